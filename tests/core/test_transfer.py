@@ -410,12 +410,14 @@ def test_a_state_comes_in_parts_below_a_bound(tiny: None) -> None:
     assert len(parts) > PARTS_AHEAD
     assert all(len(part.state) <= 4 * donor.PART_BYTES for part in parts)
     transfer, number = _asked_state()
+    disk = Disk()
     asked, state = [1], None
     for part in parts:
         assert state is None
         answer = replace(part, number=number)
         state = transfer.accept_state(0, answer, 2, 0)
         if state is None:
+            disk.write(transfer)
             asked += [request.part for request in _pursue(transfer, has_state=False)]  # type: ignore[union-attr]
             assert len(asked) <= part.part + PARTS_AHEAD
     assert asked == list(range(1, len(asked) + 1))
@@ -485,10 +487,40 @@ def test_an_older_member_is_given_the_whole_state() -> None:
     assert whole == TransferState(QUEUE, 2, 7, state.applied, state.encode())
 
 
+def test_no_more_parts_are_asked_for_than_may_be_in_memory(tiny: None) -> None:
+    """The next ones are when the first are on the disk; a disk that takes its time is no reason to
+    ask another member."""
+    parts = _parted(40)
+    transfer, number = _asked_state()
+    assert transfer.accept_state(0, replace(parts[0], number=number), 2, 0) is None
+    asked = _pursue(transfer, has_state=False)
+    for part in parts[1 : len(asked) + 1]:
+        assert transfer.accept_state(0, replace(part, number=number), 2, 0) is None
+    assert len(asked) + 1 == PARTS_AHEAD < len(parts)
+    assert _pursue(transfer, 100 * RETRY_MS, has_state=False) == []
+    assert transfer.is_receiving
+    Disk().write(transfer, 100 * RETRY_MS)
+    again = _pursue(transfer, 101 * RETRY_MS - 1, has_state=False)
+    assert [request.part for request in again] == [5, 6, 7, 8]  # type: ignore[union-attr]
+    assert {request.number for request in again} == {number}  # type: ignore[union-attr]
+
+
+class Disk:
+    """Takes pages of states that come."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def write(self, transfer: Transfer, now_ms: int = 0) -> None:
+        number, pages = transfer.take_pages()
+        self._counts[number] = self._counts.get(number, 0) + len(pages)
+        transfer.on_staged(now_ms, self._counts[number])
+
+
 def _brought(own: QueueState, state: QueueState, chance: Random) -> tuple[QueueState | None, int]:
     """What a copy that has one state is given of another, and how many bytes came, while both the
     donor and (where it still may) the joiner go on."""
-    joiner, giver = Transfer(C, QUEUE, 1 << 20), Donor()
+    joiner, giver, disk = Transfer(C, QUEUE, 1 << 20), Donor(), Disk()
     joiner.begin(own, RangeSet())
     size, now_ms = 0, 0
     while now_ms < 100 * RETRY_MS:
@@ -501,6 +533,7 @@ def _brought(own: QueueState, state: QueueState, chance: Random) -> tuple[QueueS
                 continue
             size += len(answer.state)
             found = joiner.accept_state(now_ms, answer, 2, 0)
+            disk.write(joiner, now_ms)
             if found is not None:
                 return found, size
         if chance.random() < 0.2:

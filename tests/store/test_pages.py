@@ -8,13 +8,15 @@ from random import Random
 
 import pytest
 
-from core.random_ops import CODEC, PLACE, next_one
+from core.random_ops import CODEC, PLACE, apply_one, next_one
 from harness.tiny_pages import tiny_pages
 from mirrorq.config import Config
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueImage, QueueWrite
 from mirrorq.protocol.ops import AckOp, ProducerOp
+from mirrorq.protocol.ring import TransferState
 from mirrorq.replication.checkpoints import Checkpoints
+from mirrorq.replication.donor import Given, Incoming
 from mirrorq.replication.state.pages import END, PageCache
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.store.node_store import Store
@@ -153,29 +155,107 @@ def test_a_store_keeps_pages_as_the_simulated_disk_does(tmp_path: Path, seed: in
         assert not verify(offline).problems
 
 
-def test_a_state_that_came_replaces_all_pages() -> None:
-    """Those of the state before are taken off the disk, those of an open checkpoint, too."""
-    life = Life(5)
-    life.run(3)
-    for _ in range(40):
-        life.apply_one()
-    while not life.checkpoints.begin(life.state):
+class Join:
+    """A state that comes to a life from another member, while both go on, until it is whole."""
+
+    def __init__(self, life: Life, state: QueueState) -> None:
+        self.life = life
+        self.state = state
+        """The donor's."""
+        self.number = 0
+        self.kept = 0
+        """Pages that stayed where they were on the disk."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.number += 1
+        self._given = Given(self.number, self.state)
+        self.told = self.state.encode()
+        self._incoming = Incoming(
+            self.life.state, self.number, QUEUE, PageCache(self.life.disk.page)
+        )
+
+    def run(self) -> None:
+        chance, life = self.life.chance, self.life
+        came = None
+        while came is None:
+            number = self.number
+            for part in self._incoming.due():
+                if came is None and number == self.number:
+                    came = self._ask(part)
+            if chance.random() < 0.7 and life.checkpoints.is_busy:
+                life.part()
+                self._incoming.on_staged(life.checkpoints.staged_count)
+            if chance.random() < 0.1:
+                apply_one(chance, self.state)
+            if came is None and chance.random() < 0.02 and life.disk.queues:
+                life.restart()
+                self._given.close()
+                self._begin()
+        self._given.close()
+        self._take(came)
+
+    def _ask(self, part: int) -> QueueState | None:
+        self._given.know(self._incoming.request(QUEUE, 1, self.number, part))
+        found = self._given.part(part)
+        if found is None:  # Too much has changed since: it is given anew.
+            self._given.close()
+            self._begin()
+            return None
+        data, is_last, check = found
+        lsn, told = self._given.lsn, (part, is_last, check)
+        came = self._incoming.take(TransferState(QUEUE, 1, self.number, lsn, data, *told))
+        fresh = self._incoming.take_fresh()
+        self.life.checkpoints.stage(self.number, fresh)
+        return came
+
+    def _take(self, came: QueueState) -> None:
+        life = self.life
+        assert came.encode() == self.told
+        lsns = [lsn for one in came.tables.values() for lsn in one.on_disk().values()]
+        self.kept = len(lsns) - lsns.count(came.applied)
+        life.begun[came.applied] = self.told
+        life.checkpoints.replace(life.state, came)
+        life.state, life.twin = came, QueueState.decode(self.told)
+
+
+def joined(seed: int) -> Join:
+    """A copy that has something on its disk, and perhaps a checkpoint under way, gets a state."""
+    life = Life(seed)
+    life.run(life.chance.choice((0, 1, 4)))
+    state = QueueState.decode(life.twin.encode())
+    for _ in range(life.chance.choice((1, 5, 80))):
+        apply_one(life.chance, state)
+    if life.chance.random() < 0.5:
+        while not life.checkpoints.begin(life.state):
+            life.part()
+        life.begun[life.state.applied] = life.state.encode()
         life.part()
-    life.begun[life.state.applied] = life.state.encode()
-    life.part()
-    assert life.checkpoints.is_open
-    other = Life(6)
-    while other.state.applied <= life.state.applied:
-        other.apply_one()
-    life.checkpoints.replace(life.state, other.state)
-    other.state.note_unwritten()
-    life.state, life.twin = other.state, other.twin
-    life.checkpoint()
-    while life.checkpoints.is_busy:
-        life.part()
-    (image,) = life.disk.images()
-    assert not image.stale
-    assert QueueState.of_image(image).encode() == life.told[max(life.told)]
+    join = Join(life, state)
+    join.run()
+    return join
+
+
+def test_a_state_that_comes_is_staged_and_then_counts_at_once() -> None:
+    """Each commit leaves the last whole checkpoint: that of this copy until the head of the other
+    is there. What was the same stays where it was, and nothing else of the past is left."""
+    kept = 0
+    for seed in range(60):
+        join = joined(seed)
+        life, kept = join.life, kept + join.kept
+        while life.checkpoints.is_open:
+            life.part()
+            life.apply_large()
+        assert life.told[max(life.told)] == join.told
+        assert life.state.encode() == life.twin.encode()
+        life.run(2)
+        while life.checkpoints.is_busy:
+            life.part()
+        (image,) = life.disk.images()
+        assert not image.stale
+        on_disk = [one.on_disk() for one in life.state.tables.values()]
+        assert sum(map(len, on_disk)) == len(image.pages)
+    assert kept > 30
 
 
 def test_what_is_small_is_one_value_as_it_always_was() -> None:

@@ -11,9 +11,15 @@ the head.
 What is stale goes off the disk before another checkpoint begins, so no page of one that never came
 to its end can ever count. A state of little is one value, as it always was, and has no page.
 
+A state that comes from another member is a checkpoint like any other, whose pages are *staged*:
+they go to the disk as they come, under its lsn, which no checkpoint of this copy has reached. When
+the last one has come, its head makes it count. Where that never happens they are stale, too. What
+this copy has on its disk as it is in that state stays where it is.
+
 Invariants:
 1. while a checkpoint is open, what the disk has under older lsns stays.
-2. none is begun while something stale is on the disk.
+2. none is begun, and no page is staged, while something stale is on the disk.
+3. of this copy's own state none is begun while pages are staged.
 """
 
 from __future__ import annotations
@@ -50,6 +56,12 @@ class Open:
     """All pages have been made."""
     written: list[Page] = field(factory=list)
     """Without their bytes: pages on the disk under this lsn."""
+    has_come: bool = False
+    """From another member."""
+    arrived: deque[Page] = field(factory=deque)
+    """Its pages that wait for the disk."""
+    replaced: list[Page] = field(factory=list)
+    """Older ones, beside which there are some of these."""
     size: int = 0
 
 
@@ -60,6 +72,12 @@ class Checkpoints:
         self._open: Open | None = None
         self._stale = deque(map(_off, stale))
         """To be taken off the disk, in this order."""
+        self._coming = 0
+        """Number of the state that comes from another member."""
+        self._arrived: deque[Page] = deque()
+        """Pages of it that wait for the disk."""
+        self._staged: list[Page] = []
+        """Without their bytes: those that were given to it."""
         self.size = 0
         """Of the last one, in bytes that were written for it."""
 
@@ -71,34 +89,56 @@ class Checkpoints:
     @property
     def is_busy(self) -> bool:
         """Whether `part` has something to give."""
-        return self._open is not None or bool(self._stale)
+        return self._open is not None or bool(self._stale) or bool(self._arrived)
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether a state comes from another member."""
+        return self._coming > 0
+
+    @property
+    def staged_count(self) -> int:
+        """Pages of the state that is coming which were given to the disk."""
+        return len(self._staged)
+
+    def stage(self, number: int, pages: list[Page]) -> None:
+        """These are of the state of this number."""
+        if number != self._coming:
+            self.unstage()
+            self._coming = number
+        self._arrived.extend(pages)
+
+    def unstage(self) -> None:
+        """That state will never be whole."""
+        self._stale.extend(self._staged)
+        self._staged, self._coming = [], 0
+        self._arrived.clear()
 
     def begin(self, state: QueueState) -> bool:
         """Take the state as it is now; False when something stale has to go first."""
+        self.unstage()
         if self.is_busy:
             return False
         state.columns.sweep()
         if state.is_small:
-            gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
-            state.forget_pages()
-            self._open = Open(state.applied, state.encode(), None, [])
-            self._stale.extend(gone)
-            return True
-        wanted = state.changed_pages()
-        snapshot = Snapshot(state, state.applied, wanted, state.tables, is_awaited=True)
-        state.snapshots.append(snapshot)
-        self._open = Open(state.applied, state.encode_head(), snapshot, wanted)
+            self._open = _small(state)
+        else:
+            self._open = _paged(state)
         return True
 
     def part(self, state: QueueState) -> tuple[list[Page], Open | None]:
         """What goes to the disk next, and the checkpoint when its head goes with it."""
         one = self._open
         pages: list[Page] = []
-        if one is None:
+        if self._stale and (one is None or one.has_come):
             self._sweep(pages)
+            return pages, None
+        if one is None:
+            _take(self._arrived, pages, self._staged)
             return pages, None
         if one.snapshot is None:
             self._open = None
+            self._stale.extend(one.gone)
             self._sweep(pages)
             self.size = len(one.head)
             return pages, one
@@ -124,7 +164,7 @@ class Checkpoints:
     def _make(self, one: Open, pages: list[Page]) -> bool:
         """Add pages up to the bound; return whether these are all."""
         assert one.snapshot is not None
-        size = 0
+        size = _take(one.arrived, pages, one.written)
         while size < PART_BYTES:
             taken = one.snapshot.take()
             if taken is None:
@@ -146,12 +186,13 @@ class Checkpoints:
         else:
             pages.extend(one.gone)
         ended = {(page.kind, page.first) for page in one.gone} if are_said else ()
+        self._stale.extend(one.replaced)
         for page in one.written:
             if (page.kind, page.first) in ended:
                 self._stale.append(page)
                 continue
             before = state.tables[page.kind].place(page.first, one.lsn)
-            if before:
+            if before not in (0, one.lsn):
                 self._stale.append(Page(page.kind, page.first, before, None))
         self._open = None
         self._sweep(pages)
@@ -170,24 +211,67 @@ class Checkpoints:
             state.snapshots.remove(one.snapshot)
         for kind, (first, last) in one.wanted:
             state.tables[kind].touch(first, last)
-        for page in one.gone:
+        for page in one.written:
+            state.tables[page.kind].displace(page.first, one.lsn)
+        for page in (*one.gone, *one.replaced):
             state.tables[page.kind].take_over({page.first: page.lsn})
 
     def replace(self, old: QueueState, new: QueueState) -> None:
-        """Another state stands in the place of this one: its pages are on the disk."""
+        """A state that came stands in the place of this one, and is the next checkpoint. What was
+        staged is of it."""
         if self._open is not None:
             self._give_up(self._open, old)
+        replaced: list[Page] = []
         for kind, table in old.tables.items():
-            new.tables[kind].take_over(table.on_disk())
+            older = new.tables[kind].take_over(table.on_disk())
+            replaced += [Page(kind, first, lsn, None) for first, lsn in older]
+        if new.is_small:
+            self.unstage()
+            one = _small(new)
+        else:
+            one = _paged(new)
+            one.arrived, self._arrived = self._arrived, deque()
+            one.written, self._staged, self._coming = self._staged, [], 0
+            one.replaced = replaced
+        one.has_come = True
+        self._open = one
 
     def reset(self) -> None:
         """Nothing of it is on the disk any more."""
         self._open = None
         self._stale.clear()
+        self._staged, self._coming = [], 0
+        self._arrived.clear()
 
 
 def _on_disk(kind: int, table: Table) -> list[Page]:
     return [Page(kind, first, lsn, None) for first, lsn in table.on_disk().items()]
+
+
+def _small(state: QueueState) -> Open:
+    """A checkpoint of one value."""
+    gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
+    state.forget_pages()
+    return Open(state.applied, state.encode(), None, [], gone)
+
+
+def _paged(state: QueueState) -> Open:
+    """One in pages: of those that are not on the disk as they are."""
+    wanted = state.changed_pages()
+    snapshot = Snapshot(state, state.applied, wanted, state.tables, is_awaited=True)
+    state.snapshots.append(snapshot)
+    return Open(state.applied, state.encode_head(), snapshot, wanted)
+
+
+def _take(arrived: deque[Page], pages: list[Page], given: list[Page]) -> int:
+    """Add pages that have come, up to the bound; return what they come to."""
+    size = 0
+    while arrived and size < PART_BYTES:
+        page = arrived.popleft()
+        pages.append(page)
+        given.append(_off(page))
+        size += len(page.data or b"")
+    return size
 
 
 def _off(page: Page) -> Page:

@@ -9,6 +9,12 @@ Who asks has most of the state, as a rule: it was away for a while, or what it w
 too old before it was whole. Pages are functions of the state, and copies cut them at the same
 places. So with each part it asks for it says the digests of some pages that it has, and what is the
 same is not sent. Where it has no such page, or cut it elsewhere, that page is.
+
+What comes goes to the disk at once, page by page, and the next parts are asked for when it is
+there: of what is not read at a start none stays in memory. The pages lie under the lsn of the state that they
+are of, which is beyond that of the checkpoint on this disk, so none of them counts before the head
+is there. That is written when the last part has come and the check holds; a transfer that does not
+get so far leaves pages that are stale (`checkpoints`).
 """
 
 from __future__ import annotations
@@ -18,13 +24,16 @@ from hashlib import blake2b
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from mirrorq.errors import MALFORMED
-from mirrorq.protocol.effects import Page
+from mirrorq.protocol.effects import COLUMNS, LATER, PRODUCERS, Page
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import KnownPage, TransferRequest, TransferState
+from mirrorq.replication.state.columns import Block
 from mirrorq.replication.state.image import STATE_VERSION
-from mirrorq.replication.state.pages import Snapshot
+from mirrorq.replication.state.pages import PageCache, Snapshot
+from mirrorq.replication.state.producer import Chunk
 from mirrorq.replication.state.queue_state import QueueState
 
 PART_BYTES = 256 * 1024
@@ -114,10 +123,16 @@ class Incoming:
 
     Args:
         own: what this copy has, some of which it may be.
+        cache: reads of this disk what has been written there.
     """
 
-    def __init__(self, own: QueueState) -> None:
+    def __init__(
+        self, own: QueueState, number: int = 0, queue_id: int = 0, cache: PageCache | None = None
+    ) -> None:
+        self.number = number
         self._own = own
+        self._queue_id = queue_id
+        self._cache = cache or PageCache()
         self._unsaid = deque(own.all_pages() if not own.is_small else ())
         """Pages of it that were not spoken of yet."""
         self._said: dict[tuple[int, int], tuple[int, Digest]] = {}
@@ -129,10 +144,26 @@ class Incoming:
         self._check = 0
         self._lsn = 0
         self._state: QueueState | None = None
+        self._fresh: list[Page] = []
+        """Pages that go to the disk."""
+        self._fresh_count = 0
+        """Of all that came until now."""
+        self._landed_count = 0
+        """Of them those that are there."""
+        self._ends: deque[int] = deque()
+        """Of the parts that are not on the disk yet: how many pages have to be there."""
+        self._later: deque[tuple[int, Page]] = deque()
+        """The same of pages that are added to the state as such that are there."""
+
+    @property
+    def is_landing(self) -> bool:
+        """Whether something of it is on its way to the disk."""
+        return bool(self._ends)
 
     def due(self) -> range:
-        """Parts to ask for now: the first alone, for it may be all."""
-        ahead = self.count + PARTS_AHEAD if self.count else 1
+        """Parts to ask for now: the first alone, for it may be all; then no more than are to be in
+        memory at once."""
+        ahead = self.count - len(self._ends) + PARTS_AHEAD if self.count else 1
         asked, self._asked = self._asked, max(self._asked, ahead)
         return range(asked + 1, self._asked + 1)
 
@@ -166,7 +197,26 @@ class Incoming:
         except MALFORMED as error:
             raise ValueError(f"part {message.part} of a state: {error}") from error
         self._add(items)
+        if self._fresh_count > self._landed_count:
+            self._ends.append(self._fresh_count)
         return self._whole() if message.is_last else None
+
+    def take_fresh(self) -> list[Page]:
+        """Pages that go to the disk, each once."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def on_staged(self, count: int) -> None:
+        """So many of them are there."""
+        self._landed_count = count
+        while self._ends and self._ends[0] <= count:
+            self._ends.popleft()
+        while self._state is not None and self._later and self._later[0][0] <= count:
+            self._state.add_page(self._on_disk(self._later.popleft()[1]))
+
+    def _on_disk(self, page: Page) -> Page:
+        """A page that need not be in memory any more."""
+        return replace(page, data=None) if self._cache.can_read else page
 
     def _follows(self, message: TransferState) -> bool:
         self._check = crc32(message.state, self._check)
@@ -176,30 +226,63 @@ class Incoming:
 
     def _add(self, items: list[Item]) -> None:
         for kind, first, data in items:
-            if data is None:
-                data = self._same(kind, first)
             if self._state is None:
-                self._state = QueueState.decode(data)
+                self._state = self._begun(data)
+                continue
+            page = self._same(kind, first) if data is None else Page(kind, first, 0, data)
+            _check(page)
+            if page.lsn and kind in LATER:
+                page = self._on_disk(page)
+            elif not page.lsn and self._lsn > self._own.applied:
+                page = replace(page, lsn=self._lsn)
+                self._fresh.append(page)
+                self._fresh_count += 1
+            if kind in LATER:
+                self._later.append((self._fresh_count, page))
             else:
-                self._state.add_page(Page(kind, first, 0, data))
+                self._state.add_page(page)
 
-    def _same(self, kind: int, first: int) -> bytes:
-        """The page of this copy that was said to be the same."""
+    def _begun(self, head: bytes | None) -> QueueState:
+        state = QueueState.decode(head or b"")
+        state.keep_in(self._cache, self._queue_id)
+        if state.applied != self._lsn:
+            raise ValueError(f"a state of lsn {state.applied} comes as one of {self._lsn}")
+        return state
+
+    def _same(self, kind: int, first: int) -> Page:
+        """The page of this copy that was said to be the same, with its lsn if it may stay where it
+        is on this disk: as long as no checkpoint of this copy is being made."""
         last, said = self._said.get((kind, first), (0, (0, 0)))
         has_one = last > 0 and self._own.count_within(kind, first, last) > 0
         data = self._own.page(kind, first, last) if has_one else b""
         if digest(data) != said:
             raise ValueError(f"page {first} of kind {kind} is not here as it was")
-        return data
+        lsn = 0 if self._own.snapshots else self._own.tables[kind].written_lsn(first)
+        return Page(kind, first, lsn, data)
 
     def _whole(self) -> QueueState:
         state = self._state
         if state is None:
             raise ValueError("a state of no parts")
         if state.is_paged:
+            while self._later:
+                state.add_page(self._later.popleft()[1])
             state.end_pages()
-            state.note_unwritten()
+            for table in state.tables.values():
+                table.touch_unwritten()
         return state
+
+
+def _check(page: Page) -> None:
+    """Raises ValueError when a page is none of its kind. One of messages is read in any case."""
+    data = page.data or b""
+    if page.kind == COLUMNS:
+        Block.decode(data)
+    elif page.kind == PRODUCERS:
+        try:
+            msgspec.msgpack.decode(data, type=Chunk)
+        except MALFORMED as error:
+            raise ValueError(f"a page of {len(data)} bytes: {error}") from error
 
 
 class Donor:

@@ -119,7 +119,9 @@ class Replica:
             self.timers,
             may_star=config.star,
         )
-        self.transfer = Transfer(me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s)
+        self.transfer = Transfer(
+            me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s, self._cache
+        )
         self._donor = Donor()
         self.master: Master | None = None
         self.tally = Tally()
@@ -264,7 +266,7 @@ class Replica:
                     master.on_request(now_ms, event.request)
             case Persisted():
                 self.ring.on_persisted(event.number)
-                self._writes.on_persisted(event.number, self.state)
+                self._writes.on_persisted(now_ms, event.number, self.state)
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
                     text = f"fetched, and whole again on this disk: {named}"
@@ -483,10 +485,15 @@ class Replica:
     def _take_state(self, now_ms: int, message: TransferState) -> None:
         ring = self.ring
         state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
-        if state is None or (ring.has_state and not self._wants_state(now_ms)) or ring.has_append:
+        self._writes.stage(*self.transfer.take_pages())
+        if state is None:
+            return
+        if (ring.has_state and not self._wants_state(now_ms)) or ring.has_append:
+            self.transfer.drop_state()
             return
         lacking = self.transfer.lacking.copy()
-        first, last = self._last_sequence_in_log() + 1, state.next_sequence - 1
+        held = self._last_sequence_in_log()
+        first, last = held + 1, state.next_sequence - 1
         if first <= last:
             lacking.add(first, last)
         if self._wanted_room_ms is not None:
@@ -495,7 +502,7 @@ class Replica:
         if state.applied == self.state.applied:
             state = self.state  # Lemma 3
         else:
-            self._writes.on_state(self.state, state)
+            self._writes.on_state(self.state, state, held)
             state.keep_in(self._cache, self.queue_id)
         self.state = state
         ring.time.note(state.time_us)

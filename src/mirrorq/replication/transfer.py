@@ -44,12 +44,13 @@ from attrs import frozen
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol import views
-from mirrorq.protocol.effects import ReplicaEffects
+from mirrorq.protocol.effects import Page, ReplicaEffects
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import FetchFrames, FrameChunk, TransferState
 from mirrorq.protocol.views import View
 from mirrorq.replication.donor import Incoming
+from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 
 # How fast a transfer goes, and so how long it will take. Decides nothing.
@@ -130,9 +131,17 @@ class Fetch:
 class Transfer:
     """The joining side of one member."""
 
-    def __init__(self, me: MemberId, queue_id: int, chunk_bytes: int, bytes_per_s: int = 0) -> None:
+    def __init__(
+        self,
+        me: MemberId,
+        queue_id: int,
+        chunk_bytes: int,
+        bytes_per_s: int = 0,
+        cache: PageCache | None = None,
+    ) -> None:
         self.me = me
         self.queue_id = queue_id
+        self._cache = cache
         self.missing = RangeSet()
         """Live here, and not on this disk."""
         self.damaged = RangeSet()
@@ -213,6 +222,26 @@ class Transfer:
         return self._incoming.count
 
     @property
+    def is_receiving(self) -> bool:
+        """Whether some of a state has come, and is asked for on."""
+        return self._state_number > 0 and self._incoming.count > 0
+
+    def take_pages(self) -> tuple[int, list[Page]]:
+        """(number of the request for a state, pages of it) that go to the disk, each once."""
+        return self._incoming.number, self._incoming.take_fresh()
+
+    def on_staged(self, now_ms: int, count: int) -> None:
+        """So many of these pages are there."""
+        if self._incoming.is_landing:
+            self._heard_ms = now_ms
+        self._incoming.on_staged(count)
+
+    def drop_state(self) -> None:
+        """What has come of a state is of no use, and no more of it is waited for."""
+        self._state_number = 0
+        self._incoming = Incoming(QueueState())
+
+    @property
     def is_complete(self) -> bool:
         """Whether all is on this disk that others have. (Nobody waits for what is lost.)"""
         return not self.missing or self.missing.count == self.lost.count
@@ -276,7 +305,7 @@ class Transfer:
 
     def forget(self) -> None:
         """A new epoch: what was asked in the old one is void."""
-        self._state_number = 0
+        self.drop_state()
         self._wait_until_ms = 0
         self._barren_count = 0
         self._lost_ms = LOST_MS
@@ -353,12 +382,14 @@ class Transfer:
                 self._number += 1
                 self._state_number = self._number
                 self._heard_ms = now_ms
-                self._incoming = Incoming(self._state)
+                self._incoming = Incoming(
+                    self._state, self._number, self.queue_id, self._cache
+                )
             for part in self._incoming.due():
                 number = self._state_number
                 request = self._incoming.request(self.queue_id, view.epoch, number, part)
                 out.send.append((donor, request))
-            return self._heard_ms + RETRY_MS
+            return None if self._incoming.is_landing else self._heard_ms + RETRY_MS
         if may_fetch:
             self._fetch(now_ms, view, donor, count_max, out)
             if self.missing and now_ms < self._paced_ms:
@@ -370,8 +401,8 @@ class Transfer:
     def _give_up(self, now_ms: int) -> None:
         """A donor that does not answer is not waited for."""
         waited_ms = now_ms - self._heard_ms
-        if self._state_number and waited_ms >= RETRY_MS:
-            self._state_number = 0
+        if self._state_number and waited_ms >= RETRY_MS and not self._incoming.is_landing:
+            self.drop_state()
             self._donor_turn += 1
         if self._fetches and waited_ms >= FETCH_RETRY_MS:
             self._restart_pass()
@@ -464,19 +495,18 @@ class Transfer:
             return None
         self._heard_ms = now_ms
         if message.lsn < received:
-            self._state_number = 0
+            self.drop_state()
             self._wait_until_ms = now_ms + AGAIN_MS
             return None
         try:
             state = self._incoming.take(message)
         except ValueError:
-            self._state_number = 0
+            self.drop_state()
             self._donor_turn += 1
             self._wait_until_ms = now_ms + RETRY_MS
             return None
         if state is not None:
             self._state_number = 0
-            self._incoming = Incoming(self._state)
         return state
 
     def accept_chunk(

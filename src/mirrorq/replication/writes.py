@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirrorq.config import Config
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol.effects import Page, QueueWrite, ReplicaEffects
 from mirrorq.protocol.ops import Entry
@@ -44,6 +44,8 @@ WRITE_BEHIND_COST = 4 << 20
 QUIET_TICKS = 4
 """Heartbeats from one look at a quiet queue to the next; then its checkpoint is written, too, if it
 is due: those of all queues of a node are one commit."""
+RELEASED_MAX = 256
+"""Dead stretches that one write takes off the disk after a state has come."""
 LOW_ROOM_OPS = 32
 """Ops applied between two checkpoints at least, while there is little room in the store."""
 
@@ -81,8 +83,12 @@ class Writes:
         self._room = room
         self._checkpoints = Checkpoints(stale)
         self._checkpoints.size = checkpoint_bytes
-        self._release: tuple[tuple[int, int], ...] = ()
+        self._release: tuple[Range, ...] = ()
         """What goes with the head of the checkpoint that is open."""
+        self._needed = RangeSet()
+        """In a state that has come. What else may lie on this disk goes by and by."""
+        self._dead_from, self._dead_to = 1, 0
+        """Where that has still to be looked for."""
         self._part_number = 0
         """Of the last write with pages, until it is on the disk."""
         self._ended = RangeSet()
@@ -123,17 +129,33 @@ class Writes:
         self._reset = True
         self._ended = RangeSet()
         self._checkpoints.reset()
+        self._forget_dead()
         self.chunk = ()
 
-    def on_state(self, old: QueueState, new: QueueState) -> None:
-        """The applied state has come from another member."""
+    def stage(self, number: int, pages: list[Page]) -> None:
+        """Pages have come of the state that was asked for under this number."""
+        if pages:
+            self._checkpoints.stage(number, pages)
+
+    def on_state(self, old: QueueState, new: QueueState, last: int) -> None:
+        """The applied state has come from another member.
+
+        Args:
+            last: no message after it is on this disk.
+        """
         self._checkpoints.replace(old, new)
         self._state_came = True
+        self._ended = RangeSet()
+        self._needed = new.needed_set([(1, new.next_sequence - 1)] if new.next_sequence > 1 else [])
+        self._dead_from, self._dead_to = 1, min(last, new.next_sequence - 1)
+        self._release = self._next_dead()
+        self._note_begun()
 
-    def on_persisted(self, number: int, state: QueueState) -> None:
+    def on_persisted(self, now_ms: int, number: int, state: QueueState) -> None:
         """This write and all before it are on disk."""
         if 0 < self._part_number <= number:
             self._part_number = 0
+            self._transfer.on_staged(now_ms, self._checkpoints.staged_count)
             if not self._checkpoints.is_open:
                 state.release()
             if self._ops_since and not self._checkpoints.is_busy:
@@ -142,8 +164,9 @@ class Writes:
     @property
     def _is_making(self) -> bool:
         """Whether a checkpoint is on its way to the disk, or what it has left behind: each part
-        that is there calls for the next one."""
-        return self._part_number > 0 or self._checkpoints.is_busy
+        that is there calls for the next one. Of what is about to be replaced none is made."""
+        is_void = self._transfer.is_receiving and not self._ring.has_state
+        return self._part_number > 0 or self._checkpoints.is_busy or is_void
 
     @property
     def is_placing(self) -> bool:
@@ -176,7 +199,11 @@ class Writes:
             number = ring.note_write()
             self._transfer.on_writing(number, self.chunk)
         lacking = self._transfer.take_lacking()
-        needed = cut is not None or entries or checkpoint or self.chunk or self._reset or pages
+        release = self._release if checkpoint else ()
+        if self._dead_to and not (self._part_number or self._state_came):
+            release += self._next_dead()
+        needed = cut is not None or entries or checkpoint or self.chunk or self._reset
+        needed = needed or bool(pages) or bool(release)
         if not needed and lacking is None and not ring.time.is_due:
             ring.trim(state.applied)
             return
@@ -190,12 +217,12 @@ class Writes:
             pages=tuple(pages),
             state=checkpoint.head if checkpoint else None,
             state_lsn=checkpoint.lsn if checkpoint else 0,
-            release=self._release if checkpoint else (),
+            release=release,
             lacking=lacking,
             stable=min(ring.stable, ring.received),
             time_ahead_us=ring.time.keep() if ring.time.is_due or self._reset else None,
         )
-        if pages:
+        if pages or release:
             self._part_number = out.write_number
         if checkpoint:
             self._state_came = False
@@ -223,17 +250,46 @@ class Writes:
         checkpoints = self._checkpoints
         if self._part_number:
             return [], None  # one part at a time is on its way to the disk
-        is_due = self._state_came or self._checkpoint_due(now_ms, state)
+        is_due = self._checkpoint_due(now_ms, state)
         wanted = _bytes_wanted(state) if is_due else 0
+        if is_due and self._transfer.is_receiving:
+            self._transfer.drop_state()
         if is_due and checkpoints.begin(state):
-            if self._room.draining != PLENTY:
-                # What other queues write in the same commit must have a place, too.
-                self._room.draining -= cost(wanted)
+            self._take_room(wanted)
             self._release = self._released(state)
-            self._ops_since = self._bytes_since = 0
-            self._judged_ms = -QUIET_MS
-            self._quiet.clear()
-        return checkpoints.part(state)
+            self._note_begun()
+            return checkpoints.part(state)
+        pages, checkpoint = checkpoints.part(state)
+        if checkpoints.is_staging or self._state_came:
+            self._take_room(sum(len(page.data or b"") for page in pages))
+        return pages, checkpoint
+
+    def _take_room(self, size: int) -> None:
+        """What other queues write in the same commit must have a place, too."""
+        if self._room.draining != PLENTY:
+            self._room.draining -= cost(size)
+
+    def _note_begun(self) -> None:
+        """What is applied from now on is of the checkpoint after this one."""
+        self._ops_since = self._bytes_since = 0
+        self._judged_ms = -QUIET_MS
+        self._quiet.clear()
+
+    def _next_dead(self) -> tuple[Range, ...]:
+        """Some stretches of what is not needed, and may be on this disk."""
+        found: list[Range] = []
+        while self._dead_from <= self._dead_to and len(found) < RELEASED_MAX:
+            first, last = self._needed.run(self._dead_from, self._dead_to)
+            if self._dead_from < first:
+                found.append((self._dead_from, min(first - 1, self._dead_to)))
+            self._dead_from = max(first, last) + 1
+        if self._dead_from > self._dead_to:
+            self._forget_dead()
+        return tuple(found)
+
+    def _forget_dead(self) -> None:
+        self._needed = RangeSet()
+        self._dead_from, self._dead_to = 1, 0
 
     def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
         """Whether anything at all has come for the disk; most steps are about marks only."""
@@ -246,6 +302,7 @@ class Writes:
             or self._reset
             or self._transfer.lacking_changed
             or self._behind.at_ms != FOREVER_MS
+            or self._dead_to > 0
             or ring.time.is_due
             or self._checkpoints.is_busy
             or self._checkpoint_due(now_ms, state)
@@ -315,10 +372,6 @@ class Writes:
     def _released(self, state: QueueState) -> tuple[tuple[int, int], ...]:
         """The widest dead ranges around what has ended since the last checkpoint."""
         dead = RangeSet()
-        if self._state_came and state.next_sequence > 1:
-            dead.add(1, state.next_sequence - 1)
-            for first, last in state.needed(1, state.next_sequence - 1):
-                dead.remove(first, last)
         for piece in state.dead_around(self._ended):
             dead.add(*piece)
         self._ended = RangeSet()

@@ -201,14 +201,37 @@ class Table:
         found = {f: lsn for f, lsn in zip(self.firsts, self._lsns, strict=True) if lsn}
         return found | self.gone
 
-    def take_over(self, on_disk: dict[int, int]) -> None:
-        """This table stands in the place of another one, whose pages are on the disk."""
+    def take_over(self, on_disk: dict[int, int]) -> list[tuple[int, int]]:
+        """This table stands in the place of another one, whose pages are on the disk. Returns
+        (first, lsn) of those beside which it has newer ones there."""
+        older = []
         for first, lsn in on_disk.items():
             index = bisect_left(self.firsts, first)
-            if index < len(self.firsts) and self.firsts[index] == first:
-                self._lsns[index] = lsn
-            else:
+            if index == len(self.firsts) or self.firsts[index] != first:
                 self.gone[first] = lsn
+            elif not self._lsns[index]:
+                self._lsns[index] = lsn
+            elif self._lsns[index] != lsn:
+                older.append((first, lsn))
+        return older
+
+    def written_lsn(self, first: int) -> int:
+        """Under which lsn the page that begins here is on the disk as it is; 0: it is not."""
+        index = bisect_left(self.firsts, first)
+        is_there = index < len(self.firsts) and self.firsts[index] == first
+        return self._lsns[index] if is_there and first not in self.changed else 0
+
+    def displace(self, first: int, lsn: int) -> None:
+        """The page that is on the disk under this lsn does not count there."""
+        index = bisect_left(self.firsts, first)
+        if index < len(self.firsts) and (self.firsts[index], self._lsns[index]) == (first, lsn):
+            self._lsns[index] = 0
+
+    def touch_unwritten(self) -> None:
+        """What is not on the disk has to go there."""
+        for first, lsn in zip(self.firsts, self._lsns, strict=True):
+            if not lsn:
+                self.changed[first] = None
 
     def load(self, first: int, lsn: int) -> None:
         """A page was read; they come in order."""
