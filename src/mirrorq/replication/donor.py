@@ -11,10 +11,10 @@ places. So with each part it asks for it says the digests of some pages that it 
 same is not sent. Where it has no such page, or cut it elsewhere, that page is.
 
 What comes goes to the disk at once, page by page, and the next parts are asked for when it is
-there: of what is not read at a start none stays in memory. The pages lie under the lsn of the state that they
-are of, which is beyond that of the checkpoint on this disk, so none of them counts before the head
-is there. That is written when the last part has come and the check holds; a transfer that does not
-get so far leaves pages that are stale (`checkpoints`).
+there: of what is not read at a start none stays in memory. The pages lie under the lsn of the state
+that they are of, which is beyond that of the checkpoint on this disk, so none of them counts before
+the head is there. That is written when the last part has come and the check holds; a transfer that
+does not get so far leaves pages that are stale (`checkpoints`).
 """
 
 from __future__ import annotations
