@@ -11,6 +11,7 @@ one on.
 from __future__ import annotations
 
 from harness.mutations import (
+    branch,
     clocks,
     columns,
     consumers,
@@ -40,6 +41,7 @@ from harness.mutations.registry import MUTATIONS, mutation
 
 __all__ = [
     "MUTATIONS",
+    "branch",
     "clocks",
     "columns",
     "consumers",
