@@ -1,6 +1,6 @@
 """One confirmed put with and without star and rail, in turn, beside what the machine can do.
 
-    python benches/rail.py [--puts 300] [--rounds 5] [--path DIR]
+    python benches/rail.py [--puts 300] [--rounds 5] [--path DIR] [--durability replicated]
 
 Three clusters of three nodes, each node a process of its own, the producer in the master's: as they
 come, with `Config.star`, and with `Config.star` and `Config.rail`. In each round each cluster takes
@@ -32,13 +32,16 @@ KINDS = {
 }
 
 
-def cluster(stack: ExitStack, place: Path, config: Config) -> mirrorq.MirroredQueue:
+def cluster(
+    stack: ExitStack, place: Path, config: Config, durability: str
+) -> mirrorq.MirroredQueue:
     """Start one; return a handle at the queue's master, all mirrors in sync."""
     ports = free_ports(3)
     peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
     for name in "bc":
         stack.enter_context(mirrorq.Node.spawn(name, path=place / name, peers=peers, config=config))
     node = stack.enter_context(mirrorq.Node("a", path=place / "a", peers=peers, config=config))
+    node.set_policy("bench", "", {"durability": durability}, timeout=WAIT_S)
     queue = stack.enter_context(node.queue("orders", timeout=WAIT_S))
     while set(queue.status().synchronised_mirrors) != {"b", "c"}:
         time.sleep(0.05)
@@ -62,13 +65,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--puts", type=int, default=300, help="in each round, of each cluster")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--durability", choices=("fsync", "replicated"), default="fsync")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mirrorq-rail-", dir=options.path) as place:
         found: dict[str, list[float]] = {kind: [] for kind in KINDS}
         with ExitStack() as stack:
             queues = {
-                kind: cluster(stack, Path(place) / str(number), config)
+                kind: cluster(stack, Path(place) / str(number), config, options.durability)
                 for number, (kind, config) in enumerate(KINDS.items())
             }
             for _ in range(options.rounds):

@@ -18,8 +18,8 @@ from attrs import define, evolve, field
 from msgspec.structs import replace
 
 from harness.network import Link, Network
-from harness.onlooker import Onlooker
-from harness.rail import STOPPED, TAKEN, Rail, RailDisk
+from harness.onlooker import Copy, Onlooker
+from harness.rail import MARKED, RECEIVED, STOPPED, TAKEN, Rail, RailDisk
 from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
@@ -56,7 +56,6 @@ from mirrorq.protocol.ring import STAR, Data, FetchFrames, FrameChunk
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import View
 from mirrorq.replication.disk_budget import PLENTY
-from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
@@ -167,11 +166,11 @@ class SimulatedCluster:
         self.random = Random(seed)
         """What decides all that happens by chance."""
         self.config = config or Config()
+        """Of all nodes."""
         self.without_star = ""
         """A node that does not take part in the star."""
         self.rail_counts: Counter[str] = Counter()
         """What rails have done, and what was done to nodes whose rail had a queue."""
-        """Of all nodes."""
         self.now_ms = 0
         """Virtual time."""
         self.network = Network()
@@ -790,9 +789,10 @@ class SimulatedCluster:
         """What it has to do next is done in a moment."""
         if rail.group and not node.is_rail_busy:
             node.is_rail_busy = True
-            self.after(node.commit_ms, self._sync_rail, node, node.life)
+            is_logging = any(one.kind == TAKEN for one in rail.group)
+            self.after(node.commit_ms if is_logging else 0, self._sync_rail, node, node.life)
         if rail.out:
-            late_ms = 0 if any(one.kind != TAKEN for one in rail.out) else LATE_MS
+            late_ms = 0 if any(one.kind not in MARKED for one in rail.out) else LATE_MS
             self.after(self.random.randint(0, late_ms), self._arouse, node, node.life)
 
     def _arouse(self, node: SimulatedNode, life: int) -> None:
@@ -805,7 +805,8 @@ class SimulatedCluster:
         if self.now_ms < node.paused_until_ms:
             self.at(node.paused_until_ms, self._sync_rail, node, life)
             return
-        if self.now_ms < node.full_until_ms or node.is_failing:
+        is_logging = any(one.kind == TAKEN for one in node.rail.group)
+        if is_logging and (self.now_ms < node.full_until_ms or node.is_failing):
             self.rail_counts["groups refused by the disk"] += bool(node.rail.group)
             node.rail.fail()
         else:
@@ -828,6 +829,7 @@ class SimulatedCluster:
             assert one.data is not None
             if one.kind == TAKEN:
                 node.taken = one.number
+            if one.kind in MARKED:
                 events.append(FromRail(one.data))
             else:
                 events.append(FromPeer(*one.sender, one.data))
@@ -903,12 +905,20 @@ class SimulatedCluster:
     def _disk_of(self, name: str) -> SimulatedDisk:
         return self.nodes[name].disk
 
-    def _copy_of(self, member: MemberId, queue_id: int) -> Replica | None:
-        """The copy of one life of a node, while that goes on."""
-        engine = self.nodes[member.node].engine if member.node in self.nodes else None
-        if engine is None or engine.me != member:
+    def _copy_of(self, member: MemberId, queue_id: int) -> Copy | None:
+        """The copy of one life of a node, while that goes on, and what the rail holds for it."""
+        node = self.nodes.get(member.node)
+        engine = None if node is None else node.engine
+        if node is None or engine is None or engine.me != member:
             return None
-        return engine.replicas.get(queue_id)
+        replica = engine.replicas.get(queue_id)
+        out = () if node.rail is None else node.rail.out
+        marked = [
+            one.data
+            for one in out
+            if one.queue_id == queue_id and one.kind == RECEIVED and one.data is not None
+        ]
+        return None if replica is None else (replica, marked)
 
     def _filled(self, node: SimulatedNode, reply: SessionReply) -> SessionReply:
         """Put the bodies in, as the real driver does from its store."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.explore_process import QUEUE, Done, Process, Processes
-from harness.rail import TAKEN
+from harness.rail import MARKED
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, Refused, ResendNumber, Settled
 from mirrorq.protocol.views import View, in_sync_ids
@@ -302,7 +302,7 @@ class Checkers:
         received = ring.received
         for handed in process.rail.out:
             # The guard has the copy take it before anything that rests on the log's end.
-            for entry in handed.data.entries if handed.kind == TAKEN and handed.data else ():
+            for entry in handed.data.entries if handed.kind in MARKED and handed.data else ():
                 if entry.lsn == received + 1 and stable[received:][:1] in ((), (entry,)):
                     received += 1
         if received < len(stable):

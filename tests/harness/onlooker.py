@@ -28,6 +28,7 @@ from mirrorq.protocol.ops import (
     PromotedOp,
     PurgeOp,
 )
+from mirrorq.protocol.ring import Data
 from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.protocol.views import View
@@ -56,6 +57,8 @@ LATE_MS = 10_000
 KEPT_MS = KEPT_US // 1000
 """A node that begins again knows the time so well."""
 ASKED = AbortOp | SealOp | AskOp
+Copy = tuple[Replica, list[Data]]
+"""A copy, and what its node's rail has marked at receipt and not handed over yet."""
 
 
 @define
@@ -223,7 +226,8 @@ class Onlooker:
         if known is not None and new.place <= known.place:
             return
         self._moments[replica.queue_id] = new
-        if known is None or known.generation < generation:
+        if known is None or known.generation < generation or header.lsn == 1:
+            # Its first op, or again the first: who wrote that is gone, and nobody had heard it.
             return
         passed_ms = (new.stamp_us - known.stamp_us) / 1000
         gap_ms = now_ms - known.true_ms
@@ -275,7 +279,7 @@ class Onlooker:
         reply: SessionReply,
         replica: Replica,
         disk_of: Callable[[str], SimulatedDisk],
-        copy_of: Callable[[MemberId, int], Replica | None],
+        copy_of: Callable[[MemberId, int], Copy | None],
         now_ms: int = 0,
     ) -> None:
         """The master sends a reply: a confirm must be true now."""
@@ -356,14 +360,14 @@ class Onlooker:
         view: View,
         first: int,
         last: int,
-        copy_of: Callable[[MemberId, int], Replica | None],
+        copy_of: Callable[[MemberId, int], Copy | None],
     ) -> None:
         """`durability: replicated`: every life in sync that goes on has the message."""
         if queue_id in self._deleted:
             return
         for member in view.members:
             copy = copy_of(member.id, queue_id) if member.in_sync else None
-            if copy is not None and not _has_received(copy, last):
+            if copy is not None and not _has_received(*copy, last):
                 self.wrong.append(
                     f"confirmed too early: {first} to {last} did not all come to "
                     f"{member.id.node}, in sync in epoch {view.epoch}"
@@ -397,9 +401,10 @@ class Onlooker:
                 )
 
 
-def _has_received(copy: Replica, last: int) -> bool:
+def _has_received(copy: Replica, marked: list[Data], last: int) -> bool:
     """Whether a copy has the op that publishes this message; sequences come in order."""
-    for entry in reversed(copy.ring.log):
+    beside = [entry for data in marked for entry in data.entries]
+    for entry in reversed([*copy.ring.log, *beside]):
         if entry.payload is None:
             return entry.header.last_sequence >= last or copy.state.next_sequence > last
     return copy.state.next_sequence > last

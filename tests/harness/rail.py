@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from attrs import define, evolve, field
+from msgspec.structs import replace
 
 from mirrorq.protocol.effects import QueueWrite, RaftWrite, RailArm
 from mirrorq.protocol.ops import Entry
@@ -18,9 +19,23 @@ from mirrorq.protocol.ring import Data, JoinerDurable
 from mirrorq.replication.ring import STAR_BYTES_MAX
 from mirrorq.testing.disk import QueueFiles, SimulatedDisk
 
-__all__ = ["RAW", "STOPPED", "TAKEN", "Handed", "Rail", "RailDisk", "Record", "replayed"]
+__all__ = [
+    "MARKED",
+    "RAW",
+    "RECEIVED",
+    "STOPPED",
+    "TAKEN",
+    "Handed",
+    "Rail",
+    "RailDisk",
+    "Record",
+    "replayed",
+]
 
-RAW, TAKEN, STOPPED = "raw", "taken", "stopped"
+RAW, TAKEN, RECEIVED, STOPPED = "raw", "taken", "received", "stopped"
+"""As it came; logged; marked at receipt (`durability: replicated`); the queue is given back."""
+MARKED = (TAKEN, RECEIVED)
+"""Of what the master is told before Python has it."""
 
 
 Sender = tuple[str, int]
@@ -73,8 +88,9 @@ class Rail:
         """A message of the star came by the rail's own connection."""
         arm = self.queues.get(data.queue_id)
         if arm is not None and self._is_next(arm, sender, data):
-            self.queues[data.queue_id] = RailArm(arm.epoch, data.entries[-1].lsn, arm.master)
-            self._hand(Handed(TAKEN, sender, data.queue_id, data), is_taken=True)
+            self.queues[data.queue_id] = replace(arm, after=data.entries[-1].lsn)
+            kind = RECEIVED if arm.at_receipt else TAKEN
+            self._hand(Handed(kind, sender, data.queue_id, data), is_taken=True)
             return
         if arm is None or not self._is_known(arm, sender, data):
             self.disarm(data.queue_id)
@@ -99,7 +115,7 @@ class Rail:
         (self.group if self.group or is_taken else self.out).append(one)
 
     def sync(self) -> tuple[Record | None, list[tuple[Sender, JoinerDurable]]]:
-        """The group is on the disk: its record, and the marks that follow."""
+        """The group is on the disk, what is to be there: its record, and the marks that follow."""
         taken = [one.data for one in self.group if one.kind == TAKEN and one.data is not None]
         record = None
         if taken:
@@ -107,7 +123,7 @@ class Rail:
             record = Record(self.number, tuple(taken))
         for one in self.group:
             self.out.append(one._replace(number=self.number if one.kind == TAKEN else 0))
-        queues = dict.fromkeys(one.queue_id for one in self.group if one.kind == TAKEN)
+        queues = dict.fromkeys(one.queue_id for one in self.group if one.kind in MARKED)
         self.group = []
         marks = []
         for queue_id in queues:
@@ -121,7 +137,7 @@ class Rail:
         group, self.group = self.group, []
         for queue_id in list(self.queues):
             self.disarm(queue_id)
-        self.out += [one._replace(kind=RAW) if one.kind == TAKEN else one for one in group]
+        self.out += [one._replace(kind=RAW) if one.kind in MARKED else one for one in group]
 
     def copy(self) -> Rail:
         return Rail(self.number, dict(self.queues), list(self.group), list(self.out))
@@ -139,8 +155,8 @@ def replayed(
     files: QueueFiles, queue_id: int, records: Iterable[Record], has: int
 ) -> QueueWrite | None:
     """What the log holds of a queue behind its files, which have the records up to a number."""
-    image = files.image(queue_id)
-    last = image.entries[-1].lsn if image.entries else image.state_lsn
+    # Also of one whose checkpoint is damaged: what lies behind that is on the disk none the less.
+    last = max((files.state_lsn, *files.ops, *(entry.lsn for entry in files.frames.values())))
     found: list[Entry] = []
     messages = [data for record in records if record.number > has for data in record.messages]
     for data in messages:

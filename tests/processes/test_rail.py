@@ -76,3 +76,23 @@ def test_a_node_without_it_is_in_the_cluster(cluster: Cluster) -> None:
     cluster.open("orders", "abc")
     traffic = Traffic(cluster, producer="c", consumer="b", count=300)
     traffic.check(300)
+
+
+@pytest.mark.parametrize("victim", ["c", "a"])
+def test_what_is_marked_at_receipt_outlives_a_member(cluster: Cluster, victim: str) -> None:
+    """`durability: replicated`: the rails of the mirrors say what has come, and log nothing."""
+    cluster.found("abc")
+    cluster["a"].ask("set_policy", name="p", pattern="", definition={"durability": "replicated"})
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="b")
+    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    traffic.wait_confirmed(300)
+    assert not is_used(cluster, "b")
+    cluster.kill(victim)
+    traffic.wait_more_confirmed(200)
+    cluster.start(victim)
+    cluster.open("orders", victim, passive=True)
+    cluster.wait_in_sync(2, on="b")
+    traffic.wait_more_confirmed(200)
+    traffic.stop()
+    traffic.check(100_000)

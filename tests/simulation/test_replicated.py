@@ -6,9 +6,11 @@ from itertools import permutations
 from random import Random
 
 import pytest
+from attrs import evolve
 
 from harness import checkers
 from harness.mutations.registry import mutation
+from mirrorq.config import Config
 from mirrorq.engine.events import WriteAll
 from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import ClearPolicy, SetPolicy
@@ -21,6 +23,14 @@ from .world import World
 
 BEHIND_MS = WRITE_BEHIND_MS + 20
 """What is older than this is on the disks: the wait, a commit, and the way of a message."""
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["row", "rail"])
+def _with_rail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scenario is played along the row, and with star and rail."""
+    if request.param:
+        config = evolve(Config(), star=True, rail=True)
+        monkeypatch.setattr("harness.cluster.Config", lambda: config)
 
 
 def set_durability(world: World, durability: str, node: str = "a") -> None:
@@ -113,6 +123,8 @@ def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
     world.put("a", 1)
     world.cluster.run(100)
     ring.behind_bytes += 16 << 20
+    world.producer("a", 1, "first")
+    world.cluster.run(50)  # with it the rail is asked to give the queue back, if it has it
     producer = world.producer("a", 3, "late")
     world.cluster.run(500)
     assert not producer.is_done

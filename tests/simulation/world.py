@@ -152,5 +152,5 @@ class World:
 
     def check_copies(self) -> None:
         """As `check`, where a taker of the test has settled messages that the journal misses."""
-        assert self.cluster.onlooker.wrong == []
+        assert self.cluster.onlooker.wrong == [], self.cluster.onlooker.wrong
         assert checkers.unequal(self.cluster, self.queue_id) == []

@@ -349,9 +349,13 @@ def test_at_receipt_nothing_is_written_and_python_bounds_it() -> None:
         frames = frame_of(1, 5, 1, 1 << 10)
         size = 64 + len(frames)
         fits = RECEIPT_BYTES_MAX // size
-        for lsn in range(1, fits + 1):
-            message = data_of(1, 5, frame_of(1, 5, lsn, 1 << 10) if lsn > 1 else frames)
-            assert rail.on_message(1, message) == 0
+        assert rail.on_message(1, data_of(1, 5, b"")) == 0
+        assert rail.is_urgent
+        assert kinds_of(rail.take(1 << 10)) == [(RAW, 0)]
+        assert rail.on_message(1, data_of(1, 5, frames)) == 0
+        assert not rail.is_urgent, "what is marked may be late"
+        for lsn in range(2, fits + 1):
+            assert rail.on_message(1, data_of(1, 5, frame_of(1, 5, lsn, 1 << 10))) == 0
         assert rail.begin_write() is None
         mark = rail.next_mark()
         assert mark is not None

@@ -371,7 +371,9 @@ static int take_at_receipt(mq_rail *rail, struct lane *lane, uint64_t last, cons
         return pass(rail, lane, MQ_STOP_LARGE, lane->peer, data, size);
     if (reserve(rail, sizeof(mq_rail_batch) + size) != 0 || reserve_marks(rail) != 0)
         return 0;
+    int is_news = rail->is_news;
     hand_raw(rail, lane->peer, data, size);
+    rail->is_news = is_news; /* it is marked, and may be late as what is logged may */
     lane->received = last;
     rail->counts.messages++;
     say_mark(rail, lane);

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from mirrorq.engine.events import EngineEvent, FromPeer, FromRail, RailLetGo
 from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
+from mirrorq.protocol.ring import Data
 from mirrorq.store.node_store import Rail, Store
 from mirrorq.store.rail_log import HALF_BYTES
 from mirrorq.transport.transport import Transport, libzmq_user
@@ -33,6 +34,8 @@ class NodeRail:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         """Peers by their numbers."""
+        self._at_receipt: dict[int, int] = {}
+        """Queues that it marks at receipt -> the last op that it is known to have marked."""
         self._cut = 0
         self.notify_fd, self._tell = os.pipe()
         for descriptor in (self.notify_fd, self._tell):
@@ -71,16 +74,26 @@ class NodeRail:
         if isinstance(wanted, RailArm):
             has_it = (
                 self.is_running
-                and self._store.may_rail(queue_id, wanted.after)
+                and self._may_log(queue_id, wanted)
                 and self._arm(queue_id, wanted)
             )
         else:
             has_it = self._native.disarm(queue_id)
         return [] if has_it else [RailLetGo(queue_id)]
 
+    def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
+        if wanted.at_receipt:
+            return self._store.has_plenty
+        return self._store.may_rail(queue_id, wanted.after)
+
     def _arm(self, queue_id: int, wanted: RailArm) -> bool:
         peer = self._number_of(wanted.master.node)
-        return self._native.arm(queue_id, wanted.epoch, wanted.after, peer)
+        has_it = self._native.arm(
+            queue_id, wanted.epoch, wanted.after, peer, at_receipt=wanted.at_receipt
+        )
+        if has_it and wanted.at_receipt:
+            self._at_receipt[queue_id] = wanted.after
+        return has_it
 
     def take(self) -> list[EngineEvent]:
         """What the rail has handed over: it is in the store now, and the engine is to hear it."""
@@ -94,29 +107,38 @@ class NodeRail:
 
     def _note(self, handed: Sequence[Handed]) -> None:
         logged = [one for one in handed if one.kind == LOGGED]
-        if not logged:
-            return
         writes = [
             QueueWrite(one.queue_id, append=one.message.entries, stable=one.message.stable)
             for one in logged
             if one.message is not None
         ]
-        self._store.take_railed(writes, logged[-1].number)
+        if logged:
+            self._store.take_railed(writes, logged[-1].number)
         if not self._store.has_plenty:
-            for write in writes:
-                self._native.disarm(write.queue_id)
+            for queue_id in {*self._at_receipt, *(write.queue_id for write in writes)}:
+                self._native.disarm(queue_id)
 
     def _events_of(self, handed: Sequence[Handed]) -> Iterator[EngineEvent]:
         for one in handed:
             if one.kind == STOPPED:
+                self._at_receipt.pop(one.queue_id, None)
                 yield RailLetGo(one.queue_id)
-            elif one.message is not None and one.kind == LOGGED:
+            elif one.message is not None and (one.kind == LOGGED or self._is_marked(one.message)):
                 yield FromRail(one.message)
             elif one.message is not None:
                 name = self._names[one.peer]
                 incarnation = self._transport.newest_of(name)
                 if incarnation is not None:
                     yield FromPeer(name, incarnation, one.message)
+
+    def _is_marked(self, message: Data) -> bool:
+        """Whether it was marked at receipt: it is next, and the rail had not let go of the queue
+        before it came."""
+        last = self._at_receipt.get(message.queue_id)
+        if last is None or not message.entries or message.entries[0].lsn != last + 1:
+            return False
+        self._at_receipt[message.queue_id] = message.entries[-1].lsn
+        return True
 
     # --- End ----------------------------------------------------------------------------
 

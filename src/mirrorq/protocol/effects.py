@@ -231,6 +231,9 @@ class RailArm(Struct, frozen=True, gc=False):
     epoch: int
     after: int
     master: MemberId
+    at_receipt: bool = False
+    """`durability: replicated`: it tells the master of what it has received, and logs nothing. Not
+    all up to `after` need be on this disk."""
 
 
 class RailDisarm(Struct, frozen=True, gc=False):

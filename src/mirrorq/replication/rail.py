@@ -2,8 +2,9 @@
 
 The *rail* is a native thread of the node. In a steady epoch it takes the small groups that the
 master sends straight (the star), logs them, syncs, tells the master, and hands them over later,
-many at once (`Railed`). It decides nothing: it takes what is next by epoch, lsn and checksum, and
-gives the queue back at anything else.
+many at once (`Railed`). In a `replicated` view it tells the master at receipt and logs nothing. It
+decides nothing: it takes what is next by epoch, lsn and checksum, and gives the queue back at
+anything else.
 
 Guarantee. What the rail has told the master of is in this copy's log before the copy does anything
 that could rest on its log's end: before it enters another epoch, cuts, or takes ops along the row.
@@ -81,8 +82,7 @@ class RailGuard:
         if self.state == ARMED:
             if self._is_steady(event):
                 return False
-            self.state = DRAINING
-            self._ring.out.rail = RailDisarm()
+            self._ask_back()
         elif isinstance(event, _ALWAYS):
             return False
         self._held.append(event)
@@ -98,13 +98,20 @@ class RailGuard:
     def settle(self, now_ms: int) -> None:
         """A step ends: the rail may have the queue from here on, if nothing is unusual."""
         ring = self._ring
+        if self.state == ARMED and ring.is_far_behind:
+            # It marks at receipt. From here on the copy does, and with more behind no more.
+            self._ask_back()
         if not self._may_arm or self.state != OFF or now_ms < self._rest_ms:
             return
         master = ring.steady_master
         if master is not None:
             self.state = ARMED
             ring.is_star_heard = False
-            ring.out.rail = RailArm(ring.epoch, ring.received, master)
+            ring.out.rail = RailArm(ring.epoch, ring.received, master, ring.is_at_receipt)
+
+    def _ask_back(self) -> None:
+        self.state = DRAINING
+        self._ring.out.rail = RailDisarm()
 
     def _is_steady(self, event: ReplicaEvent) -> bool:
         if type(event) is not RingReceived:

@@ -393,7 +393,7 @@ class Ring:
             self._note_star(before)
 
     def on_railed(self, message: Data, *, is_marked: bool) -> None:
-        """Ops that the rail has put on this disk: they are in the log, come what may."""
+        """Ops of which the rail has told the master: they are in the log, come what may."""
         assert message.epoch == self.epoch
         before = self.received
         for entry in message.entries:
@@ -409,12 +409,19 @@ class Ring:
 
     @property
     def steady_master(self) -> MemberId | None:
-        """Who sends by the star, when all is as usual and all of the log is on this disk."""
-        is_still = self.durable == self.received and not self.refused_bytes and self.complete
+        """Who sends by the star, when all is as usual, and all of the log is on this disk or
+        need not be."""
+        is_still = not self.refused_bytes and self.complete and not self.is_far_behind
+        is_still = is_still and (self.is_at_receipt or self.durable == self.received)
         if not (is_still and self.is_star_heard and self.repaired and self.in_sync):
             return None
-        is_usual = self.view is not None and self.view.durability == "fsync"
-        return self._standing.master if is_usual and not self.has_joiners else None
+        return None if self.is_settling or self.has_joiners else self._standing.master
+
+    @property
+    def is_far_behind(self) -> bool:
+        """`durability: replicated`: so much is not on this disk that only what has place beside it
+        may be taken before the marks wait for the disk: see `BEHIND_BYTES_MAX`."""
+        return self.behind_bytes > BEHIND_BYTES_MAX // 2
 
     def _go_direct(self) -> None:
         """The master hears marks itself from now on: of what was told to the right only, too."""

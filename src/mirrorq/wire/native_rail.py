@@ -48,9 +48,12 @@ class NativeRail:
     def remove_socket(self, peer: int) -> None:
         lib.mq_rail_remove_socket(self._rail, peer)
 
-    def arm(self, queue_id: int, epoch: int, after: int, peer: int) -> bool:
-        """Whether the rail has the queue from now on."""
-        return lib.mq_rail_arm(self._rail, queue_id, epoch, after, peer, 0) == 0
+    def arm(
+        self, queue_id: int, epoch: int, after: int, peer: int, *, at_receipt: bool = False
+    ) -> bool:
+        """Whether the rail has the queue from now on. At receipt: what it takes is handed over
+        `RAW`, for nothing is logged."""
+        return lib.mq_rail_arm(self._rail, queue_id, epoch, after, peer, at_receipt) == 0
 
     def disarm(self, queue_id: int) -> bool:
         """Whether `STOPPED` comes, or waits to be taken: not of one that it had not."""
