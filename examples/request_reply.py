@@ -38,7 +38,8 @@ def main(path: str) -> None:
     with (
         mirrorq.Node("a", path=path) as node,
         node.queue("sums") as questions,
-        node.queue("answers-to-me") as answers,
+        # Mine alone: others put into it, and it goes with this node, or this client.
+        node.queue("answers-to-me", exclusive=True) as answers,
     ):
         serving = questions.consume(answer)
         questions.put(b"what?", content_type="text/plain")
@@ -57,7 +58,6 @@ def main(path: str) -> None:
             found.ack()
         serving.cancel()
         print("left:", questions.qsize())
-        answers.delete()
 
 
 if __name__ == "__main__":

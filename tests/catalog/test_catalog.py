@@ -17,6 +17,7 @@ from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareQueue,
+    DeclareWithArguments,
     DeleteQueue,
     DropCopy,
     NameCluster,
@@ -27,7 +28,7 @@ from mirrorq.protocol.commands import (
     SetPolicy,
 )
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId
-from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.policy import owned_arguments, parse, to_text
 from mirrorq.protocol.views import Member, View, make_view, order_error
 
 A, B, C = (MemberId(name, number, 1) for number, name in enumerate("abc", 1))
@@ -214,6 +215,35 @@ def test_an_exclusive_queue_ends_with_the_life_of_its_node(
     )
     assert catalog.apply(6, command).queues == changed
     assert [queue.name for queue in catalog.queues()] == ["other", "third"]
+    assert Catalog.restore(catalog.snapshot()).snapshot() == catalog.snapshot()
+
+
+def owned(connection: str, name: str = "orders") -> DeclareWithArguments:
+    arguments = owned_arguments('{"max-length":3}', connection)
+    return DeclareWithArguments(name, True, False, False, "a", None, (A, B), arguments)
+
+
+def test_an_exclusive_queue_belongs_to_one_connection() -> None:
+    """Which may declare it again, with the arguments it has; nobody else may, whatever they say."""
+    catalog, _ = applied(register(A), owned("client-1"))
+    assert catalog.apply(3, owned("client-1")).value == 1
+    for command in (owned("client-2"), declare()):
+        result = catalog.apply(4, command)
+        assert result.error == "PreconditionFailed"
+        assert "'orders' is exclusive and belongs to connection client-1" in result.text
+    plain, _ = applied(declare())
+    assert "exclusive=False, not True" in plain.apply(2, owned("client-1")).text
+
+
+def test_an_exclusive_queue_ends_with_the_life_of_the_node_that_declared_it() -> None:
+    """Where the node itself is the connection; of another node of a like name it stays."""
+    catalog, _ = applied(
+        register(A), register(B), owned("a/1"), owned("b/1", "other"), owned("a", "client's")
+    )
+    assert catalog.apply(6, register(MemberId("a", 1, 2))).queues == (1,)
+    assert [queue.name for queue in catalog.queues()] == ["other", "client's"]
+    catalog.apply(7, owned("a/2"))
+    assert catalog.apply(8, register(MemberId("b", 1, 2))).queues == (2,)
     assert Catalog.restore(catalog.snapshot()).snapshot() == catalog.snapshot()
 
 

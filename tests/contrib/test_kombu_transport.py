@@ -305,8 +305,14 @@ def test_auto_delete_and_exclusive(node: mirrorq.Node, connecting: Connecting) -
     channel = connection.channel()
     channel.queue_declare("auto", auto_delete=True)
     channel.queue_declare("mine", exclusive=True)
-    put(connecting().channel(), "mine", "others may publish")
-    assert channel.basic_get("mine", no_ack=True) is not None
+    other = connecting().channel()
+    put(other, "mine", "others may publish")
+    with pytest.raises(amqp.PreconditionFailed, match="exclusive"):
+        other.queue_declare("mine", exclusive=True)
+    with pytest.raises(amqp.PreconditionFailed, match="exclusive"):
+        other.basic_get("mine")
+    assert node.queue("mine", passive=True).status().exclusive
+    assert connection.channel().basic_get("mine", no_ack=True) is not None
     channel.basic_cancel(Sink(channel, "auto").tag)
     connection.close()
     end = time.monotonic() + DEADLINE_S

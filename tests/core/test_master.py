@@ -114,10 +114,11 @@ class Queue:
         owner: str = "",
         line: int = 0,
         turn: int = 0,
+        connection: str = "",
     ) -> None:
         attachment = self._numbers.get(session, (0, 0))[0] + 1
         self._numbers[session] = (attachment, 0)
-        self.ask(session, Attach(held, producer, owner, line, turn))
+        self.ask(session, Attach(held, producer, owner, line, turn, connection))
 
     def ask(self, session: SessionId, request: Request, skip: int = 0) -> None:
         attachment, number = self._numbers[session]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from mirrorq.config import Config
 from mirrorq.protocol.commands import DeleteQueue, NoteConsumers
-from mirrorq.protocol.sessions import Credit, Detach, Subscribe, Unsubscribe
+from mirrorq.protocol.sessions import (
+    ConsumerRefused,
+    Credit,
+    Detach,
+    Purge,
+    Purged,
+    Subscribe,
+    Unsubscribe,
+)
 from mirrorq.replication.events import Declared, NodeGone, SessionGone
 from mirrorq.replication.master.auto_delete import AutoDelete
 
@@ -49,8 +57,8 @@ def test_consumers_of_before_get_time_to_come_back() -> None:
     assert one.judge(100, 0) == DeleteQueue(QUEUE, 3)
 
 
-def consumed() -> tuple[Queue, list[object]]:
-    """A master of an auto-delete queue with one consumer, and what it asks the catalog for."""
+def declared(how: Declared) -> tuple[Queue, list[object]]:
+    """A master of a queue that was declared so, and what it asks the catalog for."""
     queue = Queue()
     asked: list[object] = []
     step = queue.replica.step
@@ -62,7 +70,13 @@ def consumed() -> tuple[Queue, list[object]]:
 
     queue.replica.step = watched  # type: ignore[method-assign,assignment]
     queue.sync()
-    queue.step(Declared(True, False))
+    queue.step(how)
+    return queue, asked
+
+
+def consumed() -> tuple[Queue, list[object]]:
+    """A master of an auto-delete queue with one consumer, and what it asks the catalog for."""
+    queue, asked = declared(Declared(True, False))
     queue.attach(ONE)
     queue.ask(ONE, Subscribe(1, 10))
     assert asked == [NoteConsumers(QUEUE)]
@@ -164,3 +178,72 @@ def test_handles_that_were_lost_are_not_kept_for_ever() -> None:
     for number in range(1000):
         one.lose(number, number, 10)
         assert len(one._away) <= 10
+
+
+# --- Exclusive queues -----------------------------------------------------------------------
+
+
+OWNED = Declared(False, False, connection="client-1")
+
+
+def owned() -> tuple[Queue, list[object]]:
+    """A master of an exclusive queue whose owner has a handle on it, and what it asks for."""
+    queue, asked = declared(OWNED)
+    queue.attach(ONE, line=7, connection="client-1")
+    return queue, asked
+
+
+def test_an_exclusive_queue_goes_with_the_last_handle_of_its_connection() -> None:
+    """Whoever else has one; nothing is asked for before."""
+    queue, asked = owned()
+    queue.attach(TWO, line=8, connection="client-2")
+    queue.now_ms += 10 * WAIT_MS
+    queue.step()
+    assert asked == []
+    queue.ask(ONE, Detach())
+    assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_an_exclusive_queue_waits_for_its_connection() -> None:
+    """One that was lost, and one that has declared it and not yet come: for a while."""
+    queue, asked = owned()
+    queue.ask(ONE, Detach(is_lost=True))
+    queue.now_ms += WAIT_MS - 1
+    queue.attach(TWO, line=7, turn=2, connection="client-1")
+    queue.now_ms += 10 * WAIT_MS
+    queue.step()
+    assert asked == []
+    queue, asked = declared(OWNED)
+    queue.now_ms += WAIT_MS - 1
+    queue.step()
+    assert asked == []
+    queue.now_ms += 1
+    queue.step()
+    assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_nobody_else_takes_from_an_exclusive_queue() -> None:
+    """A consumer, a get and a purge of another connection are refused; a publish is not."""
+    queue, _ = owned()
+    queue.attach(TWO, line=8, connection="client-2")
+    queue.heard(TWO)
+    for number in (0, 1):
+        queue.ask(TWO, Subscribe(number, 1))
+    queue.ask(TWO, Purge(5))
+    first, second, third = queue.heard(TWO)
+    assert isinstance(first, ConsumerRefused)
+    assert isinstance(second, ConsumerRefused)
+    assert isinstance(third, Purged)
+    assert all("belongs to connection client-1" in one.why for one in (first, second, third))
+    queue.ask(ONE, Subscribe(1, 1))
+    assert queue.replica.master is not None
+    assert [key[0] for key in queue.replica.master.dispatch.consumers] == [ONE]
+
+
+def test_a_nodes_own_handles_are_of_one_connection() -> None:
+    """Of one life of it: its name and incarnation."""
+    queue, _ = declared(Declared(False, False, connection=f"{ONE.node}/{ONE.incarnation}"))
+    queue.attach(ONE)
+    queue.ask(ONE, Subscribe(1, 1))
+    assert queue.replica.master is not None
+    assert queue.replica.master.dispatch.consumers

@@ -58,7 +58,7 @@ def test_another_number_is_refused_with_both(node: Node) -> None:
             node.queue("orders", shards=6)
         with pytest.raises(PreconditionFailed, match="not sharded"):
             node.queue("plain", shards=2)
-        with pytest.raises(PreconditionFailed, match="not exclusive"):
+        with pytest.raises(PreconditionFailed, match="exclusive=False, not True"):
             node.queue("orders", exclusive=True)
 
 

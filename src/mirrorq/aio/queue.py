@@ -35,11 +35,11 @@ from mirrorq.api.options import (
     spelled_out,
 )
 from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
 from mirrorq.api.stdlib_queue import AckAt
 from mirrorq.api.waits import Waits
 from mirrorq.errors import AckRefused, Full, ShutDown
-from mirrorq.protocol.sessions import Purged
 from mirrorq.session.calls import purge_request
 
 if TYPE_CHECKING:
@@ -387,9 +387,7 @@ class MirroredQueue:
         handle = self.handle._handle
         handle.check()
         handle.check_right("read")
-        reply = await self._run(handle.asking(purge_request, ASK_S))
-        assert isinstance(reply, Purged)
-        return reply.count
+        return purged_count(self.name, await self._run(handle.asking(purge_request, ASK_S)))
 
     async def redrive(self, count_max: int | None = None) -> int:
         """Move dead letters back to the queues in which they ended; returns how many."""

@@ -39,7 +39,8 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.commands import Administrative
 from mirrorq.protocol.copy_page import CopyPage, unpack_page
 from mirrorq.protocol.effects import Notice
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, connection_of
+from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.validation import declaration_error
 
 __all__ = ["Access"]
@@ -60,6 +61,9 @@ class Access(Administration, ExchangeHost):
 
     _listeners: Listeners
     """Whom notices are told."""
+    _owned: dict[int, MirroredQueue]
+    """By its id, a handle on each exclusive queue that is this connection's: as long as it is open
+    the queue stays."""
 
     # --- What a node and a client do each in their own way --------------------------------
 
@@ -112,10 +116,10 @@ class Access(Administration, ExchangeHost):
         members of its first view have it.
 
         Args:
-            exclusive: the queue is this handle's alone: on this node only, and deleted when
-                the handle is closed or this process ends. A client's is on the node that serves
-                it, and ends with the connection to that one: when the client is closed, gone, or
-                goes on to another node.
+            exclusive: the queue is this connection's alone, this client's or this node's: only
+                its handles take from it, all others may put. It goes when the connection is
+                closed, or is gone for `Config.consumer_return_ms`; a client that goes on to another
+                node finds it.
             auto_delete: deleted when its last consumer has gone; `get` is no consumer.
             passive: do not make it.
             shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
@@ -159,15 +163,28 @@ class Access(Administration, ExchangeHost):
         said = arguments_said(arguments)
         if passive:
             self._wait_known(timeout)
-        owner = self._new_session() if exclusive else None
-        number = 0 if owner is None else owner.number
-        flags = (durable, exclusive, auto_delete, passive)
-        call = ClientDeclare(name, *flags, number, shards or 0)
+        is_owned = exclusive and not passive
+        if is_owned:
+            said = owned_arguments(said, connection_of(self._new_session()))
+        # The flag is that of older versions, whose exclusive queues were one handle's.
+        flags = (durable, False, auto_delete, passive)
+        call = ClientDeclare(name, *flags, 0, shards or 0)
         if said and not passive:
-            call = ClientDeclareWithArguments(name, *flags, number, shards or 0, said)
+            call = ClientDeclareWithArguments(name, *flags, 0, shards or 0, said)
         answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
-        return Declared(answer.value, owner, refusals, answer.rings)
+        declared = Declared(answer.value, refusals, answer.rings)
+        if is_owned:
+            self._own(declared, name)
+        return declared
+
+    def _own(self, declared: Declared, name: str) -> None:
+        """Hold an exclusive queue until this ends, or the queue."""
+        for queue_id, handle in list(self._owned.items()):
+            if handle._handle.is_closed:
+                self._owned.pop(queue_id, None)
+        if declared.queue_id not in self._owned:
+            self._owned[declared.queue_id] = MirroredQueue._attach(self, declared, name)
 
     def _delete_queue(
         self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None

@@ -84,6 +84,14 @@ def browse_start(start: int | None, count_max: int) -> int:
     return start or 1
 
 
+def purged_count(name: str, reply: object) -> int:
+    """How many messages of a queue a purge has ended. Raises what it says else."""
+    assert isinstance(reply, Purged)
+    if reply.why:
+        raise PreconditionFailed(f"queue {name!r}: {reply.why}")
+    return reply.count
+
+
 class MirroredQueue(Target):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
@@ -556,12 +564,13 @@ class MirroredQueue(Target):
         """End all ready and delayed messages; those unacknowledged stay. Returns how many.
 
         What handles have fetched ahead and no `get` has returned is ready too.
+
+        Raises:
+            PreconditionFailed: the queue is exclusive, and another connection's.
         """
         self._handle.check()
         self._handle.check_right("read")
-        reply = self._handle.ask(purge_request, ASK_S)
-        assert isinstance(reply, Purged)
-        return reply.count
+        return purged_count(self.name, self._handle.ask(purge_request, ASK_S))
 
     def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it.

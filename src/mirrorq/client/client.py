@@ -248,6 +248,7 @@ class Client(Access):
         security: Security | None = None,
     ) -> None:
         self._listeners = Listeners()
+        self._owned = {}
         self.config = config
         """Its limits and times."""
         self.endpoints = tuple(endpoints)
@@ -560,12 +561,10 @@ class Client(Access):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def _open_session(
-        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
-    ) -> SessionId:
+    def _open_session(self, port: SessionPort, queue_id: int) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._check_open()
-        session = owner or self._new_session()
+        session = self._new_session()
         self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
         return session
 

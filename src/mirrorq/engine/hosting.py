@@ -416,8 +416,8 @@ class Hosting:
         if report is not None:
             replica.reported = report[0].ready + report[0].unacknowledged
         self.post(queue_id, Defined(self.catalog.definition_of(record.name)))
-        if record.auto_delete or record.has_outbox:
-            known = (record.was_consumed, record.is_ending, record.has_outbox)
+        if record.auto_delete or record.has_outbox or record.connection:
+            known = (record.was_consumed, record.is_ending, record.has_outbox, record.connection)
             self.post(queue_id, Declared(record.auto_delete, *known))
         self.post(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
         self.post(queue_id, ViewInstalled(record.view))

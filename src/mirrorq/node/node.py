@@ -156,6 +156,7 @@ class Node(Access):
         """Endpoints by node, as they were given."""
         self._endpoint = ""
         self._listeners = Listeners()
+        self._owned = {}
         self._transport: Transport | None = None
         self._rail: NodeRail | None = None
         self._dashboard: Dashboard | None = None
@@ -485,12 +486,10 @@ class Node(Access):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def _open_session(
-        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
-    ) -> SessionId:
+    def _open_session(self, port: SessionPort, queue_id: int) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._calls.check_open()
-        session = owner or self._new_session()
+        session = self._new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 

@@ -17,7 +17,7 @@ from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.errors import MirrorQError, PreconditionFailed, QueueNotFound
 from mirrorq.monitoring.status import QueueStatus
 from mirrorq.node.status import queue_status
-from mirrorq.protocol.policy import arguments_of
+from mirrorq.protocol.policy import shown_arguments
 
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.core import Catalog
@@ -95,7 +95,7 @@ def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
         messages_delivered=sum(part.messages_delivered for part in parts),
         messages_acknowledged=sum(part.messages_acknowledged for part in parts),
         shards=len(parts),
-        arguments=arguments_of(record.arguments),
+        arguments=shown_arguments(record.arguments),
         missing=tuple(dict.fromkeys(name for part in parts for name in part.missing)),
     )
 

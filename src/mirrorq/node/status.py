@@ -13,7 +13,7 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.engine.core import Engine
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.node.shortfall import missing, shortfall
-from mirrorq.protocol.policy import Policy, arguments_of
+from mirrorq.protocol.policy import Policy, shown_arguments
 from mirrorq.protocol.views import counts_lives, in_sync_ids
 from mirrorq.replication.ring import BEHIND_BYTES_MAX
 from mirrorq.replication.writes import WRITE_BEHIND_MS
@@ -74,8 +74,8 @@ def queue_status(
         store_bytes=store_bytes,
         blocked_by=blocked_by or _blocked_by(engine, queue_id),
         warnings=tuple(_warnings(engine, record, lacks)),
-        exclusive=record.exclusive,
-        arguments=arguments_of(record.arguments),
+        exclusive=record.exclusive or bool(record.connection),
+        arguments=shown_arguments(record.arguments),
         shortfall=lacks,
         missing=missing,
     )

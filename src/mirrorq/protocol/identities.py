@@ -39,6 +39,16 @@ class SessionId(Struct, frozen=True, gc=False, order=True):
     number: int
 
 
+def connection_of(session: SessionId) -> str:
+    """The connection that a handle belongs to: one client, or one life of a node.
+
+    A client's own sessions are of incarnation 0, under its name, which no other client has.
+    """
+    if not session.incarnation:
+        return session.node
+    return f"{session.node}/{session.incarnation}"
+
+
 OUTBOX_BIT = 1 << 62
 """Of producer ids that no op gives, which are their owners' for ever: a queue's outbox, a spool."""
 SPOOL_BIT = 1 << 61

@@ -27,6 +27,7 @@ from mirrorq.protocol.pattern_cost import cost_error
 __all__ = [
     "APPLY_TO",
     "ARGUMENTS",
+    "CONNECTION",
     "DEFAULT",
     "NAME_CHARS_MAX",
     "PATTERN_CHARS_MAX",
@@ -39,7 +40,10 @@ __all__ = [
     "from_text",
     "has_later_keys",
     "in_force",
+    "owned_arguments",
+    "owner_of",
     "parse",
+    "shown_arguments",
     "to_text",
 ]
 
@@ -114,6 +118,9 @@ ARGUMENTS = (
     "overflow",
 )
 """Keys that a queue's declaration may give a value, too, in the order in which they are written."""
+CONNECTION = "connection"
+"""Kept beside them: whose an exclusive queue is, as of `connection_of`. No user says it."""
+_KEPT = (CONNECTION, *ARGUMENTS)
 LESSER = frozenset(ARGUMENTS) - {"dead-letter-queue", "overflow"}
 """Those of which the lesser holds where policy and declaration both speak; else the policy's."""
 LATER = frozenset({"consumer-timeout"})
@@ -255,9 +262,9 @@ def arguments_text(given: Mapping[str, object]) -> str:
         PolicyError: a key that no declaration has, or a value that is none.
     """
     for key in given:
-        if key not in ARGUMENTS:
+        if key not in _KEPT:
             raise PolicyError(f"unknown argument {key!r}: they are {', '.join(ARGUMENTS)}")
-    checked = {key: _value(key, given[key]) for key in ARGUMENTS if key in given}
+    checked = {key: _value(key, given[key]) for key in _KEPT if key in given}
     return msgspec.json.encode(checked).decode() if checked else ""
 
 
@@ -281,6 +288,22 @@ def arguments_of(text: str) -> dict[str, Any]:
     return dict(_arguments(text))
 
 
+def owned_arguments(text: str, connection: str) -> str:
+    """Return the arguments of a queue that is to be this connection's alone."""
+    return arguments_text({**arguments_of(text), CONNECTION: connection})
+
+
+def owner_of(text: str) -> str:
+    """Return whose the queue with these arguments is, "" when it is everybody's."""
+    owner: str = arguments_of(text).get(CONNECTION, "")
+    return owner
+
+
+def shown_arguments(text: str) -> dict[str, Any]:
+    """Return what its declarer has said of a queue."""
+    return {key: value for key, value in _arguments(text) if key != CONNECTION}
+
+
 def arguments_error(text: object) -> str:
     """Return why this is not what `arguments_text` writes, "" when it is."""
     if not isinstance(text, str):
@@ -302,6 +325,8 @@ def definition_with(policy: Policy | None, text: str) -> Definition:
     spoken = () if policy is None else policy.keys
     changes: dict[str, Any] = {}
     for key, value in _arguments(text):
+        if key == CONNECTION:
+            continue
         name = _KEYS[key]
         if key not in spoken:
             changes[name] = value

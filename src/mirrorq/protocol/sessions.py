@@ -36,6 +36,8 @@ class Attach(Struct, frozen=True, gc=False):
     a session of its own. Random, 63 bits. 0: the handle is on a node, and never moves."""
     turn: int = 0
     """Grows with each entry node of the client."""
+    connection: str = ""
+    """The client's name, see `connection_of`. Its entry node puts it in."""
 
 
 class OpenProducer(Struct, frozen=True, gc=False):

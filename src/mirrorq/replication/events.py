@@ -63,6 +63,8 @@ class Declared(Struct, frozen=True, gc=False):
     """It is being deleted."""
     has_outbox: bool = False
     """It may send messages to other queues."""
+    connection: str = ""
+    """Whose an exclusive queue is: see `connection_of`."""
 
 
 class CourierReplied(Struct, frozen=True, gc=False):

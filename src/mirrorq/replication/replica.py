@@ -287,7 +287,7 @@ class Replica:
                     master.define(event.definition)
             case Declared():
                 self._declared = event
-                self._declare()
+                self._declare(now_ms)
             case Fetching():
                 self.may_fetch = event.allowed
             case CourierReplied():
@@ -403,19 +403,14 @@ class Replica:
         )
         master.define(self.definition)
         self.master = master
-        self._declare()
+        self._declare(now_ms)
         if self.halted:
             return
         master.begin(now_ms, self._promoted(view))
 
-    def _declare(self) -> None:
+    def _declare(self, now_ms: int) -> None:
         if self.master is not None:
-            known = self._declared
-            self.master.departures.is_ending = known.is_ending
-            self.master.departures.is_known = known.has_outbox
-            self.master.auto_delete.declare(
-                auto_delete=known.auto_delete, was_consumed=known.was_consumed
-            )
+            self.master.declare(now_ms, self._declared)
 
     def _promoted(self, view: View) -> PromotedOp:
         """The term's first op. Unclean when the view's last unclean promotion is not in this

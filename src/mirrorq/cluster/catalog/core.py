@@ -330,12 +330,18 @@ class Catalog:
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
         """Delete the exclusive queues whose owners lived in a past life of this node."""
+        known = self._nodes.get(node)
+        past = f"{node}/"
+        current = "" if known is None else f"{node}/{known.incarnation}"
         ended = tuple(
             queue.id
             for queue in self._queues.records.values()
-            if queue.owner_life is not None
-            and queue.owner_life.node == node
-            and not self._nodes.is_current(queue.owner_life)
+            if (queue.connection.startswith(past) and queue.connection != current)
+            or (
+                queue.owner_life is not None
+                and queue.owner_life.node == node
+                and not self._nodes.is_current(queue.owner_life)
+            )
         )
         for queue_id in ended:
             self._remove(queue_id)

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from mirrorq.protocol.commands import DeclareQueue, arguments_in
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId
-from mirrorq.protocol.policy import arguments_of
+from mirrorq.protocol.policy import CONNECTION, arguments_of, owner_of
 from mirrorq.protocol.views import View
 
 __all__ = [
@@ -68,6 +68,11 @@ class QueueRecord:
     arguments: str = ""
     """With which it was declared: `policy.arguments_text`."""
 
+    @property
+    def connection(self) -> str:
+        """Whose an exclusive queue is, "" of another one."""
+        return owner_of(self.arguments)
+
 
 @frozen
 class CatalogResult:
@@ -124,6 +129,11 @@ def last_copy_text(node: str, queues: Sequence[QueueRecord]) -> str:
 
 def exclusive_text(record: QueueRecord) -> str:
     """Return the refusal for everybody but the owner of an exclusive queue."""
+    if record.connection:
+        return (
+            f"queue {record.name!r} is exclusive and belongs to connection "
+            f"{record.connection}: use another name, or passive=True to put into it"
+        )
     where = "" if record.owner is None else f" on node {record.owner.node}"
     return (
         f"queue {record.name!r} is exclusive and belongs to another handle{where}: "
@@ -134,10 +144,12 @@ def exclusive_text(record: QueueRecord) -> str:
 def arguments_differing(known: str, asked: str) -> list[str]:
     """Return in words which arguments of a declaration are not those of the queue; what the
     declaration does not name it takes as it is."""
-    is_now = arguments_of(known)
-    return [
+    is_now, wanted = arguments_of(known), arguments_of(asked)
+    owner, asker = is_now.pop(CONNECTION, ""), wanted.pop(CONNECTION, "")
+    parts = [f"exclusive={bool(owner)}, not {bool(asker)}"] if owner != asker else []
+    return parts + [
         f"{key}={is_now.get(key)!r}, not {value!r}"
-        for key, value in arguments_of(asked).items()
+        for key, value in wanted.items()
         if is_now.get(key) != value
     ]
 
@@ -145,6 +157,8 @@ def arguments_differing(known: str, asked: str) -> list[str]:
 def difference(known: QueueRecord, command: DeclareQueue) -> str:
     """Return in words how a declaration differs from the queue, "" when it does not."""
     if known.exclusive and known.owner != command.owner:
+        return exclusive_text(known)
+    if known.connection and known.connection != owner_of(arguments_in(command)):
         return exclusive_text(known)
     names = ("durable", "exclusive", "auto_delete")
     values = [(name, getattr(known, name), getattr(command, name)) for name in names]

@@ -80,6 +80,7 @@ class Terms:
     """What a queue was declared with."""
 
     durable: bool
+    exclusive: bool
     auto_delete: bool
     arguments: Mapping[str, Any]
 

@@ -16,6 +16,7 @@ from mirrorq.contrib.kombu.connection import Connection, Terms, translated
 
 __all__ = ["Declarations"]
 
+
 class Declarations(base.StdChannel):  # type: ignore[misc]
     """The part of a channel that declares."""
 
@@ -100,8 +101,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         connection = self._host()
         name = queue or f"amq.gen-{uuid.uuid4().hex}"
         said = {} if passive else declared_arguments(name, arguments or {})
-        # AMQP's exclusive queue may be published to by others, mirrorq's may not.
-        terms = Terms(bool(durable) and not exclusive, bool(auto_delete) and not exclusive, said)
+        terms = Terms(bool(durable), bool(exclusive), bool(auto_delete), said)
         with translated():
             known = None if passive else connection.declared(name, terms)
             if known is not None:
@@ -111,6 +111,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
             handle = connection.mirrorq.queue(
                 name,
                 durable=terms.durable,
+                exclusive=terms.exclusive,
                 auto_delete=terms.auto_delete,
                 passive=passive,
                 timeout=connection.confirm_timeout,

@@ -239,7 +239,7 @@ class ClientSessions:
                 self._refuse(session, why)
                 return
         if isinstance(body, Attach):
-            body = replace(body, owner=self._link.key)
+            body = replace(body, owner=self._link.key, connection=self._link.name)
         if isinstance(body, Credit):
             subscription = session.subscriptions.get(body.number)
             if subscription is not None and not body.total:

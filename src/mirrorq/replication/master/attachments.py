@@ -16,7 +16,7 @@ from attrs import define, field
 
 from mirrorq.containers.range_map import RangeMap
 from mirrorq.containers.timers import FOREVER_MS, Timer
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionReply, SessionRequest
 from mirrorq.replication.master.limits import Depth, Limit, full_text
 
@@ -154,6 +154,8 @@ class Attachment:
     line: int = 0
     """Of a client's handle, see `Attach`; 0: it is on a node."""
     turn: int = 0
+    connection: str = ""
+    """What it belongs to: see `connection_of`."""
     lost_ms: int | None = None
     """When the link to the session's node broke; None once it has attached again."""
     told: Told = field(factory=Told)
@@ -177,6 +179,8 @@ class Attachments:
         self._queue_id = queue_id
         self._term = term
         self._open: dict[SessionId, Attachment] = {}
+        self._counts: dict[str, int] = {}
+        """Handles of each connection."""
         self._lines: dict[tuple[str, int], SessionId] = {}
         """(owner, line) -> its newest session: that one is attached."""
         self._patience_ms = patience_ms
@@ -189,6 +193,10 @@ class Attachments:
         """Number of the session's present attachment, 0 when it has none."""
         attachment = self._open.get(session)
         return 0 if attachment is None else attachment.number
+
+    def count_of(self, connection: str) -> int:
+        """How many handles of a connection are attached."""
+        return self._counts.get(connection, 0)
 
     def __iter__(self) -> Iterator[SessionId]:
         return iter(self._open)
@@ -217,7 +225,9 @@ class Attachments:
             owner=body.owner,
             line=body.line,
             turn=body.turn,
+            connection=body.connection or connection_of(session),
         )
+        self._counts[attachment.connection] = self.count_of(attachment.connection) + 1
         self._open[session] = attachment
         if body.line:
             self._lines[body.owner, body.line] = session
@@ -264,6 +274,9 @@ class Attachments:
         """The session is gone. Returns what it had."""
         attachment = self._open.pop(session, None)
         if attachment is not None:
+            left = self._counts.pop(attachment.connection) - 1
+            if left:
+                self._counts[attachment.connection] = left
             line = attachment.owner, attachment.line
             if self._lines.get(line) == session:
                 del self._lines[line]

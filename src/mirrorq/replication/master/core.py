@@ -34,6 +34,7 @@ from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Browse,
+    ConsumerRefused,
     Credit,
     Detach,
     Extend,
@@ -43,6 +44,7 @@ from mirrorq.protocol.sessions import (
     Pong,
     Publish,
     Purge,
+    Purged,
     Recalled,
     Request,
     SessionRequest,
@@ -52,6 +54,7 @@ from mirrorq.protocol.sessions import (
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.events import Declared
 from mirrorq.replication.master.attachments import Attachment
 from mirrorq.replication.master.auto_delete import AutoDelete, IdleExpiry
 from mirrorq.replication.master.confirms import Confirms
@@ -101,6 +104,10 @@ class Master:
         self.yielded_epoch = 0
         """In this epoch nothing is handed out any more (`handover`)."""
         self.auto_delete = AutoDelete(ring.queue_id, master_epoch)
+        self.connection = ""
+        """Whose an exclusive queue is: it goes with it, and nobody else takes from it."""
+        self.ownership = AutoDelete(ring.queue_id, master_epoch)
+        """The same as `auto_delete`, of handles of that connection in place of consumers."""
         self.idle_expiry = IdleExpiry(ring.queue_id, master_epoch)
         self._ring = ring
         self._state = state
@@ -173,6 +180,18 @@ class Master:
         self.level.is_enforcing = False
         self.log.propose(promoted)
 
+    def declare(self, now_ms: int, declared: Declared) -> None:
+        """What the catalog says of the queue, beside its policy."""
+        self.departures.is_ending = declared.is_ending
+        self.departures.is_known = declared.has_outbox
+        self.auto_delete.declare(
+            auto_delete=declared.auto_delete, was_consumed=declared.was_consumed
+        )
+        if declared.connection and not self.connection:
+            self.connection = declared.connection
+            self.ownership.declare(auto_delete=True, was_consumed=True)
+            self.ownership.lose(None, now_ms, self._config.consumer_return_ms)
+
     def define(self, definition: Definition) -> None:
         """What the policy in force says, from now on."""
         term = self._term
@@ -193,9 +212,10 @@ class Master:
         self.endings.begin()
         self.active = True
         self.idle_expiry.use(now_ms)
-        if self.auto_delete.was_consumed:
-            self.auto_delete.lose(None, now_ms, self._config.consumer_return_ms)
-            self.auto_delete.expect(now_ms + 2 * self._config.failure_ms)
+        for users in (self.auto_delete, self.ownership):
+            if users.was_consumed:
+                users.lose(None, now_ms, self._config.consumer_return_ms)
+                users.expect(now_ms + 2 * self._config.failure_ms)
         while self.waiting:
             self.on_request(now_ms, self.waiting.popleft())
 
@@ -241,6 +261,7 @@ class Master:
         attachment = self.attachments.begin(request, body)
         if attachment is None:
             return
+        self.ownership.find(attachment.handle(session))
         was_lost = self.auto_delete.find(attachment.handle(session))
         if was_lost or self._term.dispatch.has_consumer(former or session):
             # It subscribes again next.
@@ -275,11 +296,17 @@ class Master:
                 self._publish(now_ms, session, attachment, body)
             case Settle():
                 self.settling.on_settle(session, body)
+            case Subscribe() if self._is_foreign(attachment):
+                reason = f"the queue is exclusive: it belongs to connection {self.connection}"
+                self._term.reply(session, ConsumerRefused(body.number, reason))
+            case Purge() if self._is_foreign(attachment):
+                reason = f"the queue is exclusive: it belongs to connection {self.connection}"
+                self._term.reply(session, Purged(body.request, 0, reason))
             case Credit():
                 self.idle_expiry.use(now_ms)
                 self._term.dispatch.credit((session, body.number), body.total, body.size)
             case Subscribe():
-                if not self.auto_delete.is_ending and not self.idle_expiry.is_ending:
+                if not self._is_ending:
                     self.deliveries.subscribe(session, body)
             case Unsubscribe():
                 self._term.dispatch.unsubscribe((session, body.number))
@@ -302,6 +329,15 @@ class Master:
             case _:
                 pass
 
+    @property
+    def _is_ending(self) -> bool:
+        """Its deletion is asked for: nobody is seated any more."""
+        return any(one.is_ending for one in (self.auto_delete, self.ownership, self.idle_expiry))
+
+    def _is_foreign(self, attachment: Attachment) -> bool:
+        """Whether somebody asks what only the owner of an exclusive queue may."""
+        return bool(self.connection) and attachment.connection != self.connection
+
     def _publish(
         self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
     ) -> None:
@@ -316,8 +352,12 @@ class Master:
     def _lose(self, now_ms: int, session: SessionId) -> None:
         """A handle is about to go that nobody has closed."""
         attachment = self.attachments.get(session)
-        if attachment is not None and self._term.dispatch.has_consumer(session):
-            handle, wait_ms = attachment.handle(session), self._config.consumer_return_ms
+        if attachment is None:
+            return
+        handle, wait_ms = attachment.handle(session), self._config.consumer_return_ms
+        if attachment.connection == self.connection:
+            self.ownership.lose(handle, now_ms, wait_ms)
+        if self._term.dispatch.has_consumer(session):
             self.auto_delete.lose(handle, now_ms, wait_ms)
 
     def on_session_gone(self, session: SessionId) -> None:
@@ -511,14 +551,20 @@ class Master:
         is_used = bool(consumers or dispatch.unacknowledged or dispatch.waiting)
         if is_used:
             idle_expiry.use(now_ms)
-        if not auto_delete.auto_delete and idle_expiry.expires_ms is None:
+        is_leavable = auto_delete.auto_delete or self.ownership.auto_delete
+        if not is_leavable and idle_expiry.expires_ms is None:
             if self._unused.at_ms != FOREVER_MS:
                 self._unused.clear()
             return
-        for command in (auto_delete.judge(now_ms, consumers), idle_expiry.judge(now_ms, is_used)):
+        for command in (
+            auto_delete.judge(now_ms, consumers),
+            self.ownership.judge(now_ms, self.attachments.count_of(self.connection)),
+            idle_expiry.judge(now_ms, is_used),
+        ):
             if command is not None:
                 self._term.commands.append(command)
         look_ms = earliest(auto_delete.wake_at_ms(), idle_expiry.wake_at_ms())
+        look_ms = earliest(look_ms, self.ownership.wake_at_ms())
         self._unused.set(FOREVER_MS if look_ms is None else look_ms)
 
     def _set_timers(self, now_ms: int) -> None:
