@@ -65,6 +65,9 @@ __all__ = ["LONG", "QUICK", "STRICT", "Bounds", "Found", "World", "explore", "ma
 
 SPOOL = spool_producer(7)
 SPOOL_SESSION = SessionId("alone", 1, 1)
+OTHER = spool_producer(8)
+OTHER_SESSION = SessionId("other", 1, 1)
+"""Another node that was alone: it has handed out one message, which was acked there."""
 SPOOLED = 3
 """Name of the message that is put on the branch's side; those at the master are 1 and 2."""
 REST_STEPS = 200
@@ -105,6 +108,8 @@ class Bounds:
     """Times that it gets one more."""
     spooled: int = 0
     """Puts on the branch's side."""
+    others: int = 0
+    """Messages that another branch of the same copy has handed out, and that were acked there."""
     is_strict: bool = False
     """Whether the master's delivery of what was handed out alone before has to say so, though no
     merge has come: nobody can keep that (docs/decisions.md)."""
@@ -115,7 +120,15 @@ HELD = Bounds(publishes=1, hands=1, acks=2, returns=1, copies=1, credit=1, credi
 STALE = Bounds(publishes=1, hands=2, acks=1, returns=0, copies=1, cuts=2)
 CRASHED = Bounds(publishes=1, hands=1, acks=1, returns=0, crashes=1, copies=1)
 PUT = Bounds(publishes=0, spooled=1, hands=1, acks=2, returns=0, copies=1, restarts=1)
-QUICK = {"counted": COUNTED, "held": HELD, "stale": STALE, "crashed": CRASHED, "put": PUT}
+OTHERS = Bounds(publishes=1, hands=1, acks=1, returns=1, copies=1, others=2)
+QUICK = {
+    "counted": COUNTED,
+    "held": HELD,
+    "stale": STALE,
+    "crashed": CRASHED,
+    "put": PUT,
+    "others": OTHERS,
+}
 STRICT = Bounds(
     publishes=1, hands=1, acks=0, returns=0, copies=1, credit=0, credits=1, is_strict=True
 )
@@ -124,6 +137,7 @@ LONG = {
     "twice": Bounds(publishes=1, hands=2, acks=2, crashes=1, restarts=1, breaks=1, cuts=2),
     "two": Bounds(publishes=2, crashes=1, breaks=1),
     "two, cut twice": Bounds(publishes=2, acks=2, returns=0, restarts=1, breaks=1, cuts=2),
+    "others, crash": Bounds(publishes=2, returns=1, crashes=1, others=1, credit=1, credits=1),
     "put, too": Bounds(publishes=1, spooled=1, acks=2, returns=1, breaks=1, crashes=1),
 }
 
@@ -135,10 +149,10 @@ class BranchCodec(ModelCodec):
         super().__init__()
         self._merges: dict[tuple[Header, Merge], Entry] = {}
 
-    def step_frame(self, number: int, settled: int, step: Merge) -> bytes:
+    def step_frame(self, number: int, settled: int, step: Merge, producer: int) -> bytes:
         acked = ",".join(f"{a}-{b}" for a, b in step.ranges)
         handed = ",".join(f"{a}-{b}" for a, b in step.handed)
-        return self.frame(SPOOL, number, 1, settled) + f":{acked}:{handed}".encode()
+        return self.frame(producer, number, 1, settled) + f":{acked}:{handed}".encode()
 
     def header(self, frame: bytes) -> Header:
         plain, said = _parted(frame)
@@ -146,7 +160,16 @@ class BranchCodec(ModelCodec):
         if said is None:
             return header
         return self._header(
-            header.kind, 0, 0, 0, 0, 1, SPOOL, header.first_number, header.settled, FLAG_STEP
+            header.kind,
+            0,
+            0,
+            0,
+            0,
+            1,
+            header.producer,
+            header.first_number,
+            header.settled,
+            FLAG_STEP,
         )
 
     def step(self, frame: bytes) -> Merge | None:
@@ -186,6 +209,9 @@ class Merges:
     settled: int
     step: Merge | None
     """None: it is a put."""
+    producer: int = SPOOL
+    name: int = 0
+    """Of the other branch's message."""
 
 
 @frozen
@@ -201,9 +227,10 @@ class _Master(_Work):
             self._request(CONSUMER_SESSION, Credit(0, event.total))
             return
         if isinstance(event, Merges):
-            if SPOOL_SESSION not in self._process.master.attachments:
-                self._raw(SPOOL_SESSION, 1, 1, Attach((), SPOOL))
-            self._request(SPOOL_SESSION, Publish(self._frame(event), True))
+            session = SPOOL_SESSION if event.producer == SPOOL else OTHER_SESSION
+            if session not in self._process.master.attachments:
+                self._raw(session, 1, 1, Attach((), event.producer))
+            self._request(session, Publish(self._frame(event), True))
             self._seat_consumer()
             return
         super().run(event)
@@ -212,7 +239,7 @@ class _Master(_Work):
         codec: BranchCodec = self._all.codec  # type: ignore[assignment]
         if event.step is None:
             return codec.frame(SPOOL, event.number, 1, event.settled)
-        return codec.step_frame(event.number, event.settled, event.step)
+        return codec.step_frame(event.number, event.settled, event.step, event.producer)
 
 
 class _Masters(Processes):
@@ -279,9 +306,13 @@ class State(NamedTuple):
     requests: tuple[Merges, ...] = ()
     replies: tuple[tuple[int, int], ...] = ()
     """(number, sequence)."""
+    other: Merges | None = None
+    """What the other branch has to say, until it is confirmed."""
     # What an onlooker has seen, by messages' numbers.
     acked: frozenset[int] = frozenset()
     """In the branch: accepted."""
+    acked_there: frozenset[int] = frozenset()
+    """In the other one."""
     merged: frozenset[int] = frozenset()
     """Of them those whose merge is confirmed, to this side."""
     settled: frozenset[int] = frozenset()
@@ -427,7 +458,12 @@ class World:
                 found.append(("break",))
         if cut_of(self.line(state)):
             found.append(("end",))
+        if left.others and state.other is None:
+            found += [("other", n) for a, b, _ in self._shown(state) for n in range(a, b + 1)]
         return found + self._of_puts(state)
+
+    def _shown(self, state: State) -> list[Piece]:
+        return ready_in(self.masters[state.copy])
 
     def _of_puts(self, state: State) -> list[Action]:
         left = state.left
@@ -526,7 +562,8 @@ class World:
         while self.masters[state.master].pending:
             state = self._step(state, Writes())
         queue = self._queue(state.master)
-        return state._replace(number=queue.producers[self.masters.producer].highest)
+        state = state._replace(number=queue.producers[self.masters.producer].highest)
+        return state if state.other is None else self._step(state, state.other)
 
     def _do_copy(self, state: State) -> State:
         left = evolve(state.left, copies=state.left.copies - 1)
@@ -589,6 +626,20 @@ class World:
         return ack_put(state, record)._replace(
             left=left, puts_held=state.puts_held - {ordinal}, acked=state.acked | {SPOOLED}
         )
+
+    def _do_other(self, state: State, sequence: int) -> State:
+        left = evolve(state.left, others=state.left.others - 1)
+        name = names_in(self.masters[state.copy]).get(sequence, 0)
+        named = ((sequence, sequence),)
+        number = self.bounds.others - left.others
+        merge = Merges(number, number - 1, Merge(named, 0, named), OTHER, name)
+        state = state._replace(
+            left=left,
+            other=merge,
+            acked_there=state.acked_there | {name},
+            handed=_raised(state.handed, name),
+        )
+        return self._step(state, merge)
 
     def _do_return_alone(self, state: State, index: int) -> State:
         return state._replace(held=state.held[:index] + state.held[index + 1 :])
@@ -690,7 +741,12 @@ class World:
                 ]
                 fresh = tuple(one for one in found if one[0] >= state.base)
                 return state._replace(replies=(*state.replies, *fresh))
-            case Refused() if session == SPOOL_SESSION:
+            case Confirmed() if session == OTHER_SESSION and state.other is not None:
+                name = state.other.name
+                state = state._replace(
+                    other=None, merged=state.merged | {name}, told=_raised(state.told, name)
+                )
+            case Refused() if session in (SPOOL_SESSION, OTHER_SESSION):
                 raise Found(f"a merge was refused: {reply.reason}")
             case Deliver():
                 for piece in reply.deliveries:
@@ -721,7 +777,7 @@ class World:
         for request, kind, piece in state.settles:
             if request == reply.request and kind == "ack":
                 refused = {n for part in reply.refused for n in self._names(state, part)}
-                if refused & state.acked:
+                if refused & (state.acked | state.acked_there):
                     raise Found("an ack of what the branch has acked, too, is refused")
                 settled = set(self._names(state, piece)) - refused
                 state = state._replace(settled=state.settled | settled)
@@ -769,7 +825,7 @@ class World:
         }
         wanted = set(range(1, state.number + 1))
         wanted |= {SPOOLED} if state.left.spooled < self.bounds.spooled else set()
-        wanted -= state.acked | state.settled
+        wanted -= state.acked | state.acked_there | state.settled
         if living - wanted:
             raise Found(f"acked and alive: {living - wanted}")
         if wanted - living - acking:
