@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -13,7 +14,8 @@ from mirrorq.containers import ranges as ranges_module
 from mirrorq.containers.ranges import RangeSet
 
 SMALL = st.integers(0, 40)
-CHANGES = st.lists(st.tuples(st.booleans(), SMALL, st.integers(0, 8)), max_size=30)
+CHANGE = st.tuples(st.booleans(), SMALL, st.integers(0, 8))
+CHANGES = st.lists(CHANGE, max_size=30)
 
 
 @pytest.fixture(params=[3, ranges_module.CHUNK_COUNT], autouse=True, scope="module")
@@ -26,6 +28,11 @@ def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _both(changes: list[tuple[bool, int, int]]) -> tuple[RangeSet, set[int]]:
     ranges, plain = RangeSet(), set[int]()
+    _change(ranges, plain, changes)
+    return ranges, plain
+
+
+def _change(ranges: RangeSet, plain: set[int], changes: list[tuple[bool, int, int]]) -> None:
     for adds, first, length in changes:
         span = set(range(first, first + length + 1))
         if adds:
@@ -34,7 +41,6 @@ def _both(changes: list[tuple[bool, int, int]]) -> tuple[RangeSet, set[int]]:
         else:
             assert ranges.remove(first, first + length) == len(plain & span)
             plain -= span
-    return ranges, plain
 
 
 def _members(ranges: RangeSet) -> set[int]:
@@ -51,6 +57,36 @@ def test_holds_what_a_set_holds(changes: list[tuple[bool, int, int]]) -> None:
     assert all(0 < len(each[0]) <= ranges_module.CHUNK_COUNT for each in ranges._chunks)
     assert [each[0][0] for each in ranges._chunks] == list(ranges._starts)
     assert all((value in ranges) == (value in plain) for value in range(60))
+
+
+@given(CHANGES, st.lists(st.tuples(st.integers(0, 3), st.booleans(), CHANGE), max_size=40))
+def test_copies_share_nothing_that_changes(
+    changes: list[tuple[bool, int, int]], turns: list[tuple[int, bool, tuple[bool, int, int]]]
+) -> None:
+    """Each goes its own way, copies of copies too, though what has not changed is there once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "EAGER_COUNT", 0)
+        twins = [_both([*changes, *((True, first, 0) for first in range(50, 80, 2))])]
+        for which, copies, change in turns:
+            ranges, plain = twins[which % len(twins)]
+            if copies and len(twins) < 4:
+                twins.append((ranges.copy(), plain.copy()))
+            _change(ranges, plain, [change])
+            for one, known in twins:
+                assert _members(one) == known
+                assert one.count == len(known)
+
+
+def test_a_copy_copies_what_changes_later() -> None:
+    """The chunks that either changes, and no other."""
+    ranges = RangeSet((first, first) for first in range(0, 2_000, 2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "EAGER_COUNT", 0)
+        twin = ranges.copy()
+    assert all(map(operator.is_, ranges._chunks, twin._chunks))
+    twin.remove(1000, 1000)
+    assert len(ranges._chunks) == len(twin._chunks)
+    assert sum(map(operator.is_not, ranges._chunks, twin._chunks)) == 1
 
 
 @given(CHANGES)

@@ -325,3 +325,22 @@ def test_a_term_begins_alike_however_many_producers_there_are() -> None:
         assert replica.master.log.highest.get(count) == 3
         assert replica.master.log.highest.get(count + 1) is None
     assert found[1] < GROWTH_MAX * found[0]
+
+
+def test_a_term_begins_alike_however_many_messages_stand_apart() -> None:
+    """What is ready of them shares what is known of them until either changes."""
+    found = []
+    for count in (FEW, MANY):
+        data, lsn, _ = files_of(count)
+        files = QueueFiles(state=data, state_lsn=lsn, stable=lsn)
+        image, lease = files.image(QUEUE), Lease(until_ms=1 << 60)
+        replica = Replica(A, QUEUE, Config(), CODEC, image, lease)
+        begins = ViewInstalled(view(2, "a", master_epoch=2))
+        found.append(work_of(lambda: replica.step(1000, 0, begins)))  # noqa: B023
+        assert replica.master is not None
+        ready = replica.master.dispatch.ready
+        assert ready.count == count
+        ready.lane(0).remove(1, 1)
+        assert replica.state.live.count == count
+    few, many = found
+    assert many.count < GROWTH_MAX * few.count, many.growth_text(few)

@@ -21,6 +21,8 @@ Range = tuple[int, int]
 """(first, last), both inclusive."""
 CHUNK_COUNT = 512
 """Most ranges of a chunk."""
+EAGER_COUNT = 4
+"""So few chunks are copied at once."""
 Chunk = list["array[int]"]
 """Firsts, lasts, and a column for each number that ranges have."""
 
@@ -28,10 +30,11 @@ Chunk = list["array[int]"]
 class Chunks:
     """Sorted disjoint ranges, each with some numbers of its own.
 
-    No chunk is empty, and none has more than `CHUNK_COUNT` ranges.
+    No chunk is empty, and none has more than `CHUNK_COUNT` ranges. A copy shares chunks with what
+    it was made of; who changes one makes it its own before.
     """
 
-    __slots__ = ("_chunks", "_length", "_starts", "_width", "count")
+    __slots__ = ("_chunks", "_length", "_shared", "_starts", "_width", "count")
     GAP = 0
     """Integers between neighbours at least."""
 
@@ -41,6 +44,8 @@ class Chunks:
         self._starts = array("Q")
         """The first integer of each chunk."""
         self._chunks: list[Chunk] = []
+        self._shared: set[int] = set()
+        """What `id` says of chunks that another one may have, too."""
         self._length = 0
         self.count = 0
         """How many integers are in the ranges."""
@@ -89,11 +94,19 @@ class Chunks:
         begin, index = self._find(first)
         at = begin
         while at < len(chunks) and chunks[at][0][index] <= last:
-            self._cut(chunks[at], index, bisect_right(chunks[at][0], last, index), first, last)
+            self._cut(self._own(at), index, bisect_right(chunks[at][0], last, index), first, last)
             at, index = at + 1, 0
         if at > begin:
             self._tidy(begin, at)
         return before - self.count
+
+    def _own(self, at: int) -> Chunk:
+        """A chunk that is about to change."""
+        chunk = self._chunks[at]
+        if self._shared and id(chunk) in self._shared:
+            self._shared.remove(id(chunk))
+            chunk = self._chunks[at] = [column[:] for column in chunk]
+        return chunk
 
     def _cut(self, chunk: Chunk, low: int, high: int, first: int, last: int) -> None:
         """Take first to last out of those ranges of a chunk that share something with it."""
@@ -126,7 +139,7 @@ class Chunks:
             self._starts.append(first)
             self._chunks.append([array("Q") for _ in range(2 + self._width)])
         at = max(bisect_right(self._starts, first) - 1, 0)
-        chunk = self._chunks[at]
+        chunk = self._own(at)
         index = bisect_left(chunk[0], first)
         for column, number in zip(chunk, (first, last, *numbers), strict=True):
             column.insert(index, number)
@@ -152,8 +165,7 @@ class Chunks:
                 placed.append([column[:half] for column in chunk])
                 placed.append([column[half:] for column in chunk])
             elif placed and len(placed[-1][0]) + size <= CHUNK_COUNT // 2:
-                for column, more in zip(placed[-1], chunk, strict=True):
-                    column.extend(more)
+                placed[-1] = [one + more for one, more in zip(placed[-1], chunk, strict=True)]
             elif size:
                 placed.append(chunk)
         chunks[begin:end] = placed
@@ -164,10 +176,15 @@ class Chunks:
         raise NotImplementedError
 
     def copy(self) -> Self:
-        """An equal one that shares nothing with it."""
+        """An equal one, whatever becomes of either."""
         twin = self._empty()
         twin._starts = self._starts[:]
-        twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
+        if len(self._chunks) > EAGER_COUNT:
+            twin._chunks = self._chunks[:]
+            self._shared = set(map(id, self._chunks))
+            twin._shared = self._shared.copy()
+        else:
+            twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
         twin._length, twin.count = self._length, self.count
         return twin
 
@@ -257,6 +274,7 @@ class RangeSet(Chunks):
         self._width = 0
         self._starts = array("Q")
         self._chunks = []
+        self._shared = set()
         self._length = self.count = 0
         for first, last in ranges:
             self.add(first, last)
@@ -277,7 +295,7 @@ class RangeSet(Chunks):
         if chunks[at][0][index] > last + 1:
             self._insert(first, last)
             return
-        firsts, lasts = chunks[at]
+        firsts, lasts = self._own(at) if self._shared else chunks[at]
         is_one = index + 1 == len(firsts) and at + 1 == len(chunks)
         if is_one or (index + 1 < len(firsts) and firsts[index + 1] > last + 1):
             start, end = firsts[index], lasts[index]
@@ -306,7 +324,7 @@ class RangeSet(Chunks):
             self._starts.append(first)
             chunks.append([array("Q", (first,)), array("Q", (last,))])
         else:
-            firsts, lasts = chunks[-1]
+            firsts, lasts = self._own(len(chunks) - 1) if self._shared else chunks[-1]
             firsts.append(first)
             lasts.append(last)
         self._length += 1
