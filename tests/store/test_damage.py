@@ -13,7 +13,16 @@ import lmdb
 import pytest
 
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.effects import (
+    COLUMNS,
+    PRODUCERS,
+    Page,
+    QueueWrite,
+    RaftEntry,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+)
 from mirrorq.protocol.identities import StoreId
 from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
 from mirrorq.store import queue_log
@@ -460,3 +469,25 @@ def test_damaged_pages_are_found_after_an_unclean_end(path: Path) -> None:
     for _ in range(2):
         with pytest.raises(StoreCorrupt, match="is damaged"):
             open_store(path)
+
+
+@pytest.mark.parametrize("kind", [PRODUCERS, COLUMNS])
+def test_a_damaged_page_is_found_when_it_is_read(path: Path, kind: int) -> None:
+    """Of pages that are read later those of producers are looked at in a start, too: an op rests on
+    them, and a node that meets one ends."""
+    store = open_store(path)
+    pages = tuple(Page(one, 0, 5, b"page of %d" % one) for one in (PRODUCERS, COLUMNS))
+    store.commit([QueueWrite(QUEUE, pages=pages, state=b"state", state_lsn=5, stable=5)])
+    assert store.page(QUEUE, kind, 0, 5) == b"page of %d" % kind
+    assert [page.data for page in store.load(QUEUE, whole=False).pages] == [None, None]
+    (found,) = [
+        (key, value)
+        for table, key, value in stored(store)
+        if table == "queues" and value.endswith(b"page of %d" % kind)
+    ]
+    put(store, "queues", found[0], flipped(found[1], len(found[1]) - 1))
+    with pytest.raises(StoreCorrupt):
+        store.page(QUEUE, kind, 0, 5)
+    loaded = result_of(lambda: store.load(QUEUE, whole=False))
+    assert isinstance(loaded, StoreCorrupt) == (kind == PRODUCERS)
+    store.close()

@@ -202,6 +202,15 @@ class Producers(Mapping[int, Producer]):
             found += [(n, one.used_us) for n, one in sorted(self._looked_at(at).items())]
         return found, firsts[end] if end < len(firsts) else 0
 
+    def losers(self, lost: RangeSet) -> list[int]:
+        """Those who were told, or are to be, that some of these sequences were stored."""
+        return [
+            number
+            for at in self.table.firsts
+            for number, one in sorted(self._looked_at(at).items())
+            if one.outcomes and one.has_some_of(lost)
+        ]
+
     def _find(self, number: int) -> int:
         """Where the page of this id begins."""
         firsts = self.table.firsts

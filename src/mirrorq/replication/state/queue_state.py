@@ -650,8 +650,7 @@ class QueueState:
             "whether a consumer had it before is not known"
         )
         sequences = self.needed_set(payload.lost)
-        losers = [n for n, producer in self.producers.items() if producer.has_some_of(sequences)]
-        for number in losers:
+        for number in self.producers.losers(sequences):
             loser = self.producers.change(number)
             assert loser is not None
             loser.lose(sequences, reason)
