@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import griffe
+import pytest
 
 import mirrorq
 import mirrorq.aio
 import mirrorq.errors
+from test_public_api import loaded, shown
 
 ROOT = Path(__file__).parents[1]
 NAME = re.compile(r"^::: mirrorq\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)
 WHOLE = "inherited_members: true"
+REFERS = re.compile(r"\b[Aa]s (in|of|for|with|`)|[Ss]ee `|`mirrorq\.\w+")
+"""What a docstring leaves to another one that it names."""
+THING = (
+    "The",
+    "A",
+    "An",
+    "Every",
+    "What",
+    "Whether",
+    "How",
+    "Messages",
+    "Items",
+    "Names",
+    "(queue",
+)
+"""A summary that begins so says itself what is returned."""
+THREADS = re.compile(r"[Tt]hreads?\b|\bloop\b")
+USED = {
+    *("MirroredQueue", "Node", "Client", "Message", "Confirmation", "Settlement", "Consumer"),
+    *("Exchange", "Claim", "RangeLease", "SpawnedNode", "api.transactions.Transaction"),
+    *("SpooledQueue", "SpoolClient", "SpoolConfirmation"),
+}
+"""Classes on whose objects several threads may come together."""
+EXAMPLE = re.compile(r"Example:\n((?:    .*\n|\n)+)")
 
 
 def test_every_public_member_has_a_docstring() -> None:
@@ -45,3 +75,104 @@ def test_every_public_member_has_a_docstring() -> None:
         "Confirmation.exception",
         "MirroredQueue.name",
     } <= seen
+
+
+def _calls() -> dict[str, Any]:
+    """Each public function and method by the name that users know, each once."""
+    modules, found = loaded(), {}
+
+    def visit(name: str, what: Any, hidden: list[str]) -> None:
+        what = what.final_target if what.is_alias else what
+        if what.is_function and not name.rpartition(".")[2].startswith("__"):
+            found.setdefault(what.path, (name, what))
+        elif what.is_class:
+            for member, each in what.all_members.items():
+                if not any(re.search(one, member) for one in hidden):
+                    visit(f"{name}.{member}", each, hidden)
+
+    for name, hidden in sorted(shown().items()):
+        visit(name, modules[name], hidden)
+    return dict(found.values())
+
+
+def _missing(call: Any) -> Iterator[str]:
+    """What the docstring of a call does not say."""
+    text = call.docstring.value if call.docstring else ""
+    line = " ".join(text.split())
+    if not text:
+        yield "a docstring"
+    if REFERS.search(line):
+        return
+    names = [one.name for one in call.parameters if one.name not in ("self", "cls")]
+    yield from (f"argument {name}" for name in names if not re.search(rf"\b{name}\b", text))
+    waits = "timeout" in names
+    if waits and not re.search(r"seconds?\b|`timeout` s", line):
+        yield "the unit of timeout"
+    raises = any(isinstance(one, ast.Raise) and one.exc for one in _statements(call))
+    if (waits or raises) and "Raises:" not in text and "Raises nothing" not in line:
+        yield "what it raises"
+    if str(call.returns) not in ("None", "Self") and not line.startswith(THING):
+        if not re.search(r"[Rr]eturn", line):
+            yield f"what it returns ({call.returns})"
+
+
+def _statements(call: Any) -> Iterator[ast.AST]:
+    """Of the call itself, without the functions in it."""
+    todo: list[ast.AST] = list(ast.parse(dedent("\n".join(call.lines))).body[0].body)  # type: ignore[attr-defined]
+    while todo:
+        one = todo.pop()
+        yield one
+        if not isinstance(one, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            todo += ast.iter_child_nodes(one)
+
+
+def test_every_public_call_says_what_it_takes_gives_and_raises() -> None:
+    """Each argument by its name, seconds as seconds, results and errors; or names the call where
+    that stands."""
+    calls = _calls()
+    assert len(calls) > 200
+    wrong = {name: list(_missing(call)) for name, call in calls.items()}
+    assert not {name: why for name, why in wrong.items() if why}
+
+
+def test_what_is_used_from_threads_says_which() -> None:
+    modules = loaded()
+    for name in sorted(USED):
+        text = _class(modules, name).docstring.value
+        assert THREADS.search(text), name
+
+
+def _class(modules: Any, name: str) -> Any:
+    what = modules[f"mirrorq.{name}"]
+    return what.final_target if what.is_alias else what
+
+
+def _examples() -> dict[str, str]:
+    """The code of each docstring that has an example."""
+    found: dict[str, str] = {}
+    modules = loaded()
+    for name, what in [
+        *_calls().items(),
+        *((one, _class(modules, one)) for one in USED),
+    ]:
+        example = EXAMPLE.search((what.docstring.value if what.docstring else "") + "\n")
+        if example:
+            found[name] = re.sub(r"```(python)?", "", dedent(example[1]))
+    return found
+
+
+EXAMPLES = _examples()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand; `node`, `queue` and the endpoints are there."""
+    monkeypatch.chdir(tmp_path)
+    with mirrorq.Node("a", path="node", listen="tcp://127.0.0.1:*") as node:
+        code = re.sub(r"tcp://127\.0\.0\.1:\d+", node.listening, EXAMPLES[name])
+        with node.queue("example") as queue:
+            exec(compile(code, name, "exec"), {"mirrorq": mirrorq, "node": node, "queue": queue})
+
+
+def test_there_are_examples_of_what_is_used_most() -> None:
+    assert {"MirroredQueue", "mirrorq.MirroredQueue.consume", "mirrorq.connect"} <= set(EXAMPLES)

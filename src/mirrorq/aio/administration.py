@@ -23,11 +23,17 @@ class Administration:
     host: Node | Client
 
     async def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait for a cluster that has a majority."""
+        """Wait for a cluster that has a majority.
+
+        Arguments, result and errors are those of `mirrorq.Client.wait_ready`.
+        """
         await in_thread(partial(self.host.wait_ready, timeout))
 
     async def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name."""
+        """The status of every queue of the cluster, by name.
+
+        Arguments, result and errors are those of `mirrorq.Client.queues`.
+        """
         return await in_thread(partial(self.host.queues, shards=shards))
 
     async def nodes(self) -> list[NodeStatus]:
@@ -48,12 +54,18 @@ class Administration:
         *,
         timeout: float | None = 30,
     ) -> None:
-        """Set a policy for the queues whose names match the pattern."""
+        """Set a policy for the queues whose names match the pattern.
+
+        Arguments, result and errors are those of `mirrorq.Client.set_policy`.
+        """
         values = (name, pattern, definition, priority, apply_to)
         await in_thread(partial(self.host.set_policy, *values, timeout=timeout))
 
     async def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
-        """Take a policy away."""
+        """Take a policy away.
+
+        Arguments, result and errors are those of `mirrorq.Client.clear_policy`.
+        """
         await in_thread(partial(self.host.clear_policy, name, timeout=timeout))
 
     async def sync_queue(
@@ -64,20 +76,32 @@ class Administration:
         timeout: float | None = 30,
         on_progress: Callable[[QueueStatus], None] | None = None,
     ) -> None:
-        """Synchronise a queue's mirrors; `on_progress` is called in the thread that waits."""
+        """Synchronise a queue's mirrors; `on_progress` is called in the thread that waits.
+
+        Arguments, result and errors are those of `mirrorq.Client.sync_queue`.
+        """
         call = partial(self.host.sync_queue, queue, wait, timeout=timeout, on_progress=on_progress)
         await in_thread(call)
 
     async def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
-        """Stop synchronising a queue's mirrors; False: none was being synchronised."""
+        """Stop synchronising a queue's mirrors; False: none was being synchronised.
+
+        Arguments, result and errors are those of `mirrorq.Client.cancel_sync`.
+        """
         return await in_thread(partial(self.host.cancel_sync, queue, timeout=timeout))
 
     async def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
-        """Make a mirror in sync the master of a queue."""
+        """Make a mirror in sync the master of a queue.
+
+        Arguments, result and errors are those of `mirrorq.Client.transfer_master`.
+        """
         await in_thread(partial(self.host.transfer_master, queue, node, timeout=timeout))
 
     async def rebalance(self, *, timeout: float | None = 60) -> int:
-        """Spread masters over the nodes; returns how many were moved."""
+        """Spread masters over the nodes; returns how many were moved.
+
+        Arguments, result and errors are those of `mirrorq.Client.rebalance`.
+        """
         return await in_thread(partial(self.host.rebalance, timeout=timeout))
 
     async def clients(self) -> list[ClientStatus]:
@@ -91,11 +115,17 @@ class Administration:
     async def disconnect(
         self, client: str, reason: str = "", *, timeout: float | None = 30
     ) -> None:
-        """End a client, or one consumer."""
+        """End a client, or one consumer.
+
+        Arguments, result and errors are those of `mirrorq.Client.disconnect`.
+        """
         await in_thread(partial(self.host.disconnect, client, reason, timeout=timeout))
 
     async def forget_node(
         self, name: str, force: bool = False, *, timeout: float | None = 30
     ) -> None:
-        """Take a node that is no more out of the cluster."""
+        """Take a node that is no more out of the cluster.
+
+        Arguments, result and errors are those of `mirrorq.Client.forget_node`.
+        """
         await in_thread(partial(self.host.forget_node, name, force, timeout=timeout))

@@ -52,7 +52,10 @@ class Exchange:
         on_confirm: OnConfirm = None,
         **options: Unpack[PublishOptions],
     ) -> Confirmation:
-        """Publish to every queue that the message reaches; returns once it is accepted."""
+        """Publish to every queue that the message reaches; returns once it is accepted.
+
+        Arguments, result and errors are those of `mirrorq.Exchange.publish`.
+        """
         handle = self.handle
         until, has_passed = deadline_of(timeout), False
         request = handle._checked_request(
@@ -85,7 +88,10 @@ class Exchange:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = 30,
     ) -> None:
-        """Have messages reach a queue."""
+        """Have messages reach a queue.
+
+        Arguments, result and errors are those of `mirrorq.Exchange.bind`.
+        """
         bind = partial(self.handle.bind, arguments=arguments, timeout=timeout)
         await in_thread(partial(bind, _end(queue), routing_key))
 
@@ -97,7 +103,10 @@ class Exchange:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = 30,
     ) -> None:
-        """Take a binding away; when there is none like it, nothing happens."""
+        """Take a binding away; when there is none like it, nothing happens.
+
+        Arguments, result and errors are those of `mirrorq.Exchange.unbind`.
+        """
         unbind = partial(self.handle.unbind, arguments=arguments, timeout=timeout)
         await in_thread(partial(unbind, _end(queue), routing_key))
 
@@ -106,11 +115,17 @@ class Exchange:
         return await in_thread(self.handle.bindings)
 
     async def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
-        """Delete the exchange with its bindings; queues stay."""
+        """Delete the exchange with its bindings; queues stay.
+
+        Arguments, result and errors are those of `mirrorq.Exchange.delete`.
+        """
         await in_thread(partial(self.handle.delete, if_unused, timeout=timeout))
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
-        """Wait until everything published has an outcome; True."""
+        """Wait until everything published has an outcome; True.
+
+        Arguments, result and errors are those of `mirrorq.Exchange.wait_for_confirms`.
+        """
         return await self._bells.run(self.handle._confirming(timeout))
 
     async def close(self) -> None:

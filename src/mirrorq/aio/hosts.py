@@ -33,7 +33,10 @@ class Host(Administration):
     @opening
     @spelled_out
     async def queue(self, name: str, **options: Unpack[DeclareOptions]) -> MirroredQueue:
-        """Declare a queue, or find it, and return a handle for this loop."""
+        """Declare a queue, or find it, and return a handle for this loop.
+
+        Arguments, result and errors are those of `mirrorq.Client.queue`.
+        """
         return MirroredQueue(await opened(partial(self.host.queue, name, **options)))
 
     @opening
@@ -46,7 +49,10 @@ class Host(Administration):
         passive: bool = False,
         timeout: float | None = 30,
     ) -> Exchange:
-        """Declare an exchange, or find it, and return a handle for this loop."""
+        """Declare an exchange, or find it, and return a handle for this loop.
+
+        Arguments, result and errors are those of `mirrorq.Client.exchange`.
+        """
         exchange = partial(self.host.exchange, name, kind, alternate=alternate)
         return Exchange(await opened(partial(exchange, passive=passive, timeout=timeout)))
 

@@ -16,6 +16,7 @@ from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.api import queue as blocking
 from mirrorq.api.arguments import (
+    check_block,
     check_callable,
     check_count,
     check_timeout,
@@ -102,7 +103,10 @@ class MirroredQueue:
         node: str | None = None,
         **options: Unpack[EmbeddedOptions],
     ) -> MirroredQueue:
-        """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it."""
+        """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue`.
+        """
         make = partial(blocking.MirroredQueue, name, path=path, node=node, **options)
         return cls(await opened(make))
 
@@ -124,7 +128,10 @@ class MirroredQueue:
 
     @opening
     async def shard(self, number: int) -> MirroredQueue:
-        """A new handle on one shard, from 0."""
+        """A new handle on one shard, from 0.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.shard`.
+        """
         return MirroredQueue(await opened(partial(self.handle.shard, number)))
 
     # --- Publishing -----------------------------------------------------------------------
@@ -139,7 +146,10 @@ class MirroredQueue:
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish a message; returns once it is accepted. Await the confirmation as well."""
+        """Publish a message; returns once it is accepted. Await the confirmation as well.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.put`.
+        """
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
         data = handle.checked_body(body)
@@ -161,7 +171,10 @@ class MirroredQueue:
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish messages together: up to `frame_bytes_max` all or none."""
+        """Publish messages together: up to `frame_bytes_max` all or none.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.put_many`.
+        """
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
         data = checked_bodies(bodies, handle.config.message_bytes_max)
@@ -174,7 +187,10 @@ class MirroredQueue:
         return await self._accepted(putting, block, until, key)
 
     def put_nowait(self, body: Body) -> Confirmation:
-        """`put` that raises Full at once."""
+        """`put` that raises Full at once.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.put_nowait`.
+        """
         if not self._line_of(None).is_free:
             raise self._overtaking()
         return self.handle.put_nowait(body)
@@ -213,11 +229,17 @@ class MirroredQueue:
         on_confirmed: Listener | None,
         on_not_confirmed: Listener | None = None,
     ) -> None:
-        """Have functions called in this loop with each confirmation: of the good, of the others."""
+        """Have functions called in this loop with each confirmation: of the good, of the others.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.add_confirm_listener`.
+        """
         self.handle.add_confirm_listener(self._heard(on_confirmed), self._heard(on_not_confirmed))
 
     def on_confirm(self, function: Listener) -> None:
-        """Have a function called in this loop with each confirmation that ends, however it does."""
+        """Have a function called in this loop with each confirmation that ends, however it does.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.on_confirm`.
+        """
         if function is None:
             raise TypeError("function is None: give a function that takes a Confirmation")
         check_callable("function", function)
@@ -232,14 +254,20 @@ class MirroredQueue:
             self._loop.call_soon_threadsafe(function, *told)
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
-        """Have a function called in this loop with each message whose ack was refused."""
+        """Have a function called in this loop with each message whose ack was refused.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.add_ack_listener`.
+        """
         if on_refused is None:
             raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
         check_callable("on_refused", on_refused)
         self.handle.add_ack_listener(partial(self._call_in_loop, on_refused))
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
-        """Wait until everything put has an outcome; True."""
+        """Wait until everything put has an outcome; True.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.wait_for_confirms`.
+        """
         return await self._run(self.handle._handle.puts.confirming(timeout))
 
     # --- Consuming ------------------------------------------------------------------------
@@ -247,9 +275,13 @@ class MirroredQueue:
     async def get(
         self, block: bool = True, timeout: float | None = None, *, auto_ack: bool = False
     ) -> Message:
-        """Take the next message; it is held until it is acked or given back."""
+        """Take the next message; it is held until it is acked or given back.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.get`.
+        """
         if timeout is not None:
             check_timeout(timeout)
+        check_block(block)
         found: list[Message] = []
         try:
             await self._take(found, block, timeout)
@@ -268,11 +300,17 @@ class MirroredQueue:
             await self._run(handle.receiver.getting(found, block, timeout))
 
     async def get_nowait(self) -> Message:
-        """`get` that does not wait for a message to be published."""
+        """`get` that does not wait for a message to be published.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.get_nowait`.
+        """
         return await self.get(block=False)
 
     async def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
-        """Take 1 to `count_max` messages as soon as there is one; [] at the time-out."""
+        """Take 1 to `count_max` messages as soon as there is one; [] at the time-out.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.get_many`.
+        """
         check_count("count_max", count_max)
         found: list[Message] = []
         try:
@@ -312,6 +350,8 @@ class MirroredQueue:
         """`message.ack_and_put`: ack it, and put another one into another queue, both or neither.
 
         Returns once it is accepted. Await the settlement for the outcome.
+
+        Arguments, result and errors are those of `mirrorq.Message.ack_and_put`.
         """
         key = options.get("key")
         source = self.handle._handle.source_of(message)
@@ -375,7 +415,10 @@ class MirroredQueue:
         return self.handle.status()
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
-        """Look at all messages, those delayed too, without taking them."""
+        """Look at all messages, those delayed too, without taking them.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.browse`.
+        """
         position = blocking.browse_start(start, count_max)
         handle = self.handle._handle
         handle.check()
@@ -390,7 +433,10 @@ class MirroredQueue:
         return purged_count(self.name, await self._run(handle.asking(purge_request, ASK_S)))
 
     async def redrive(self, count_max: int | None = None) -> int:
-        """Move dead letters back to the queues in which they ended; returns how many."""
+        """Move dead letters back to the queues in which they ended; returns how many.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.redrive`.
+        """
         return await in_thread(partial(self.handle.redrive, count_max))
 
     def transaction(self) -> Transaction:
@@ -423,13 +469,19 @@ class MirroredQueue:
         return QueueAdapter(self, dumps, loads, ack)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
-        """Delete the queue with everything in it."""
+        """Delete the queue with everything in it.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.delete`.
+        """
         await in_thread(partial(self.handle.delete, if_empty=if_empty, if_unused=if_unused))
 
     # --- The end --------------------------------------------------------------------------
 
     async def shutdown(self, immediate: bool = False) -> None:
-        """Take no more puts on this handle; `get` goes on until nothing is ready."""
+        """Take no more puts on this handle; `get` goes on until nothing is ready.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.shutdown`.
+        """
         await in_thread(partial(self.handle.shutdown, immediate))
 
     async def close(self) -> None:

@@ -117,6 +117,9 @@ class QueueAdapter(Generic[Item]):
     async def put(self, item: Item) -> None:
         """Publish, and wait until it is safe. Cancelled in that it may be published all the same.
 
+        Args:
+            item: what `dumps` makes bytes of.
+
         Raises:
             asyncio.QueueShutDown: the handle is shut down (before Python 3.13: ShutDown).
         """
@@ -129,6 +132,9 @@ class QueueAdapter(Generic[Item]):
 
     def put_nowait(self, item: Item) -> None:
         """Publish, if that is accepted at once.
+
+        Args:
+            item: what `dumps` makes bytes of.
 
         Raises:
             asyncio.QueueFull: it is not.
@@ -145,7 +151,15 @@ class QueueAdapter(Generic[Item]):
     # --- Getting --------------------------------------------------------------------------
 
     async def get(self) -> Item:
-        """Take the next item. What `loads` cannot read goes back, and comes again later."""
+        """Take the next item. What `loads` cannot read goes back, and comes again later.
+
+        Returns:
+            The item: what `loads` made of a body.
+
+        Raises:
+            asyncio.QueueShutDown: the handle is shut down and empty (before Python 3.13: ShutDown).
+            PreconditionFailed: a consumer holds the queue exclusively.
+        """
         found: list[Message] = []
         try:
             await self._queue._take(found, True, None)
@@ -159,6 +173,9 @@ class QueueAdapter(Generic[Item]):
 
     def get_nowait(self) -> Item:
         """Take the next item that is here.
+
+        Returns:
+            The item: what `loads` made of a body.
 
         Raises:
             asyncio.QueueEmpty: none is.

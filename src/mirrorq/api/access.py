@@ -116,6 +116,8 @@ class Access(Administration, ExchangeHost):
         members of its first view have it.
 
         Args:
+            name: 1 to 255 characters. A name that is not known makes a new queue.
+            durable: False: it is gone when all its members have stopped.
             exclusive: the queue is this connection's alone, this client's or this node's: only
                 its handles take from it, all others may put. It goes when the connection is
                 closed, or is gone for `Config.consumer_return_ms`; a client that goes on to another
@@ -217,6 +219,14 @@ class Access(Administration, ExchangeHost):
             PreconditionFailed: it exists with other properties.
             QueueNotFound: `passive`, and it does not exist.
             NoQuorum: no majority within `timeout` seconds.
+
+        Example:
+            ```python
+            node.queue("audit")
+            news = node.exchange("news", "topic")
+            news.bind("audit", "orders.#")
+            print(news.publish("orders.eu", b"order 1").result(timeout=10))  # {'audit': 1}
+            ```
         """
         if passive:
             self._wait_known(timeout)
@@ -301,5 +311,9 @@ class Access(Administration, ExchangeHost):
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with what happens to this node or client, on a thread of its
-        own: connected, disconnected, paused, resumed, new master."""
+        own: connected, disconnected, paused, resumed, new master.
+
+        Args:
+            on_event: takes a `Notice`. What it raises is logged, and changes nothing.
+        """
         self._listeners.add(on_event)

@@ -136,6 +136,8 @@ class Administration(ABC):
         """Make a policy, or replace the one of this name. It holds at once for all queues.
 
         Args:
+            name: the policy's, 1 to 255 characters.
+            apply_to: "queues" or "all": the same, as exchanges have no policies.
             pattern: a regular expression that is looked for anywhere in a queue's name.
             definition: keys as RabbitMQ writes them, such as {"ha-mode": "exactly",
                 "ha-params": 2}; docs/policies.md lists them.
@@ -146,12 +148,21 @@ class Administration(ABC):
         Raises:
             PolicyError: something is wrong with it; nothing has changed.
             NoQuorum: no majority in time. It may still come into force.
+
+        Example:
+            ```python
+            node.set_policy("orders", "^orders", {"ha-mode": "exactly", "ha-params": 2})
+            ```
         """
         policy = parse(name, pattern, definition, priority, apply_to)
         self._administer(SetPolicy(policy.name, to_text(policy)), timeout)
 
     def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
         """Take a policy away; when there is none of this name, nothing happens.
+
+        Args:
+            name: the policy's.
+            timeout: seconds to wait for a majority. None waits.
 
         Raises:
             PolicyError: no policy can have such a name.
@@ -201,6 +212,10 @@ class Administration(ABC):
         With `ha-sync-mode: automatic` too: these mirrors stay as they are until `sync_queue`
         or their restart.
 
+        Args:
+            queue: its name.
+            timeout: seconds to wait for a majority. None waits.
+
         Returns:
             False: none was being synchronised.
 
@@ -219,6 +234,7 @@ class Administration(ABC):
         again, marked as redelivered; an ack under way is taken if it can be.
 
         Args:
+            timeout: seconds to wait until it is the master. None waits.
             queue: its name.
             node: the name of the new master.
 
@@ -234,6 +250,9 @@ class Administration(ABC):
 
     def rebalance(self, *, timeout: float | None = 60) -> int:
         """Level masters over the nodes, by transfers between members in sync: nothing is copied.
+
+        Args:
+            timeout: seconds to wait until it is done. None waits.
 
         Returns:
             How many masters were moved.
@@ -294,6 +313,7 @@ class Administration(ABC):
         It does not come back with the store that it had; with an empty one it may join anew.
 
         Args:
+            name: the node's.
             force: even if it has the last copy in sync of a queue, which is then deleted with
                 its messages; unless its policy says `ha-promote-on-failure: always` and another
                 copy runs, which becomes the master first.

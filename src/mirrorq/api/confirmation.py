@@ -170,7 +170,10 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 class Confirmation(_Outcome):
-    """The outcome of a `put` or `put_many`: sequence(s), `NotConfirmed` or `ConfirmUnknown`."""
+    """The outcome of a `put` or `put_many`: sequence(s), `NotConfirmed` or `ConfirmUnknown`.
+
+    *Threads*: any may wait for it, several at once. Callbacks run on the handle's callback thread.
+    """
 
     @property
     def shard(self) -> int | None:
@@ -193,7 +196,10 @@ class Confirmation(_Outcome):
 
 class Settlement(_Outcome):
     """The outcome of an ack or nack: None, `AckRefused` or, of a handle that was closed before the
-    answer came, `ConfirmUnknown`."""
+    answer came, `ConfirmUnknown`.
+
+    *Threads*: as with a `Confirmation`.
+    """
 
     def result(self, timeout: float | None = None) -> None:
         """Wait until the ack is stable: it is never undone then.

@@ -189,6 +189,9 @@ class Consumer:
 
     Of a sharded queue its prefetch is divided over the shards, at least one message for each.
     Ended at one shard, by its queue or with `cancel_on_failover`, it ends at all.
+
+    *Threads*: the callback runs on a thread of the consumer's own; `cancel` may be called from any,
+    from the callback too.
     """
 
     def __init__(

@@ -166,9 +166,14 @@ class Exchange:
     def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
         """Delete the exchange with its bindings; queues stay.
 
+        Args:
+            if_unused: only when nothing is bound to it.
+            timeout: seconds to wait for a majority. None waits.
+
         Raises:
             PreconditionFailed: `if_unused`, and something is bound to it.
             QueueNotFound: there is none.
+            NoQuorum: no majority in time. It may still be deleted.
         """
         self._check_open()
         self._host._administer(DeleteExchange(self.name, bool(if_unused)), timeout)
@@ -375,7 +380,10 @@ class Exchange:
     # --- The end --------------------------------------------------------------------------
 
     def wait_for_confirms(self, timeout: float | None = None) -> bool:
-        """Wait until everything published has an outcome; True.
+        """Wait until everything published has an outcome, good or not.
+
+        Returns:
+            True.
 
         Raises:
             Full: not within `timeout` seconds.

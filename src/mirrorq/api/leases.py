@@ -199,7 +199,10 @@ class _Holding:
 
 
 class RangeLease(_Holding):
-    """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`."""
+    """Messages that this handle holds without having their bodies. See `MirroredQueue.lease`.
+
+    *Threads*: any, one at a time.
+    """
 
     def __init__(
         self, handle: RingChannel, count_max: int | None, label: str, timeout: float
@@ -251,6 +254,9 @@ class RangeLease(_Holding):
     def ack(self, timeout: float | None = None) -> int:
         """Be done with all of them; return how many were acked.
 
+        Args:
+            timeout: seconds to wait for the master's answer. None waits.
+
         Raises:
             AckRefused: some had gone back to the queue before; the others are acked.
             NoQuorum, QueueDown: no outcome in time: it may still come.
@@ -265,7 +271,14 @@ class RangeLease(_Holding):
         return self.count
 
     def give_back(self, timeout: float | None = None) -> None:
-        """Return all of them to their places, counted as a delivery."""
+        """Return all of them to their places, counted as a delivery.
+
+        Args:
+            timeout: seconds to wait for the master's answer. None waits.
+
+        Raises:
+            NoQuorum, QueueDown: no outcome in time: it may still come.
+        """
         self._settle("nack", timeout)
 
     def _settle(self, kind: str, timeout: float | None) -> tuple[RangeSet, str]:
@@ -331,7 +344,10 @@ class RangeLease(_Holding):
 
 
 class Claim(_Holding):
-    """A queue that this handle has for itself. See `MirroredQueue.claim`."""
+    """A queue that this handle has for itself. See `MirroredQueue.claim`.
+
+    *Threads*: any, one at a time.
+    """
 
     def __init__(self, handle: RingChannel, label: str, timeout: float) -> None:
         super().__init__(handle, label, True, 0)
@@ -368,6 +384,10 @@ class Claim(_Holding):
         """Be done with all that lives from `first` to `last`; return how many those were.
 
         Asked again it acks what is left.
+
+        Args:
+            first, last: sequences, both included.
+            timeout: seconds to wait for the master's answer.
 
         Raises:
             PreconditionFailed: the claim was lost; nothing is acked.

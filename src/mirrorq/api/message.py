@@ -186,6 +186,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     As a context manager: acked on a clean exit, given back on an exception, left alone when it
     has been settled inside.
+
+    *Threads*: any may read it and settle it; one of them settles it.
     """
 
     # The collector does not look at messages: there are thousands, and what they refer to refers
@@ -288,7 +290,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
             ) from None
 
     def ack(self) -> Settlement:
-        """Tell the queue that the message is done with."""
+        """Tell the queue that the message is done with.
+
+        Returns:
+            The settlement: it ends when the ack is on the disk of every member in sync, or with
+                AckRefused when the message had gone back before. It need not be waited for.
+        """
         return self._chunk.handle.ack(self)
 
     def nack(self, requeue: bool = True, delay: Seconds | None = None) -> Settlement:
@@ -297,6 +304,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Args:
             requeue: False ends the message without delivering it again.
             delay: seconds, or a timedelta, until it comes again.
+
+        Returns:
+            The settlement, as in `ack`.
 
         Raises:
             ConfigError: a delay that is none, or one of a message that does not come again.

@@ -110,6 +110,18 @@ class MirroredQueue(Target):
         ConfigError: arguments that contradict each other or an open node on this path.
         StoreError: the store cannot be opened.
         NoQuorum: no majority within `timeout` seconds.
+
+    *Threads*: every method may be called from any thread. Listeners are called on one thread of the
+    handle's own. After a fork the child opens its own.
+
+    Example:
+        ```python
+        with mirrorq.MirroredQueue("jobs", path="./data") as jobs:
+            jobs.put(b"resize 1.png").result(timeout=10)  # on the disk of every member in sync
+            with jobs.get(timeout=10) as message:
+                print(message.body)
+            # acked here; an exception would have given it back
+        ```
     """
 
     _handle: Handle | ShardedHandle
@@ -185,6 +197,9 @@ class MirroredQueue(Target):
     def shard(self, number: int) -> MirroredQueue:
         """A new handle on one shard of a sharded queue, from 0, to be closed like any: it has
         everything that a queue which is not sharded has, leases, claims and reading too.
+
+        Args:
+            number: of the shard, from 0.
 
         Raises:
             PreconditionFailed: the queue is not sharded, or has no such shard.
@@ -286,6 +301,12 @@ class MirroredQueue(Target):
         The confirmation ends with a `range` of sequences (a tuple, when several frames were
         needed and another producer came between), or `NotConfirmed` with `.stored` and
         `.refused`. Arguments and errors as in `put`; they are those of every message.
+
+        Example:
+            ```python
+            confirmation = queue.put_many([b"one", b"two", b"three"])
+            print(confirmation.result(timeout=10))  # range(1, 4) on a new queue
+            ```
         """
         handle = self._handle
         terms, properties = packed(**options)
@@ -295,11 +316,17 @@ class MirroredQueue(Target):
         return in_thread(put)
 
     def put_nowait(self, body: Body) -> Confirmation:
-        """`put` that raises Full at once instead of waiting."""
+        """`put` that raises Full at once instead of waiting.
+
+        Argument, result and errors as in `put`.
+        """
         return self.put(body, block=False)
 
     def wait_for_confirms(self, timeout: float | None = None) -> bool:
-        """Wait until everything put has an outcome; True.
+        """Wait until everything put has an outcome, good or not: listeners tell which.
+
+        Returns:
+            True.
 
         Raises:
             NoQuorum, QueueDown, Full: not within `timeout` seconds, and why.
@@ -311,13 +338,27 @@ class MirroredQueue(Target):
         on_confirmed: Callable[[Confirmation], object] | None,
         on_not_confirmed: Callable[[Confirmation], object] | None = None,
     ) -> None:
-        """Have functions called with each confirmation that ends well, or otherwise."""
+        """Have functions called with each confirmation that ends well, or otherwise.
+
+        On the handle's callback thread, one at a time: what takes long there delays the others.
+
+        Args:
+            on_confirmed: called with each that was stored. None: nobody is told.
+            on_not_confirmed: with each that ended with NotConfirmed or ConfirmUnknown.
+
+        Raises:
+            TypeError: one of them cannot be called.
+        """
         check_callable("on_confirmed", on_confirmed)
         check_callable("on_not_confirmed", on_not_confirmed)
         self._handle.puts.listen(on_confirmed, on_not_confirmed)
 
     def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
-        """Have a function called with each confirmation that ends, however it does."""
+        """Have a function called with each confirmation that ends, however it does.
+
+        Raises:
+            TypeError: it cannot be called.
+        """
         if function is None:
             raise TypeError("function is None: give a function that takes a Confirmation")
         check_callable("function", function)
@@ -330,10 +371,20 @@ class MirroredQueue(Target):
     ) -> Message:
         """Take the next message; it is held until it is acked or given back.
 
+        Args:
+            block: False: wait for no message to be published; the master is asked, at most 1 s.
+            timeout: seconds to wait. None waits for ever, for a master too.
+            auto_ack: the message is acked before it is returned.
+
+        Returns:
+            The message. As a context manager it is acked at the end of the block, and an exception
+                gives it back.
+
         Raises:
             Empty: none within `timeout` seconds (NoQuorum, QueueDown if that is why).
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
+            TypeError, ValueError: a timeout that is none; or seconds in the place of `block`.
         """
         if timeout is not None:
             check_timeout(timeout)
@@ -353,14 +404,26 @@ class MirroredQueue(Target):
             raise
 
     def get_nowait(self) -> Message:
-        """`get` that does not wait for a message to be published."""
+        """`get` that does not wait for a message to be published.
+
+        Result and errors as in `get`.
+        """
         return self.get(block=False)
 
     def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
         """Take 1 to `count_max` messages as soon as there is one; [] at the time-out.
 
+        Args:
+            count_max: 1 or more.
+            timeout: seconds to wait for the first. None waits for ever.
+
+        Returns:
+            The messages, in the queue's order.
+
         Raises:
             NoQuorum, QueueDown: that is why there is none.
+            PreconditionFailed: a consumer holds the queue exclusively.
+            ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
         if type(count_max) is not int or count_max < 1:
             check_count("count_max", count_max)
@@ -383,6 +446,9 @@ class MirroredQueue(Target):
         A worker need not wait for the outcomes of its acks: this tells it what to undo, or to
         expect a second time. Called on the handle's callback thread. What a transaction or an
         `ack_and_put` acks is told by its own outcome.
+
+        Raises:
+            TypeError: it cannot be called.
         """
         if on_refused is None:
             raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
@@ -407,6 +473,7 @@ class MirroredQueue(Target):
         messages are held unacknowledged.
 
         Args:
+            callback: a plain function. What it raises is logged with its traceback.
             prefetch: None: `Config.prefetch`; 0: no bound, for who bounds its memory otherwise. Of
                 a sharded queue it is divided over the shards, at least one for each.
             auto_ack: messages are acked before the callback sees them.
@@ -414,8 +481,24 @@ class MirroredQueue(Target):
             on_cancel: called with the consumer when the queue, not its user, ends it.
             cancel_on_failover: end it when another master takes over.
 
+        Returns:
+            The consumer. It runs until `cancel`, or until this handle is closed.
+
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
+            TypeError: the callback cannot be called, or is a coroutine function.
+            ConfigError: the prefetch is no whole number, or below 0.
+
+        Example:
+            ```python
+            def work(message: mirrorq.Message) -> None:
+                print(message.body)
+                message.ack()  # without this it comes again when the consumer ends
+
+
+            with queue.consume(work, prefetch=10):
+                queue.put(b"resize 1.png").result(timeout=10)
+            ```
         """
         from mirrorq.api.consumer import Consumer
 
@@ -440,6 +523,9 @@ class MirroredQueue(Target):
             label: who holds them, for who asks.
             timeout: seconds to wait for the master to hand them out.
 
+        Returns:
+            The lease, to be used in a `with`: what is not acked by its end goes back.
+
         Raises:
             PreconditionFailed: a consumer holds the queue exclusively.
             NoQuorum, QueueDown: there is no master.
@@ -456,6 +542,9 @@ class MirroredQueue(Target):
         Args:
             label: who has it, for those who wait.
             timeout: seconds to wait until nobody else consumes or holds messages.
+
+        Returns:
+            The claim, to be used in a `with`: it ends with the block.
 
         Raises:
             PreconditionFailed: somebody did for so long; it says who.
@@ -643,7 +732,18 @@ class MirroredQueue(Target):
         return moved
 
     def transaction(self) -> Transaction:
-        """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`."""
+        """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`.
+
+        Example:
+            ```python
+            queue.put(b"order 1").result(timeout=10)
+            message = queue.get(timeout=10)
+            with queue.transaction() as step:
+                step.ack(message)
+                step.put(b"invoice for order 1")
+            print(step.result(timeout=10))  # the sequences of what was put
+            ```
+        """
         from mirrorq.api.transactions import Transaction
 
         self._handle.check_open_for_puts(right="")

@@ -88,6 +88,9 @@ class Batch:
     def properties(self) -> list[Properties] | None:
         """Headers, message id and key of each message; None where none has any.
 
+        Returns:
+            One for each message, in their order.
+
         Raises:
             ProtocolError: their producer is of another version.
         """
@@ -109,6 +112,9 @@ class Reader:
 
         Args:
             extent: that copy has to have come so far; None: however far it is.
+
+        Returns:
+            Pairs of first and last sequence, both included, in order.
 
         Raises:
             QueueDown: the node at hand has no copy in sync; another may.
@@ -138,6 +144,14 @@ class Reader:
         What is not there any more is left out: `first` and `count` of the batches tell. May be
         left early; each step asks for about `bytes_max` bytes.
 
+        Args:
+            first, last: sequences, both included.
+            extent: the copy at hand has to have come so far; None: however far it is.
+            bytes_max: of one batch; a larger message comes alone.
+
+        Returns:
+            An iterator over batches.
+
         Raises:
             QueueDown: the node at hand has no copy in sync; another may.
             ProtocolError: what came is damaged.
@@ -158,10 +172,15 @@ class Reader:
         """Find the first message that lives and was published at a time or later.
 
         Args:
+            extent: as in `read`.
             timestamp: seconds since 1970-01-01 UTC, by the time of the queue.
 
         Returns:
             Its sequence; the next that will be given when there is none.
+
+        Raises:
+            ValueError: the timestamp is no number.
+            QueueDown: the node at hand has no copy in sync; another may.
         """
         if not isinstance(timestamp, int | float) or timestamp != timestamp:
             raise ValueError(f"timestamp is {timestamp!r}: it is in seconds since 1970-01-01 UTC")

@@ -149,6 +149,12 @@ class Staged:
         Args:
             partition: of the job's output, 0 or more: messages are in order of partitions.
             attempt: 0 or more; no two tries of a partition in one run have the same.
+
+        Returns:
+            What this try puts with. It may be sent to another process.
+
+        Raises:
+            ConfigError: a number is out of bounds.
         """
         for value in (partition, attempt):
             if not isinstance(value, int) or not 0 <= value < 2**63:
@@ -166,6 +172,9 @@ class Staged:
             parts: one for each partition.
             timeout: seconds to wait for the outcome, and for room in a queue whose policy lets
                 puts wait.
+
+        Returns:
+            What was committed: now, or by an earlier call.
 
         Raises:
             ValueError: the parts are not of this run, or two are of one partition.
@@ -196,6 +205,7 @@ class Staged:
         """Give the run up: nothing of it will ever show.
 
         Args:
+            timeout: seconds to wait for the outcome. None waits.
             parts: those that the driver has heard of: what they staged is dropped now, the rest
                 when it is committed by another run, or expires.
 

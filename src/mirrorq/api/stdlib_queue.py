@@ -335,6 +335,8 @@ class QueueAdapter(Generic[Item]):
 
     `qsize`, `empty`, `unfinished_tasks` and `join` know what this handle has put, confirmed or not:
     they wait for its outcome. They ask the master, and wait for one where there is none.
+
+    *Threads*: every method may be called from any thread.
     """
 
     maxsize = 0
@@ -367,6 +369,11 @@ class QueueAdapter(Generic[Item]):
     def put(self, item: Item, block: bool = True, timeout: float | None = None) -> None:
         """Publish; if `block`, wait until it is safe.
 
+        Args:
+            item: what `dumps` makes bytes of.
+            block: False: as `put_nowait`.
+            timeout: seconds to wait for room, and then for the confirmation. None waits.
+
         Raises:
             Full: it was not accepted, or not confirmed, in time (NoQuorum, QueueDown as well if
                 that is why). What was accepted is published all the same as soon as that can be.
@@ -392,7 +399,10 @@ class QueueAdapter(Generic[Item]):
             raise _as_full(handle.why_not(Full(text))) from None
 
     def put_nowait(self, item: Item) -> None:
-        """`put` that does not wait for the confirmation either."""
+        """`put` that does not wait for the confirmation either.
+
+        Argument and errors as in `put`.
+        """
         self.put(item, block=False)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
@@ -400,6 +410,13 @@ class QueueAdapter(Generic[Item]):
 
         What `loads` cannot read goes back to the queue, as what a consumer's callback fails on: it
         comes again later, and others before it.
+
+        Args:
+            block: False: as `get_nowait`.
+            timeout: seconds to wait.
+
+        Returns:
+            The item: what `loads` made of a body.
 
         Raises:
             Empty: none in time (NoQuorum, QueueDown as well if that is why).
@@ -423,7 +440,10 @@ class QueueAdapter(Generic[Item]):
             raise
 
     def get_nowait(self) -> Item:
-        """`get` that does not wait for a message to be published."""
+        """`get` that does not wait for a message to be published.
+
+        Result and errors as in `get`.
+        """
         return self.get(block=False)
 
     def task_done(self) -> None:

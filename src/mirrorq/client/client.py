@@ -151,6 +151,12 @@ def connect(
             was given, or only one side has keys.
         NoQuorum: no node answered in time; or nothing listens, and that is not waited for.
         StoreError: the spool cannot be opened (StoreLocked: another process has it).
+
+    Example:
+        ```python
+        with mirrorq.connect("tcp://127.0.0.1:7400,tcp://127.0.0.1:7401") as client:
+            client.queue("jobs").put(b"resize 1.png").result(timeout=10)
+        ```
     """
     address = Address.of(endpoints)
     options = address.options
@@ -234,6 +240,8 @@ class Client(Access):
 
     A forked child goes on with a connection of its own, made when it first uses the client or
     one of its handles; what the parent holds or has open stays the parent's.
+
+    *Threads*: every method may be called from any thread. A forked child goes on as said above.
     """
 
     _survives_fork = True
@@ -315,7 +323,7 @@ class Client(Access):
         self._listeners.close(1.0, self._closing.callers)
 
     def is_paused(self) -> bool:
-        """No contact with a majority: no entry node, or one that is cut off."""
+        """Return whether no node serves it, or one that has no contact with a majority."""
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
 
     @property
@@ -456,6 +464,13 @@ class Client(Access):
     def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
         """Read a queue that exists without a handle: from the copy of the node that serves this
         client, though the queue has no master now.
+
+        Args:
+            name: the queue's.
+            timeout: seconds to wait for a node that answers. None waits.
+
+        Returns:
+            The reader. Nothing has to be closed.
 
         Raises:
             QueueNotFound: it does not exist.

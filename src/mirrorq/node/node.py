@@ -122,6 +122,8 @@ class Node(Access):
     Raises:
         ConfigError: arguments that contradict each other, an endpoint that cannot be bound.
         StoreError: the store cannot be opened (StoreLocked, StoreCorrupt among them).
+
+    *Threads*: every method may be called from any thread. After a fork only the parent has it.
     """
 
     _survives_fork = False
@@ -507,7 +509,7 @@ class Node(Access):
         return f"node {self.name} {why}" if why else ""
 
     def is_paused(self) -> bool:
-        """No contact with a majority."""
+        """Return whether this node has no contact with a majority: it confirms nothing then."""
         return self._driver.engine.lease.paused
 
     # --- Status -------------------------------------------------------------------------
@@ -528,6 +530,8 @@ class Node(Access):
 
         When the node thread is busy for longer than `timeout` seconds, the last one that was
         made, or None. May be called on a closed node.
+
+        Raises nothing.
         """
         return self._driver.sampler.take(timeout)
 

@@ -133,6 +133,8 @@ class SpawnedNode:
         endpoint: where it is reached, the same after each restart.
         restarts: how often it was started again.
         error: why it did not start the last time that it was tried, "" when it did.
+
+    *Threads*: every method may be called from any thread.
     """
 
     def __init__(
@@ -206,6 +208,11 @@ class SpawnedNode:
         """Have it hand its masters over and close its store; kill it when that takes longer.
 
         May be repeated. In a forked child it does nothing: the node is the parent's.
+
+        Raises nothing.
+
+        Args:
+            timeout: seconds; then it is killed, which loses nothing that was confirmed.
         """
         if os.getpid() != self._owner_pid:
             return

@@ -139,13 +139,22 @@ class Key:
             )
 
     def allows(self, right: Right, name: str) -> bool:
-        """Whether its owner may do this to the queue (or exchange) of this name."""
+        """Whether its owner may do this to the queue (or exchange) of this name.
+
+        Args:
+            right: "write", "read" or "configure".
+            name: of the queue, or exchange.
+        """
         if self.role is not Role.CLIENT:
             return True
         return any(_matches(pattern, name) for pattern in self._patterns_for(right))
 
     def knows(self, name: str) -> bool:
-        """Whether its owner may do anything at all to the queue (or exchange)."""
+        """Whether its owner may do anything at all to the queue (or exchange).
+
+        Args:
+            name: of the queue, or exchange.
+        """
         return any(self.allows(right, name) for right in Right)
 
     def _patterns_for(self, right: Right) -> tuple[str, ...]:

@@ -107,11 +107,15 @@ class Security:
         return next((key.name for key in self.keys if key.public_key == own), "")
 
     def node_keys(self) -> tuple[str, ...]:
-        """Public keys of the nodes."""
+        """The public keys of the nodes."""
         return tuple(key.public_key for key in self.keys if key.role is Role.PEER)
 
     def check_node(self, node: str, others: Iterable[str]) -> None:
         """Refuse keys with which a node of this name could not be part of a cluster.
+
+        Args:
+            node: its name.
+            others: names of the other nodes of its cluster.
 
         Raises:
             ConfigError: its key is not the one listed under its name, or another's is missing.

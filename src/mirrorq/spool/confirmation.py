@@ -156,7 +156,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         self._watch()
 
     def add_accept_callback(self, callback: Callback) -> None:
-        """The same for when it is accepted (or never will be)."""
+        """Have `callback(self)` called when it is accepted, or never will be."""
         if self._accept_callbacks is None:
             self._accept_callbacks = deque()
         self._accept_callbacks.append(callback)

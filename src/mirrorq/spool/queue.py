@@ -130,7 +130,13 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
         **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
-        """Put messages together: up to `frame_bytes_max` all or none. Its result is a range."""
+        """Put messages together: up to `frame_bytes_max` all or none. Its result is a range.
+
+        Arguments and errors as in `put`; the options are those of every message.
+
+        Returns:
+            The confirmation, one for all of them.
+        """
         data = checked_bodies(bodies, self._spool.config.message_bytes_max)
         terms, properties = packed(**options)
         size = sum(map(len, data)) + len(properties) * len(data)

@@ -130,7 +130,7 @@ class SpoolStatus:
 
     @classmethod
     def nothing(cls) -> SpoolStatus:
-        """Of who spools nothing."""
+        """Return the status of who spools nothing."""
         return cls(0, 0, 0.0, True, "", 0, 0)
 
 

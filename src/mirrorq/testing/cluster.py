@@ -278,10 +278,17 @@ class SimulatedCluster:
         """Run code of yours as a task: it may call whatever blocks.
 
         Args:
+            keywords: passed to the function.
             function: called with the other arguments, on a thread of its own.
             on: the node or client in whose process it runs: with this it crashes, stands still
                 and ends. None: beside them all.
             name: for messages.
+
+        Returns:
+            The task.
+
+        Raises:
+            SimulationError: there is no such node or client.
 
         What it raises is raised by `run`, or at the latest when the cluster is left, unless
         somebody is told by `Task.result`.
@@ -306,7 +313,11 @@ class SimulatedCluster:
         return self._scheduler.now_us / 1_000_000
 
     def run(self, seconds: float) -> None:
-        """Let time pass, and raise what a task has raised."""
+        """Let time pass, and raise what a task has raised.
+
+        Args:
+            seconds: virtual ones.
+        """
         self._scheduler.allow(int(seconds * 1_000_000))
         self.sleep(seconds)
         self._scheduler.raise_failed()
@@ -326,12 +337,20 @@ class SimulatedCluster:
             self._scheduler.raise_failed()
 
     def sleep(self, seconds: float) -> None:
-        """What `time.sleep` is elsewhere; for tasks."""
+        """What `time.sleep` is elsewhere; for tasks.
+
+        Args:
+            seconds: virtual ones.
+        """
         self._scheduler.sleep_us(int(seconds * 1_000_000))
 
     def skip(self, seconds: float) -> None:
         """All processes, tasks too, stand still for so long, as on a computer that sleeps: it
-        costs nothing, however long. What was due meanwhile happens after it."""
+        costs nothing, however long. What was due meanwhile happens after it.
+
+        Args:
+            seconds: virtual ones.
+        """
         self.note(f"skip {seconds:g} s")
         self._scheduler.leap(int(seconds * 1_000_000))
 
@@ -344,7 +363,14 @@ class SimulatedCluster:
 
     def start(self, name: str) -> Node:
         """Start the process of a node that does not run, with what is on its disk. Returns at
-        once: `wait_ready` of what it returns waits."""
+        once: `wait_ready` of what it returns waits.
+
+        Args:
+            name: of the node.
+
+        Raises:
+            SimulationError: it runs.
+        """
         self._known(name)
         if name in self.running:
             raise SimulationError(f"node {name} runs already")
@@ -363,7 +389,11 @@ class SimulatedCluster:
 
     def crash(self, name: str) -> None:
         """End a process at once, as SIGKILL and the loss of power do: what no commit has put on
-        its disk is lost, handles on it end, tasks on it end where they are waiting."""
+        its disk is lost, handles on it end, tasks on it end where they are waiting.
+
+        Args:
+            name: of the node, or client.
+        """
         host = self._host(name)
         self.note(f"crash {name}")
         end = host._transport if isinstance(host, Node) else host._driver._socket
@@ -371,21 +401,41 @@ class SimulatedCluster:
         self._scheduler.kill_and_wait(self._processes[name])
 
     def stop(self, name: str) -> None:
-        """End a process in order, by its `close`; tasks on it end after that."""
+        """End a process in order, by its `close`; tasks on it end after that.
+
+        Args:
+            name: of the node, or client.
+        """
         host = self._host(name)
         self.note(f"stop {name}")
         host.close()
         self._scheduler.kill_and_wait(self._processes[name])
 
     def restart(self, name: str, timeout: float = READY_S) -> Node:
-        """Start a node that does not run, and wait until it takes part in the cluster again."""
+        """Start a node that does not run, and wait until it takes part in the cluster again.
+
+        Args:
+            name: of the node.
+            timeout: virtual seconds to wait.
+
+        Returns:
+            The node, of its new process.
+
+        Raises:
+            NoQuorum: it did not come about in time.
+        """
         node = self.start(name)
         node.wait_ready(timeout)
         return node
 
     def freeze(self, name: str, seconds: float) -> None:
         """A process does nothing for so long, and does not know (SIGSTOP, a long pause of the
-        collector). Returns at once."""
+        collector). Returns at once.
+
+        Args:
+            name: of the node, or client.
+            seconds: virtual ones.
+        """
         self._host(name)
         self.note(f"freeze {name} for {seconds:g} s")
         self._scheduler.freeze(self._processes[name], int(seconds * 1_000_000))
@@ -393,7 +443,14 @@ class SimulatedCluster:
     # --- Faults of disks ----------------------------------------------------------------
 
     def wipe(self, name: str) -> None:
-        """The disk of a node that does not run is replaced by an empty one."""
+        """The disk of a node that does not run is replaced by an empty one.
+
+        Args:
+            name: of the node.
+
+        Raises:
+            SimulationError: it runs.
+        """
         self._drive(name)
         if name in self.running:
             raise SimulationError(f"node {name} runs: crash or stop it before its disk goes")
@@ -401,13 +458,23 @@ class SimulatedCluster:
         self._drives[name] = self._new_drive()
 
     def fill_disk(self, name: str, seconds: float) -> None:
-        """A node's disk is full for so long: every commit is refused, and tried again."""
+        """A node's disk is full for so long: every commit is refused, and tried again.
+
+        Args:
+            name: of the node.
+            seconds: virtual ones.
+        """
         drive = self._drive(name)
         self.note(f"disk of {name} full for {seconds:g} s")
         drive.full_until_us = self._scheduler.now_us + int(seconds * 1_000_000)
 
     def slow_disk(self, name: str, least: float = 0.0002, most: float = 0.002) -> None:
-        """From now on a commit on this node takes so many seconds; without numbers as before."""
+        """From now on a commit on this node takes so many seconds; without numbers as before.
+
+        Args:
+            name: of the node.
+            least, most: seconds that each commit takes.
+        """
         drive = self._drive(name)
         self.note(f"commits of {name} take {least:g} to {most:g} s")
         drive.commit_us = (int(least * 1_000_000), int(most * 1_000_000))
@@ -442,13 +509,22 @@ class SimulatedCluster:
 
     def reset(self, one: str, other: str) -> None:
         """The connections between two nodes break once, and come up again: what was on its way
-        is lost."""
+        is lost.
+
+        Args:
+            one, other: nodes or clients.
+        """
         self.note(f"reset {self._known(one)} -- {self._known(other)}")
         self._network.break_between(one, other)
         self._network.refresh()
 
     def delay(self, one: str, other: str, least: float, most: float | None = None) -> None:
-        """From now on messages between two nodes take longer, by so many seconds; 0: no more."""
+        """From now on messages between two nodes take longer, by so many seconds; 0: no more.
+
+        Args:
+            one, other: nodes or clients.
+            least, most: seconds; None: always `least`.
+        """
         most = least if most is None else most
         self.note(f"delay {self._known(one)} -- {self._known(other)} by {least:g} to {most:g} s")
         for pair in ((one, other), (other, one)):
@@ -478,6 +554,9 @@ class SimulatedCluster:
         Args:
             kinds: which ones.
             every: seconds from one to the next, on average.
+
+        Raises:
+            ValueError: there is no such kind of trouble.
         """
         unknown = [kind for kind in kinds if kind not in KINDS]
         if unknown or not kinds:
@@ -525,7 +604,11 @@ class SimulatedCluster:
         return None
 
     def note(self, text: str) -> None:
-        """Add a line to `log`."""
+        """Add a line to `log`.
+
+        Args:
+            text: the line.
+        """
         self.log.append(f"{self.now:10.6f} {text}")
 
     @property
