@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from amqp import exceptions as amqp
 
 import mirrorq
 from mirrorq.contrib.kombu import arguments as told
+from mirrorq.demo.ports import free_ports
 from mirrorq.node.local import Place
 
 Connecting = Callable[..., Any]
@@ -61,6 +63,14 @@ class Sink:
         while len(self.messages) < count:
             self.channel.connection.drain_events(timeout=DEADLINE_S)
         return self.bodies
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Look again and again until it holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.01)
 
 
 def nothing_comes(channel: Any) -> bool:
@@ -277,7 +287,7 @@ def test_queues(node: mirrorq.Node, channel: Any) -> None:
     assert channel.queue_declare(name, passive=True)[1:] == (2, 0)
     assert channel.queue_purge(name) == 2
     put(channel, name, "c")
-    with pytest.raises(amqp.PreconditionFailed, match="has 1 messages"):
+    with pytest.raises(amqp.PreconditionFailed, match="has 1 message"):
         channel.queue_delete(name, if_empty=True)
     with pytest.raises(amqp.PreconditionFailed, match="durable"):
         channel.queue_declare(name, durable=True, auto_delete=False)
@@ -460,6 +470,62 @@ def test_a_queue_that_is_declared_again(channel: Any, node: mirrorq.Node) -> Non
     channel.queue_declare("q", **terms)
     put(channel, "q", "one")
     assert channel.queue_declare("q", passive=True).message_count == 1
+
+
+def test_a_task_that_expires_before_it_is_due_reaches_its_worker(channel: Any) -> None:
+    """Which says so to who waits for its result; a queue would drop it and nobody would know."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    eta = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
+    put(channel, "q", "late", headers={"task": "shop.add", "eta": eta}, expiration="1")
+    assert Sink(channel, "q").wait(1) == ["late"]
+
+
+def test_a_reply_queue_that_went_meanwhile_is_no_error(
+    channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`app.control.ping` deletes its queue for replies, which goes with its consumer as well."""
+    channel.queue_declare("replies", auto_delete=True)
+    fresh = channel._fresh
+
+    def gone(name: str) -> mirrorq.MirroredQueue:
+        """As it was found, and then deleted by somebody else."""
+        handle = fresh(name)
+        channel.connection.mirrorq.queue(name, passive=True).delete()
+        wait_until(lambda: handle._handle.is_closed)
+        return handle
+
+    monkeypatch.setattr(channel, "_fresh", gone)
+    assert channel.queue_delete("replies") == 0
+
+
+def test_a_get_waits_for_its_node(tmp_path: Path) -> None:
+    """While its node is away nobody knows whether there is a message: it is waited for, and that
+    time is bounded."""
+    place = {"path": tmp_path / "a", "listen": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+    url = place["listen"].replace("tcp", "mirrorq") + "//"
+    with mirrorq.Node("a", **place) as node:
+        node.wait_ready(DEADLINE_S)
+        patient, hasty = kombu.Connection(url), kombu.Connection(url)
+        channels = [connection.channel() for connection in (patient, hasty)]
+        channels[0].queue_declare("q", durable=True, auto_delete=False)
+        put(channels[0], "q", "first", "second")
+        for channel in channels:
+            assert channel.basic_get("q", no_ack=True) is not None
+        put(channels[0], "q", "third")
+    hasty.connection.confirm_timeout = 0
+    for connection in (patient, hasty):
+        wait_until(connection.connection.mirrorq.is_paused)
+    with pytest.raises(mirrorq.NoQuorum):
+        channels[1].basic_get("q")
+    found: list[Any] = []
+    getting = threading.Thread(target=lambda: found.append(channels[0].basic_get("q")))
+    getting.start()
+    with mirrorq.Node("a", **place):
+        getting.join(DEADLINE_S)
+        assert found[0] is not None
+        assert found[0].message.body == b"third"
+        patient.release()
+        hasty.release()
 
 
 # --- Arguments of queues --------------------------------------------------------------------

@@ -36,6 +36,8 @@ PROPERTIES = (
 """What AMQP has. As with AMQP, others that a publisher names stay behind."""
 UNBOUNDED = 65_535
 """What a consumer without a prefetch count holds at most."""
+LOOK_S = 0.02
+"""Who waits for a node or a binding looks this often."""
 BOUND_S = 0.2
 """A binding that another connection has just made is known here a moment later. Who answers to a
 direct exchange looks again for so long whether its asker's queue is bound."""
@@ -167,6 +169,8 @@ class Channel(Declarations):
         delay = delay_of(message.headers) if connection.eta == "queue" else None
         if delay is not None:
             terms["delay"] = delay
+            # A worker judges it when it is due, as with other brokers: who waits for it is told.
+            terms.pop("ttl", None)
         headers = sealed(message, exchange or "", routing_key or "")
         # Who wants to know whether it reaches a queue waits for that.
         is_waited_for = connection.confirm == "wait" or mandatory
@@ -206,7 +210,7 @@ class Channel(Declarations):
                     return True
                 if connection.kinds.get(exchange) != "direct" or time.monotonic() >= end:
                     return False
-                time.sleep(BOUND_S / 10)
+                time.sleep(LOOK_S)
         try:
             queue = connection.queue(routing_key)
         except mirrorq.QueueNotFound:
@@ -330,16 +334,28 @@ class Channel(Declarations):
         for settlement in returning:
             settlement.exception(self._host().confirm_timeout)
         with translated():
+            message = self._taken(queue)
+        return None if message is None else self._deliver(message, "", no_ack)
+
+    def _taken(self, queue: str) -> mirrorq.Message | None:
+        """A message that is there now. While nobody can say whether there is one, wait as for a
+        confirmation: `rpc://` asks so for results, and fails a task's caller when this raises."""
+        end = time.monotonic() + self._host().confirm_timeout
+        while True:
             try:
-                try:
-                    message = self._handle(queue).get_nowait()
-                except mirrorq.ShutDown:
-                    self._host()
-                    self.forget_queue(queue)
-                    message = self._handle(queue).get_nowait()
+                return self._handle(queue).get_nowait()
             except mirrorq.Empty:
                 return None
-        return self._deliver(message, "", no_ack)
+            except mirrorq.ShutDown:
+                # Its queue, not the client, has ended: there may be another of its name.
+                self._host()
+                self.forget_queue(queue)
+                if time.monotonic() >= end:
+                    raise
+            except (mirrorq.NoQuorum, mirrorq.QueueDown):
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(LOOK_S)
 
     def message_to_python(self, delivery: Delivery) -> Any:
         """A delivery as kombu's message."""

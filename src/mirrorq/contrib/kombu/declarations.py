@@ -169,7 +169,9 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 handle = self._fresh(queue)
                 count = handle.qsize()
                 handle.delete(if_empty=if_empty, if_unused=if_unused)
-            except mirrorq.QueueNotFound:
+            except (mirrorq.QueueNotFound, mirrorq.ShutDown):
+                # An auto-delete queue may go this moment, with the consumer that was cancelled.
+                connection.check_open()
                 count = 0
         connection.forget_queue(queue)
         return count
