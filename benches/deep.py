@@ -14,12 +14,14 @@ Then a node is started on that store, in a process of its own, and takes the fir
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +149,8 @@ class Filling:
 
 def fill(path: Path, what: str, count: int) -> None:
     filling, since = Filling(path, count), 0
+    gc.collect()
+    gc.freeze()  # a walk of the interpreter's own objects is no part of a step
     for size in SHAPES[what](filling, count):
         since += size
         if since > CHECKPOINT_BYTES or filling.state.is_heavy:
@@ -171,7 +175,7 @@ def messages(filling: Filling, count: int) -> Iterator[int]:
 
 def producers(filling: Filling, count: int) -> Iterator[int]:
     """Each has published, one after the other, and then a tenth of them again, far apart."""
-    ids = []
+    ids = array("Q")
     for _ in range(count):
         yield filling.op(ProducerOp("bench/1"))
         ids.append(filling.state.producer_id(filling.lsn))
