@@ -60,6 +60,8 @@ class Open:
     """From another member."""
     arrived: deque[Page] = field(factory=deque)
     """Its pages that wait for the disk."""
+    staged: list[Page] = field(factory=list)
+    """Without their bytes: those that were given to it, as its tables say."""
     replaced: list[Page] = field(factory=list)
     """Older ones, beside which there are some of these."""
     size: int = 0
@@ -164,7 +166,7 @@ class Checkpoints:
     def _make(self, one: Open, pages: list[Page]) -> bool:
         """Add pages up to the bound; return whether these are all."""
         assert one.snapshot is not None
-        size = _take(one.arrived, pages, one.written)
+        size = _take(one.arrived, pages, one.staged)
         while size < PART_BYTES:
             taken = one.snapshot.take()
             if taken is None:
@@ -192,7 +194,7 @@ class Checkpoints:
                 self._stale.append(page)
                 continue
             before = state.tables[page.kind].place(page.first, one.lsn)
-            if before not in (0, one.lsn):
+            if before:
                 self._stale.append(Page(page.kind, page.first, before, None))
         self._open = None
         self._sweep(pages)
@@ -211,7 +213,8 @@ class Checkpoints:
             state.snapshots.remove(one.snapshot)
         for kind, (first, last) in one.wanted:
             state.tables[kind].touch(first, last)
-        for page in one.written:
+        self._stale.extend(one.staged)
+        for page in one.staged:
             state.tables[page.kind].displace(page.first, one.lsn)
         for page in (*one.gone, *one.replaced):
             state.tables[page.kind].take_over({page.first: page.lsn})
@@ -231,7 +234,7 @@ class Checkpoints:
         else:
             one = _paged(new)
             one.arrived, self._arrived = self._arrived, deque()
-            one.written, self._staged, self._coming = self._staged, [], 0
+            one.staged, self._staged, self._coming = self._staged, [], 0
             one.replaced = replaced
         one.has_come = True
         self._open = one

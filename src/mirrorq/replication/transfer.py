@@ -201,14 +201,13 @@ class Transfer:
         for _, (first, last) in self._landing:
             for piece in state.needed(first, last):
                 self.missing.add(*piece)
-        for known in (self.damaged, self.lost):
-            gone = known.copy()
-            for first, last in self.missing:
-                gone.remove(first, last)
-            for first, last in gone:
-                known.remove(first, last)
+        self.damaged, self.lost = self._of_missing(self.damaged), self._of_missing(self.lost)
         self.forget()
         self._prune()
+
+    def _of_missing(self, known: RangeSet) -> RangeSet:
+        """What of these is missing."""
+        return RangeSet(piece for one in known for piece in self.missing.within(*one))
 
     def start_over(self) -> None:
         """This copy is of another past: nothing of it counts, what is being written either."""
@@ -342,7 +341,7 @@ class Transfer:
 
     def _prune(self) -> None:
         """Nothing is missing in a range: the next start need not look there."""
-        kept = [piece for piece in self.lacking if self.missing.within(*piece)]
+        kept = [piece for piece in self.lacking if self.missing.around(*piece) is not None]
         if len(kept) < len(self.lacking):
             self.lacking = RangeSet(kept)
             self.lacking_changed = True

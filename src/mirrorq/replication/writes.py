@@ -146,8 +146,8 @@ class Writes:
         self._checkpoints.replace(old, new)
         self._state_came = True
         self._ended = RangeSet()
-        self._needed = new.needed_set([(1, new.next_sequence - 1)] if new.next_sequence > 1 else [])
         self._dead_from, self._dead_to = 1, min(last, new.next_sequence - 1)
+        self._needed = new.needed_set([(1, self._dead_to)] if self._dead_to else [])
         self._release = self._next_dead()
         self._note_begun()
 

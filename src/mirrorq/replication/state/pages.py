@@ -21,6 +21,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 from mirrorq.containers.ranges import Range
@@ -139,6 +141,10 @@ class Table:
         after = index + 1
         return first, self.firsts[after] - 1 if after < len(self.firsts) else END
 
+    def stretches(self) -> list[Range]:
+        """First and last of every page: a step of Python's or two for each."""
+        return [*zip(self.firsts, [*[first - 1 for first in self.firsts[1:]], END], strict=True)]
+
     def split(self, first: int, at: int) -> None:
         """The page of `first`, which has not changed since it was asked for, ends before `at`, and
         another one begins there."""
@@ -205,13 +211,14 @@ class Table:
         """This table stands in the place of another one, whose pages are on the disk. Returns
         (first, lsn) of those beside which it has newer ones there."""
         older = []
-        for first, lsn in on_disk.items():
+        mine = dict(zip(self.firsts, self._lsns, strict=True))
+        for first, lsn in [item for item in on_disk.items() if mine.get(item[0]) != item[1]]:
             index = bisect_left(self.firsts, first)
             if index == len(self.firsts) or self.firsts[index] != first:
                 self.gone[first] = lsn
             elif not self._lsns[index]:
                 self._lsns[index] = lsn
-            elif self._lsns[index] != lsn:
+            else:
                 older.append((first, lsn))
         return older
 
@@ -269,10 +276,9 @@ class Snapshot:
         self._tables = tables
         self._wanted: dict[int, list[Range]] = {}
         """The next stretch of each kind last."""
-        for kind, stretch in wanted:
-            self._wanted.setdefault(kind, []).append(stretch)
-        for stretches in self._wanted.values():
-            stretches.reverse()
+        for kind, pages_of_kind in groupby(wanted, itemgetter(0)):
+            self._wanted[kind] = [stretch for _, stretch in pages_of_kind]
+            self._wanted[kind].reverse()
         self._kept: dict[tuple[int, int], bytes] = {}
         """Pages that were made before they were asked for: what they show has changed."""
 

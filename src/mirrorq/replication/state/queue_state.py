@@ -817,9 +817,7 @@ class QueueState:
     def all_pages(self) -> list[tuple[int, Range]]:
         """(kind, stretch) of every page."""
         return [
-            (kind, table.stretch(first))
-            for kind, table in self.tables.items()
-            for first in table.firsts
+            (kind, stretch) for kind, table in self.tables.items() for stretch in table.stretches()
         ]
 
     @property
