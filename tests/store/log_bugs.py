@@ -1,15 +1,17 @@
-"""Deliberate bugs around the write-ahead log, each of which a crash has to bring to light."""
+"""Deliberate bugs around the logs and pages, each of which a crash has to bring to light."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import lmdb
 
 from mirrorq import system
-from mirrorq.store import write_ahead
+from mirrorq.protocol.effects import Page, sorted_out
+from mirrorq.store import queue_log, write_ahead
 from mirrorq.store.write_ahead import Mark, Tail, size_of
 
 # --- Of a store that writes: made in its process, for good -----------------------------------
@@ -73,7 +75,19 @@ def _nothing(data: bytes, mark: Mark) -> list[bytes]:
     return []
 
 
-READING: dict[str, tuple[str, Callable[..., object]]] = {
-    "torn_end_believed": ("_record_at", _unchecked),
-    "not_taken_in": ("surviving", _nothing),
+def _oldest_counts(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple[Page, ...]]:
+    found = sorted((one for one in pages if one.lsn <= lsn), key=lambda one: -one.lsn)
+    counting = {(one.kind, one.first): one for one in found}
+    return tuple(counting[place] for place in sorted(counting)), ()
+
+
+def _staged_counts(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple[Page, ...]]:
+    return sorted_out(pages, 1 << 62)
+
+
+READING: dict[str, tuple[ModuleType, str, Callable[..., object]]] = {
+    "torn_end_believed": (write_ahead, "_record_at", _unchecked),
+    "not_taken_in": (write_ahead, "surviving", _nothing),
+    "page_of_an_older_lsn_believed": (queue_log, "sorted_out", _oldest_counts),
+    "page_without_its_head_believed": (queue_log, "sorted_out", _staged_counts),
 }

@@ -1,8 +1,9 @@
 """`python -m store.recorded_life PATH SEED COMMITS [BUG]`: a life of one store, told by marks.
 
 All that a node ever asks of its store, in random order and sizes: appends, cuts, checkpoints
-with releases, transfers, deleted queues, Raft's writes, small values, closes and starts. With one
-of `log_bugs` it is the life of a store that does not keep its word.
+with releases, those in pages, states that come page by page, transfers, deleted queues, Raft's
+writes, small values, closes and starts, and the rail's records beside all of it. With one of
+`log_bugs` it is the life of a store that does not keep its word.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftSnapshot, RaftState, RaftWrite
+from msgspec.structs import astuple
+
+from mirrorq.protocol.effects import (
+    Page,
+    QueueWrite,
+    RaftEntry,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+)
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.ops import Entry
 from mirrorq.store import environment, queue_log, runs, write_ahead
@@ -23,6 +33,9 @@ from . import log_bugs
 from .recording import mark
 from .writing import NEIGHBOUR, QUEUE, Writer, open_store
 
+Place = tuple[int, int]
+PLACES: list[Place] = [(kind, first) for kind in (0, 1, 2) for first in (0, 7, 1 << 40)]
+"""Of pages: kind, first."""
 NAMES = ("one", "two")
 """Of the small values."""
 
@@ -48,6 +61,7 @@ def facts(store: Store) -> dict[str, Any]:
         image = store.load(queue_id)
         last_lsn[queue_id] = image.entries[-1].lsn if image.entries else image.state_lsn
         add(queue_id, image.state, image.state_lsn, image.lacking)
+        add([*map(astuple, image.pages)], [*map(astuple, image.stale)])
         add([entry.frame for entry in image.entries])
         add([bytes(frame) for frame in store.read(queue_id, 1, 1 << 40, 1 << 40)])
     raft = store.raft_image()
@@ -76,6 +90,8 @@ class Log:
         self._old: list[Entry] = []
         self._state_lsn = 0
         self._released = 0
+        self._pages: dict[Place, int] = {}
+        """Pages that count -> their lsn."""
 
     def _made(
         self, sizes: tuple[int, ...] = (5, 100, 900, 4000, 15_000), count_max: int = 6
@@ -111,11 +127,15 @@ class Log:
         self._log += entries
         return QueueWrite(self.queue_id, truncate_to=at, append=entries)
 
-    def checkpoint(self) -> QueueWrite:
+    def _apply(self) -> None:
+        """Some of the log is in a state now."""
         count = self._chance.randint(0, len(self._log))
         applied, self._log = self._log[:count], self._log[count:]
         self._state_lsn += count
         self._old += [entry for entry in applied if entry.payload is None]
+
+    def checkpoint(self) -> QueueWrite:
+        self._apply()
         end = max((entry.header.last_sequence for entry in self._old), default=0)
         first, self._released = self._released + 1, max(self._released, end - 3)
         return QueueWrite(
@@ -126,13 +146,60 @@ class Log:
             stable=self._state_lsn,
         )
 
+    def paged(self) -> list[QueueWrite]:
+        """A checkpoint in pages, over several commits: those that are new, then its head with those
+        that are no more, then those that it has replaced."""
+        before = self._state_lsn
+        self._apply()
+        return self._in_pages() if self._state_lsn > before else []
+
+    def join(self) -> list[QueueWrite]:
+        """A state comes from another member, of a later lsn than all of the log, and goes to the
+        disk under that lsn before it counts. Or it never is whole, and all of it goes."""
+        at = (self._log[-1].lsn if self._log else self._state_lsn) + self._chance.randint(1, 5)
+        if self._chance.random() < 0.3:
+            staged = self._some_pages(at)
+            gone = tuple(Page(page.kind, page.first, at, None) for page in staged)
+            return [*self._parts(staged), QueueWrite(self.queue_id, pages=gone)]
+        self._old += [entry for entry in self._log if entry.payload is None]
+        self._log, self._state_lsn = [], at
+        return self._in_pages()
+
+    def _some_pages(self, lsn: int) -> list[Page]:
+        chance = self._chance
+        places = chance.sample(PLACES, chance.randint(1, len(PLACES)))
+        sizes = [chance.choice((20, 900, 6000)) for _ in places]
+        return [
+            Page(*place, lsn, chance.randbytes(size))
+            for place, size in zip(places, sizes, strict=True)
+        ]
+
+    def _parts(self, made: list[Page]) -> list[QueueWrite]:
+        at = self._chance.randint(1, 3)
+        return [
+            QueueWrite(self.queue_id, pages=tuple(made[first : first + at]))
+            for first in range(0, len(made), at)
+        ]
+
+    def _in_pages(self) -> list[QueueWrite]:
+        made, known = self._some_pages(self._state_lsn), self._pages
+        places = [(page.kind, page.first) for page in made]
+        gone = [place for place in known if place not in places and self._chance.random() < 0.3]
+        ended = tuple(Page(*place, known.pop(place), None) for place in gone)
+        stale = tuple(Page(*place, known[place], None) for place in places if place in known)
+        known.update(dict.fromkeys(places, self._state_lsn))
+        head = QueueWrite(
+            self.queue_id, pages=ended, state=b"head of pages", state_lsn=self._state_lsn
+        )
+        return [*self._parts(made), head, QueueWrite(self.queue_id, pages=stale)]
+
     def transfer(self) -> list[QueueWrite]:
         """The copy begins anew from a state; its frames come after, and fill its holes."""
         old = [entry for entry in self._old + self._log if entry.payload is None]
         old = [entry for entry in old if entry.header.first_sequence > self._released]
         if self._log:
             self._state_lsn = self._log[-1].lsn
-        self._old, self._log = old, []
+        self._old, self._log, self._pages = old, [], {}
         writes = [QueueWrite(self.queue_id, reset=True, state=b"state", state_lsn=self._state_lsn)]
         self._chance.shuffle(old)
         for at in range(0, len(old), 3):
@@ -208,18 +275,21 @@ class Life:
             self._tell()
 
     def step(self) -> None:
-        log = self._chance.choice(self._logs)
+        log, other = self._chance.sample(self._logs, 2)
         what = self._chance.random()
         if what < 0.40:
             self._commit(*(each.append() for each in self._logs if self._chance.random() < 0.7))
             self._commit_small(log)
         elif what < 0.50:
             self._commit(log.cut())
-        elif what < 0.78:
+        elif what < 0.62:
             self._commit(log.checkpoint())
         elif what < 0.83:
-            for write in log.transfer():
+            kinds = (log.paged, log.paged, log.join, log.transfer)
+            for write in self._chance.choice(kinds)():
                 self._commit(write)
+                if self._chance.random() < 0.2:
+                    self._commit_small(other)
         elif what < 0.86:
             self._commit(log.delete())
         elif what < 0.91:

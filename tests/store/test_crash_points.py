@@ -105,7 +105,7 @@ def test_a_start_that_believes_the_wrong_records_is_found(
     examiner: Examiner, events: Sequence[Event], bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check can fail on the other side, too: at the start after the crash."""
-    monkeypatch.setattr(write_ahead, *log_bugs.READING[bug])
+    monkeypatch.setattr(*log_bugs.READING[bug])
     assert _finds(examiner, events)
 
 
