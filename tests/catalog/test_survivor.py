@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.core import LOST_IDS_MAX, Catalog
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.force_boot import EPOCH_STEP, RecoveredState, estate_of
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, encode_voters
@@ -17,7 +17,14 @@ from mirrorq.protocol.commands import (
     RegisterNode,
 )
 from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
-from mirrorq.protocol.identities import MemberId, SessionId, StoreId, first_incarnation
+from mirrorq.protocol.identities import (
+    MemberId,
+    SessionId,
+    StoreId,
+    first_incarnation,
+    lineage,
+    next_life,
+)
 
 A, B, C = (MemberId(name, number, 7) for number, name in enumerate("abc", 1))
 VOTERS = tuple(StoreId(one.node, one.store) for one in (A, B, C))
@@ -92,9 +99,17 @@ def test_the_survivor_is_alone_in_another_cluster() -> None:
     exchange = catalog.exchange("e")
     assert exchange is not None
     assert [binding.queue_id for binding in exchange.bindings] == [ALL]
-    # A queue to come takes no id that was used before.
+    # A queue to come takes no id that was used before, here or by those who are lost.
     declare = DeclareQueue("next", True, False, False, "a", None, (me,))
-    assert catalog.apply(50, declare).value == OWN + 1
+    assert catalog.apply(50, declare).value == OWN + 1 + LOST_IDS_MAX
+
+
+def test_clients_go_on_with_a_survivor() -> None:
+    """Its cluster is another one of the same lineage; one that was founded anew is not."""
+    before, chance = 0x1234_5678_9ABC_DEF0, 0x7F0F_0F0F_0F0F_0F0F
+    after = next_life(before, chance)
+    assert after != before
+    assert lineage(after) == lineage(before) != lineage(chance)
 
 
 def test_a_store_without_a_cluster_has_no_estate() -> None:

@@ -45,7 +45,7 @@ class Stage:
         self.now_ms = 1_000
         monkeypatch.setattr(clock, "now_ms", lambda: self.now_ms)
         self.transport = FakeTransport()
-        catalog = SimpleNamespace(applied_index=0, name_of=lambda _: "")
+        catalog = SimpleNamespace(applied_index=0, cluster=0, name_of=lambda _: "")
         engine = SimpleNamespace(
             me=SimpleNamespace(node="a", incarnation=1),
             catalog=catalog,

@@ -122,7 +122,6 @@ def go_on_alone(path: Path) -> None:
         estate = estate_of(inventory.node, inventory.store, inventory.raft)
         if estate is None:
             raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
-        cluster = secrets.randbelow((1 << 63) - 1) + 1
-        return estate.inherited(inventory.queues, identity, cluster)
+        return estate.inherited(inventory.queues, identity, secrets.randbits(63))
 
     renew(path, renewal)

@@ -22,7 +22,7 @@ from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, decode_voters
 from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWrite
-from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation
+from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_life
 from mirrorq.protocol.views import Member, View
 
 __all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "estate_of"]
@@ -81,13 +81,13 @@ class RecoveredState:
             one.in_sync and (one.id.node, one.id.store) == mine for one in queue.view.members
         )
 
-    def inherited(self, copies: Iterable[int], store: int, cluster: int) -> RaftWrite:
+    def inherited(self, copies: Iterable[int], store: int, chance: int) -> RaftWrite:
         """What is to be written in place of all that is known of the lost cluster.
 
         Args:
             copies: ids of the queues of which the store has a copy.
             store: the store's identity from now on, random.
-            cluster: id of the new cluster, random.
+            chance: of 63 bits: what is new in the id of the new cluster.
         """
         me = MemberId(self.node.name, store, first_incarnation(store))
         views: Mapping[int, View] = {
@@ -97,6 +97,7 @@ class RecoveredState:
         }
         index, term = self.index + 1, self.term + 1
         survivor = NodeRecord(me.node, store, me.incarnation, self.node.endpoint, self.node.witness)
+        cluster = next_life(self.catalog.cluster, chance)
         self.catalog.outlive(survivor, self.voters, cluster, views)
         self.catalog.applied_index = index
         voters = (StoreId(me.node, store),)

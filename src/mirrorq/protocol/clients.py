@@ -25,6 +25,8 @@ class ClientHello(Struct, frozen=True, gc=False):
     expiry_ms: int = 0
     """Silence after which it wants to be taken for gone, where that is longer than by the node's
     `session_expiry_ms`. Up to a minute."""
+    lineage: int = 0
+    """Of the cluster in which it has been served, 0 before: a node of another one refuses it."""
 
 
 class ClientWelcome(Struct, frozen=True, gc=False):
@@ -36,6 +38,8 @@ class ClientWelcome(Struct, frozen=True, gc=False):
     """The client is gone for the node when it is silent for so long."""
     level: int = 0
     """What the node reads: `commands.LEVEL`."""
+    lineage: int = 0
+    """Of the node's cluster, 0 while it knows none: later it comes with a pong."""
 
 
 class ClientUnknown(Struct, frozen=True, gc=False):
@@ -227,6 +231,8 @@ class ClientPong(Struct, frozen=True, gc=False):
     life. More while a node has many clients."""
     waits: str = ""
     """What keeps the node from taking part in a cluster: it knows no queue. "": nothing."""
+    lineage: int = 0
+    """Of the node's cluster, as in ClientWelcome."""
 
 
 class ClientBye(Struct, frozen=True, gc=False):

@@ -49,6 +49,28 @@ def connection_of(session: SessionId) -> str:
     return f"{session.node}/{session.incarnation}"
 
 
+_LIFE_BITS = 31
+
+
+def lineage(cluster: int) -> int:
+    """What the ids of a cluster and of its survivor after a force-boot have in common; 0: of none.
+
+    Clients go on in their cluster's lineage, and nowhere else: elsewhere a queue's id means another
+    queue.
+    """
+    return cluster >> _LIFE_BITS
+
+
+def next_life(cluster: int, chance: int) -> int:
+    """The id of the cluster in which a survivor goes on.
+
+    Args:
+        chance: random, of 63 bits.
+    """
+    low = (1 << _LIFE_BITS) - 1
+    return cluster & ~low | chance & low
+
+
 OUTBOX_BIT = 1 << 62
 """Of producer ids that no op gives, which are their owners' for ever: a queue's outbox, a spool."""
 SPOOL_BIT = 1 << 61

@@ -58,6 +58,9 @@ from mirrorq.protocol.views import View, find_store, is_in_sync, joining_ids, or
 
 __all__ = ["Catalog"]
 
+LOST_IDS_MAX = 1 << 20
+"""So many queues may have been declared without a survivor's knowledge: their ids are left out."""
+
 
 class Catalog:
     """The catalog of one node, as far as it has applied the log."""
@@ -570,6 +573,7 @@ class Catalog:
             views: of the queues that go on; all others are deleted.
         """
         self._nodes.outlive(survivor, voters)
+        self._queues.next_id += LOST_IDS_MAX
         self._deduplication = Deduplication()
         self.cluster = cluster
         for queue in self.queues():

@@ -30,6 +30,7 @@ from mirrorq.protocol.clients import (
     ClientWelcome,
 )
 from mirrorq.protocol.commands import LEVEL
+from mirrorq.protocol.identities import lineage
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.protocol.validation import NAME_CHARS_MAX
 from mirrorq.transport.flow_control import Window
@@ -83,6 +84,9 @@ class Gateway:
         self._keys_version = 0 if authority is None else authority.version
         self._warn = driver.complaints.warn
         self._clients: dict[bytes, ServedClient] = {}
+        self._unplaced: dict[bytes, int] = {}
+        """Clients of some cluster, by connection, with its lineage, that came before this node knew
+        its own."""
         self.left_ms = clock.now_ms()
         """When the last client left, or this began. Any thread may look."""
         self._idle_timeouts = IdleTimeouts(config.heartbeat_ms)
@@ -120,7 +124,7 @@ class Gateway:
         elif client is None:
             if not isinstance(message, ClientBye):
                 send(self._transport, identity, ClientUnknown())
-        else:
+        elif not self._unplaced or self._is_ours(client):
             self._idle_timeouts.on_heard(identity)
             if inbound.channel == DATA:
                 client.link.window.on_received(sum(map(len, inbound.parts)))
@@ -167,7 +171,8 @@ class Gateway:
         # A node that cannot write is of no more use to a client than one that is cut off.
         stuck = self._driver.stuck_text
         waits = engine.waiting_text() or stuck
-        client.link.pong(engine.is_paused(now_ms) or bool(stuck), patience, waits[:WAITS_CHARS])
+        is_paused = engine.is_paused(now_ms) or bool(stuck)
+        client.link.pong(is_paused, patience, waits[:WAITS_CHARS], self._lineage)
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
         """Replies were dropped."""
@@ -197,13 +202,43 @@ class Gateway:
         if why:
             send(self._transport, identity, ClientRefused(why, final=True))
             return
+        own = self._lineage
+        if own and hello.lineage not in (0, own):
+            self._warn("refused client %s: it is another cluster's", name)
+            send(self._transport, identity, ClientRefused(self._stray_text))
+            return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
-        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, LEVEL)
+        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, LEVEL, own)
         send(self._transport, identity, welcome)
         self._clients[identity] = self._client(inbound, name)
+        if hello.lineage and not own:
+            self._unplaced[identity] = hello.lineage
         self._idle_timeouts.begin(identity, expiry_ms)
         log.info("client %s came", name)
+
+    @property
+    def _lineage(self) -> int:
+        """Of this node's cluster, 0 while it knows none."""
+        return lineage(self._engine.catalog.cluster)
+
+    @property
+    def _stray_text(self) -> str:
+        return (
+            f"node {self._engine.me.node} is of another cluster than the one that this client has "
+            "begun with, whose address it has now, or whose stores were wiped. To use this one, "
+            "connect anew"
+        )
+
+    def _is_ours(self, client: ServedClient) -> bool:
+        """Whether a client may speak now that this node may know its cluster: a queue's id means
+        another queue in another one."""
+        identity, own = client.link.identity, self._lineage
+        if not own or self._unplaced.pop(identity, own) == own:
+            return True
+        self._end(client, "it is another cluster's")
+        send(self._transport, identity, ClientRefused(self._stray_text))
+        return False
 
     def _client(self, inbound: ClientMessage, name: str) -> ServedClient:
         authority, driver = self._authority, self._driver
@@ -221,6 +256,7 @@ class Gateway:
         identity = client.link.identity
         self.left_ms = clock.now_ms()
         del self._clients[identity]
+        self._unplaced.pop(identity, None)
         self._idle_timeouts.end(identity)
         client.calls.end()
         client.sessions.end(is_lost=is_lost)

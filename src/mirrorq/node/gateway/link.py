@@ -64,16 +64,17 @@ class ClientLink:
         else:
             self.window.on_sent(sum(map(len, parts)))
 
-    def pong(self, paused: bool, patience: int, waits: str) -> None:
+    def pong(self, paused: bool, patience: int, waits: str, lineage: int) -> None:
         """Answer a sign of life, and say what has come.
 
         Args:
             paused: whether the node has no contact with a majority, or cannot write.
             patience: in percent, see `ClientPong`.
             waits: what keeps the node from taking part in a cluster, or from writing.
+            lineage: of the node's cluster.
         """
         lost, self._is_lossy = self._is_lossy, False
-        pong = ClientPong(paused, lost, self.window.report(), patience, waits)
+        pong = ClientPong(paused, lost, self.window.report(), patience, waits, lineage)
         if self.channel == CONTROL:
             self._transport.reply(self.identity, encode(pong), CONTROL)
         else:
