@@ -13,9 +13,10 @@ from mirrorq import system
 
 __all__ = ["free_ports"]
 
-_HELD_FILE = Path(__file__).parents[1] / "py.typed"
-"""Any file that all processes of this installation see and nobody opens. Byte n is locked by the
-process that was given port n; nothing is written."""
+_HELD_FILES = (Path(os.__file__), Path(__file__).parents[1] / "py.typed")
+"""Any file that all processes of this machine's Python see, and where that is somebody else's, one
+that all of this installation see. Byte n is locked by the process that was given port n; nothing is
+written."""
 _HELD_MAX = 500
 """So many ports that this process was given last are kept from others."""
 _LEAST = 10_000
@@ -23,7 +24,7 @@ _TRIES_MAX = 10_000
 
 _held: deque[int] = deque()
 _files: list[int] = []
-"""The descriptor of `_HELD_FILE`, once it is open, for as long as this process lives."""
+"""The descriptor of one of `_HELD_FILES`, once it is open, for as long as this process lives."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -64,7 +65,7 @@ def _hold(port: int) -> bool:
     """Keep a port from other processes of this installation; False: it is kept from this one."""
     try:
         if not _files:
-            _files.append(os.open(_HELD_FILE, os.O_RDWR | os.O_CLOEXEC))
+            _files.append(_open_held())
         fcntl.lockf(_files[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except BlockingIOError:
         return False
@@ -76,3 +77,15 @@ def _hold(port: int) -> bool:
         if _files:
             fcntl.lockf(_files[0], fcntl.LOCK_UN, 1, oldest)
     return True
+
+
+def _open_held() -> int:
+    """Open the first that may be written.
+
+    Raises:
+        OSError: none may.
+    """
+    for path in _HELD_FILES:
+        if os.access(path, os.W_OK):
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    raise OSError(f"none of {', '.join(map(str, _HELD_FILES))} may be locked")
