@@ -132,8 +132,7 @@ class Handle(RingChannel):
             if self._close_reason:
                 events.append(Closed(self._close_reason))
         self.step_count += 1
-        ends = [event for event in events if isinstance(event, Closed)]
-        is_cancelled = bool(ends) and self._note_ends(ends)
+        is_cancelled = bool(events) and self._note_ends(events)
         open_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
         ended_count = open_before[0] - session.unconfirmed_count
@@ -161,8 +160,12 @@ class Handle(RingChannel):
             wake_ms = idle_ms
         return requests, wake_ms
 
-    def _note_ends(self, ends: Sequence[Closed]) -> bool:
-        """The host says that this handle ends; whether its consumers are told to be cancelled."""
+    def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
+        """The host may say that this handle ends; whether its consumers are told to be cancelled.
+        """
+        ends = [event for event in events if type(event) is Closed]
+        if not ends:
+            return False
         is_deleted = any(event.deleted for event in ends)
         self.is_deleted |= is_deleted
         self.is_refused |= any(event.refused for event in ends)

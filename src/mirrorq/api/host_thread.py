@@ -48,10 +48,11 @@ class Ports(Generic[AnyPort]):
         self._ports: dict[int, AnyPort] = {}
         self._of_queue: dict[int, dict[int, AnyPort]] = {}
         """The same by queue."""
-        self._woken: deque[int] = deque()
-        self._due: dict[int, None] = {}
+        self.woken: deque[int] = deque()
+        """Those whose users have called something."""
+        self.due: dict[int, None] = {}
         """Those with events."""
-        self._deadlines = Deadlines()
+        self.deadlines = Deadlines()
         """When they want to be stepped."""
 
     def __len__(self) -> int:
@@ -70,7 +71,7 @@ class Ports(Generic[AnyPort]):
         """Step this one, too: soon for the first time."""
         self._ports[port.number] = port
         self._of_queue.setdefault(port.queue_id, {})[port.number] = port
-        self._due[port.number] = None
+        self.due[port.number] = None
 
     def close(self, port: AnyPort) -> None:
         """Step it no more."""
@@ -79,37 +80,23 @@ class Ports(Generic[AnyPort]):
         del others[port.number]
         if not others:
             del self._of_queue[port.queue_id]
-        self._deadlines.set(port.number, None)
+        self.deadlines.set(port.number, None)
 
     def tell(self, port: AnyPort, event: SessionEvent) -> None:
         """Have it stepped with this event."""
         port.events.append(event)
-        self._due[port.number] = None
+        self.due[port.number] = None
 
     def wake(self, number: int) -> None:
         """Have it stepped soon; the thread that does it may have to be woken."""
-        self._woken.append(number)
-
-    @property
-    def are_due(self) -> bool:
-        """Whether some have something to do now."""
-        return bool(self._woken or self._due)
-
-    @property
-    def next_ms(self) -> int:
-        """When the next one wants to be stepped."""
-        return self._deadlines.next_ms
-
-    def have_work(self, now_ms: int) -> bool:
-        """Whether some have something to do by this time."""
-        return bool(self._woken or self._due) or self._deadlines.next_ms <= now_ms
+        self.woken.append(number)
 
     def take_due(self, now_ms: int) -> Iterator[AnyPort]:
         """Yield each that has something to do, if it is still there by then."""
-        due, self._due = self._due, {}
-        while self._woken:
-            due[self._woken.popleft()] = None
-        due.update(dict.fromkeys(self._deadlines.take_due(now_ms)))
+        due, self.due = self.due, {}
+        while self.woken:
+            due[self.woken.popleft()] = None
+        due.update(dict.fromkeys(self.deadlines.take_due(now_ms)))
         for number in due:
             port = self._ports.get(number)
             if port is not None:
@@ -119,7 +106,7 @@ class Ports(Generic[AnyPort]):
         """Let a handle turn its user's calls, and what it was told, into requests."""
         events, port.events = port.events, []
         requests, wake_ms = port.handle.step(now_ms, events)
-        self._deadlines.set(port.number, wake_ms)
+        self.deadlines.set(port.number, wake_ms)
         return requests
 
 
@@ -191,10 +178,10 @@ class HostThread(ABC, Generic[AnyPort]):
 
     def _step_ports(self, now_ms: int) -> None:
         """Let handles that have something to do turn it into requests."""
-        if not self._ports.have_work(now_ms):
-            return
-        for port in self._ports.take_due(now_ms):
-            self._carry(port, self._ports.step(port, now_ms))
+        ports = self._ports
+        if ports.woken or ports.due or ports.deadlines.next_ms <= now_ms:
+            for port in ports.take_due(now_ms):
+                self._carry(port, ports.step(port, now_ms))
 
     def _take_out(self, number: int) -> AnyPort | None:
         """Close a handle's port: what its user called last still goes into requests."""

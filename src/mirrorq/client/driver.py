@@ -267,11 +267,12 @@ class ClientDriver(HostThread[_Port]):
         self._socket.close(LINGER_MS)
 
     def _timeout_ms(self) -> int:
-        if self._calls or self._ports.are_due or self.is_stopping:
+        ports = self._ports
+        if self._calls or ports.woken or ports.due or self.is_stopping:
             return 0
         now_ms = clock.now_ms()
         longest = now_ms + self._config.failure_ms
-        wake = min(longest, self._keepalive.wake_at_ms, self._ports.next_ms)
+        wake = min(longest, self._keepalive.wake_at_ms, ports.deadlines.next_ms)
         return max(wake - now_ms, 0)
 
     def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:

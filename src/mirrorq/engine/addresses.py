@@ -48,7 +48,7 @@ class Addresses:
         self._strangers: dict[str, _Stranger] = {}
         self.seeds = {MARK + seed: seed for seed in seeds if seed != endpoint}
         """Name in `wanted` -> endpoint through which to join."""
-        self._has_changed = True
+        self.has_changed = True
 
     def wanted(self) -> dict[str, str]:
         """Everybody to keep connections to, and where: by the name of a node, or "?" and its
@@ -58,9 +58,9 @@ class Addresses:
 
     def take_change(self) -> dict[str, str] | None:
         """What is wanted, if that may be something else than the last time; None: it is not."""
-        if not self._has_changed:
+        if not self.has_changed:
             return None
-        self._has_changed = False
+        self.has_changed = False
         return self.wanted()
 
     # --- Nodes ----------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Addresses:
         if name in self._static:
             self._said[name] = endpoint
         self._known[name] = endpoint
-        self._has_changed = True
+        self.has_changed = True
         return True
 
     def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Addresses:
     def forget(self, name: str) -> None:
         """No more connections to this node, unless the configuration names it."""
         if name not in self._static and self._known.pop(name, None) is not None:
-            self._has_changed = True
+            self.has_changed = True
 
     # --- Strangers ------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Addresses:
         if key not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
                 return ""
-            self._has_changed = True
+            self.has_changed = True
         self._strangers[key] = _Stranger(text, now_ms)
         return key
 
@@ -135,9 +135,9 @@ class Addresses:
         for key, stranger in list(self._strangers.items()):
             if stranger.heard_ms < before_ms:
                 del self._strangers[key]
-                self._has_changed = True
+                self.has_changed = True
 
     def end_seeds(self) -> None:
         """This node has joined."""
         self.seeds = {}
-        self._has_changed = True
+        self.has_changed = True

@@ -48,6 +48,8 @@ class CatalogRequests:
         """When to send each of them."""
         self._wishes: dict[Hashable, int] = {}
         """What those of the node's own are about -> number."""
+        self.is_busy = False
+        """Something was asked, and the engine has not seen yet that all of it has its outcome."""
         self.newest = 0
         """Number of the last one that was added."""
         self._endings: list[tuple[int, int, PendingRequest, Answer]] = []
@@ -61,6 +63,7 @@ class CatalogRequests:
 
     def add(self, token: int, command: CatalogCommand) -> None:
         """What a user of the node wants, who is told what came of it."""
+        self.is_busy = True
         self.newest += 1
         self._open[self.newest] = PendingRequest(self.newest, token, command)
         self._again.set(self.newest, 0)
@@ -117,6 +120,7 @@ class CatalogRequests:
 
     def await_end(self, queue_id: int, until_ms: int, ask: PendingRequest, answer: Answer) -> None:
         """Keep the answer to a deletion until the queue is gone, or for so long."""
+        self.is_busy = True
         self._endings.append((queue_id, until_ms, ask, answer))
 
     def ended(
@@ -133,13 +137,11 @@ class CatalogRequests:
         """Whether some deletion waits for its queue to be gone."""
         return bool(self._endings)
 
-    def wake_at_ms(self, has_leader: bool) -> int | None:
-        if not self._open and not self._endings:
-            return None
-        times = [until_ms for _, until_ms, _, _ in self._endings]
-        if has_leader and self._again.next_ms != FOREVER_MS:
-            times.append(self._again.next_ms)
-        return min(times, default=None)
+    def next_ms(self, has_leader: bool) -> int:
+        """When there is something to do next, if nothing comes. Called at the end of a step."""
+        self.is_busy = bool(self._open or self._endings)
+        until_ms = min((ending[1] for ending in self._endings), default=FOREVER_MS)
+        return min(until_ms, self._again.next_ms) if has_leader else until_ms
 
 
 def _about(command: CatalogCommand) -> Hashable:

@@ -75,8 +75,6 @@ class Consensus:
         )
         self.led_ms = now_ms
         """When this node last knew of a leader: of a majority that it is in contact with."""
-        self.steps = 0
-        """How often Raft was stepped: what it and the catalog say changes only then."""
         self.has_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
         self._life = life
@@ -93,7 +91,10 @@ class Consensus:
         """Of Raft: what `tend` has looked at; none of it changes while all is idle."""
         self._admissions: dict[StoreId, None] = {}
         """Stores that ask to be voters."""
-        self._raft_wake = self._founding_wake = now_ms
+        self._tick, self._founding_tick = life.timers.new(), life.timers.new()
+        self._tick.set(now_ms)
+        if not raft.is_founded:
+            self._founding_tick.set(now_ms)
         self._asked_ms = now_ms
         """When this store, founded already, last asked to be a voter."""
         self._directed_ms: dict[str, int] = {}
@@ -160,9 +161,10 @@ class Consensus:
         raft, out = self.raft, self._life.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
-        self.steps += 1
-        self.has_news = True
-        self._raft_wake = _or_forever(effects.wake_at_ms)
+        if raft.leader is not self._led_by:
+            self._led_until_ms = 0
+        self.has_news = self._life.has_lease_news = True
+        self._tick.set(_or_forever(effects.wake_at_ms))
         if effects.persist is not None:
             out.raft = merge_writes(out.raft, effects.persist)
             self._life.hosting.rounds.note_raft(effects.write_number)
@@ -182,7 +184,8 @@ class Consensus:
         """Step the founding, and do what it wants done."""
         self.has_news = True
         effects = self.founding.step(now_ms, event)
-        self._founding_wake = _or_forever(effects.wake_at_ms)
+        if not self.raft.is_founded:
+            self._founding_tick.set(_or_forever(effects.wake_at_ms))
         if effects.promise is not None:
             self.step(now_ms, Promise(effects.promise))
         if effects.found is not None:
@@ -192,6 +195,7 @@ class Consensus:
 
     def _on_founded(self, now_ms: int) -> None:
         self.found(now_ms, Founded())
+        self._founding_tick.clear()
         self._life.admission.on_founded()
         self.joins = ()
         self._life.notice("founded", "the cluster is founded")
@@ -199,19 +203,22 @@ class Consensus:
     # --- Time -----------------------------------------------------------------------------
 
     def run_timers(self, now_ms: int) -> None:
-        """Step what is due, and note whether there is a leader."""
-        raft = self.raft
-        if self._founding_wake <= now_ms and not raft.is_founded:
+        """Step what is due."""
+        if self._founding_tick.at_ms <= now_ms:
             self.found(now_ms, FoundingTick())
-        if self._raft_wake <= now_ms:
+        if self._tick.at_ms <= now_ms:
             self.step(now_ms, RaftTick())
             self._seek(now_ms)
-        leader = raft.leader
-        if leader is not None:
-            if now_ms >= self._led_until_ms or leader is not self._led_by:
-                self._led_by = leader
-                config = self._life.config
-                self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
+
+    def note_leader(self, now_ms: int) -> None:
+        """Note whether there is a leader, once in each step of the engine."""
+        if now_ms < self._led_until_ms:
+            self.led_ms = now_ms
+            return
+        raft, config = self.raft, self._life.config
+        self._led_by = raft.leader
+        if self._led_by is not None:
+            self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
             if now_ms < self._led_until_ms:
                 self.led_ms = now_ms
 
@@ -249,12 +256,6 @@ class Consensus:
             if more is not None and now_ms >= self._directed_ms.get(sender, now_ms):
                 self._directed_ms[sender] = now_ms + self._life.config.election_ms
                 self._life.out.send.append((sender, more))
-
-    def wake_at_ms(self) -> int:
-        """When the next timer is due."""
-        if self._founding_wake < self._raft_wake and not self.raft.is_founded:
-            return self._founding_wake
-        return self._raft_wake
 
     # --- As leader ------------------------------------------------------------------------
 

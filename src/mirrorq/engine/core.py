@@ -144,9 +144,15 @@ class Engine:
         self._lease_keeping = LeaseKeeping(
             life, holder, self._consensus, self._follower, self._leader_requests
         )
+        self._hello = life.timers.new()
+        """When it shows that it lives, if anybody listens."""
         self._hello_ms = now_ms - config.heartbeat_ms
+        """When it did so last."""
+        self._again = life.timers.new()
+        """When what it has asked of the catalog's leader is asked again."""
         self._wanted_ms = FOREVER_MS
         """When this node wanted to be stepped next."""
+        self._late_ms = config.heartbeat_ms // LATE_FACTOR
         self._next_out = EngineEffects()
         life.begin(self._next_out)
         self._start(now_ms, raft_image)
@@ -287,45 +293,58 @@ class Engine:
 
     def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
         """Take everything that arrived; see the module's text for what to do with the rest."""
-        out = self._next_out
-        self._life.begin(out)
-        hosting, leader_requests = self.hosting, self._leader_requests
-        if (now_ms - self._wanted_ms) * LATE_FACTOR > self.config.heartbeat_ms:
+        out, life = self._next_out, self._life
+        life.begin(out)
+        hosting, requests, lease_keeping = self.hosting, self.requests, self._lease_keeping
+        if now_ms - self._wanted_ms > self._late_ms:
             # Others are not silent because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
-        hosting.count_held_back()
+        if hosting.holding:
+            hosting.count_held_back()
         for event in events:
             if type(event) is FromPeer:
                 self._on_peer(now_ms, event)
             else:
                 self._on_event(now_ms, event)
-        self._run_timers(now_ms)
-        if self.requests.has_endings:
-            leader_requests.tell_endings(now_ms)
-        if self.requests or not self._life.was_registered:
-            leader_requests.send(now_ms)
-        self._lease_keeping.hold(now_ms)
+        if life.timers.next_ms <= now_ms or self._hello.at_ms == FOREVER_MS:
+            self._run_timers(now_ms)
+        else:
+            self._consensus.note_leader(now_ms)
+        if self._consensus.has_news:
+            self._consensus.tend(now_ms)
+        if requests.is_busy or not life.was_registered:
+            self._leader_requests.go_on(now_ms)
+        if life.has_lease_news or lease_keeping.next_ms <= now_ms:
+            lease_keeping.hold(now_ms)
         if hosting.is_due(now_ms):
-            was_wanted = now_ms < hosting.handing_until_ms
-            hosting.run(now_ms, steady_us)
-            is_look_due = not was_wanted and now_ms < hosting.handing_until_ms
-            if hosting.has_asked:
-                hosting.has_asked, is_look_due = False, True
-                leader_requests.send(now_ms)
-            if hosting.promises:
-                is_look_due = True
-                leader_requests.send_promises(now_ms)
-            if is_look_due:
-                self._lease_keeping.hold(now_ms)
-        if hosting.news:
+            self._run_queues(now_ms, steady_us)
+        if hosting.news.of_all or hosting.news.queues:
             hosting.tell_masters()
-        self._admission.end()
+        if self._admission.contacts.has_changed:
+            self._admission.end()
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
         self._next_out = EngineEffects()
-        self._wanted_ms = wake_ms = self._wake_at_ms(now_ms)
+        if requests.is_busy or self._hello.at_ms == FOREVER_MS:
+            self._set_timers()
+        self._wanted_ms = wake_ms = min(life.timers.next_ms, hosting.wake_at_ms(now_ms))
         out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
         return out
+
+    def _run_queues(self, now_ms: int, steady_us: int) -> None:
+        """Step the copies for which something has come, and do what they want of this node."""
+        hosting = self.hosting
+        was_wanted = now_ms < hosting.handing_until_ms
+        hosting.run(now_ms, steady_us)
+        is_look_due = not was_wanted and now_ms < hosting.handing_until_ms
+        if hosting.has_asked:
+            hosting.has_asked, is_look_due = False, True
+            self._leader_requests.send(now_ms)
+        if hosting.promises:
+            is_look_due = True
+            self._leader_requests.send_promises(now_ms)
+        if is_look_due:
+            self._lease_keeping.hold(now_ms)
 
     def _on_event(self, now_ms: int, event: EngineEvent) -> None:
         match event:
@@ -386,17 +405,15 @@ class Engine:
 
     def _on_peer(self, now_ms: int, event: FromPeer) -> None:
         message = event.message
-        if isinstance(message, Hello):
-            if message.node == event.node and message.incarnation == event.incarnation:
-                self._greetings.on_hello(now_ms, message)
+        kind = type(message)
+        if kind is Hello:
+            self._on_hello(now_ms, event, message)  # type: ignore[arg-type]
             return
         peer = self._admission.peers.on_heard(now_ms, event.node, event.incarnation)
-        if peer is None:
+        if peer is None or peer.member is None or peer.store is None:
             return
         member, store = peer.member, peer.store
-        assert member is not None
-        assert store is not None
-        if type(message) in _OF_QUEUES:
+        if kind in _OF_QUEUES:
             if not self._consensus.is_peer_foreign(peer, store):
                 self._on_queue(member, message)
         elif isinstance(message, RAFT_MESSAGES):
@@ -405,6 +422,10 @@ class Engine:
             self._on_founding(now_ms, member, message)
         elif not self._consensus.is_peer_foreign(peer, store):
             self._on_control(now_ms, member, message)
+
+    def _on_hello(self, now_ms: int, event: FromPeer, hello: Hello) -> None:
+        if hello.node == event.node and hello.incarnation == event.incarnation:
+            self._greetings.on_hello(now_ms, hello)
 
     def _on_queue(self, member: MemberId, message: object) -> None:
         """Something for one queue: of its ring, or between a handle and its master."""
@@ -453,16 +474,23 @@ class Engine:
     # --- Time ---------------------------------------------------------------------------
 
     def _run_timers(self, now_ms: int) -> None:
-        consensus = self._consensus
-        consensus.run_timers(now_ms)
+        self._consensus.run_timers(now_ms)
+        self._consensus.note_leader(now_ms)
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
             # All nodes' ticks are at the same times, so that a node's queues wake it but once.
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
-        if self._leadership.wake_ms <= now_ms:
+            self._hello.clear()
+        if self._leadership.tick.at_ms <= now_ms:
             self._leadership.supervise(now_ms, ControllerTick())
-        if consensus.has_news:
-            consensus.tend(now_ms)
+
+    def _set_timers(self) -> None:
+        """The step ends: what goes by where others stand now."""
+        if self._hello.at_ms == FOREVER_MS and self._admission.has_listeners:
+            self._hello.set(self._hello_ms + self.config.heartbeat_ms)
+        if self.requests.is_busy:
+            has_leader = self._consensus.raft.leader is not None
+            self._again.set(self.requests.next_ms(has_leader))
 
     def _show_life(self, now_ms: int) -> None:
         """At each heartbeat: hellos, reports, and a look at who is silent."""
@@ -477,23 +505,6 @@ class Engine:
             hosting.ask_for_leftovers(now_ms)
         hosting.promise_again()
         self._leader_requests.send_promises(now_ms)
-
-    def _wake_at_ms(self, now_ms: int) -> int:
-        wake = min(
-            self._consensus.wake_at_ms(),
-            self._leadership.wake_ms,
-            self.hosting.wake_at_ms(now_ms),
-        )
-        hello_ms = self._hello_ms + self.config.heartbeat_ms
-        if hello_ms < wake and self._admission.has_listeners:
-            wake = hello_ms
-        lease_ms = self._lease_keeping.wake_at_ms(now_ms)
-        if lease_ms is not None and lease_ms < wake:
-            wake = lease_ms
-        if self.requests or self.requests.has_endings:
-            requests_ms = self.requests.wake_at_ms(self._consensus.raft.leader is not None)
-            wake = wake if requests_ms is None else min(wake, requests_ms)
-        return wake
 
 
 _OF_QUEUES = frozenset((*get_args(RingMessage), SessionRequest, SessionReply))

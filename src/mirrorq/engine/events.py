@@ -202,5 +202,4 @@ class EngineEffects(Struct):
     @property
     def has_rest(self) -> bool:
         """Whether there is anything to do after the commit but to send."""
-        is_local = self.answers or self.notices or self.probes
-        return bool(is_local or self.reads or self.loads)
+        return bool(self.answers or self.notices or self.probes or self.reads or self.loads)

@@ -73,6 +73,8 @@ policy or a break, is sent a delta."""
 NEVER_MS = -(1 << 62)
 """Before every time."""
 TICK = Tick()
+ORDINARY = (False,) * 5
+"""How a copy stands as a rule: see `_note_standing`."""
 
 
 class _Targets:
@@ -163,7 +165,7 @@ class Hosting:
         self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
         self._broken = {i: None for i, image in self.images.items() if image.broken}
-        self._holding: dict[int, None] = {}
+        self.holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}
         """Queues whose copy here is a member that is not in sync."""
@@ -178,14 +180,14 @@ class Hosting:
         self._yielding: dict[int, None] = {}
         """Queues that a master here has given up in their epoch."""
         self._kinds = (
-            self._holding,
+            self.holding,
             self._joining,
             self.mending,
             self._yielding,
             self._neighbours,
         )
         self._standing: dict[int, tuple[bool, ...]] = {}
-        """Queue -> which of these kinds it is of."""
+        """Queue -> which of these kinds it is of; what is of none is not in it."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self._out = EngineEffects()
@@ -210,7 +212,7 @@ class Hosting:
 
     def count_held_back(self) -> None:
         """What is held back from the store will need room there, too."""
-        for queue_id in self._holding:
+        for queue_id in self.holding:
             self.room.hold(self.replicas[queue_id].ring.append_cost)
 
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
@@ -235,8 +237,9 @@ class Hosting:
 
     def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
-        for queue_id in self._due.take_due(now_ms):
-            self._inbox.setdefault(queue_id, []).append(TICK)
+        if self._due.next_ms <= now_ms:
+            for queue_id in self._due.take_due(now_ms):
+                self._inbox.setdefault(queue_id, []).append(TICK)
         inbox, self._inbox = self._inbox, {}
         self.stepped = inbox
         for queue_id, events in inbox.items():
@@ -244,7 +247,8 @@ class Hosting:
             if replica is not None:
                 was_master = replica.master
                 effects = replica.step(now_ms, steady_us, *events)
-                self._note_handing(replica, was_master)
+                if was_master is not None or replica.master is not None:
+                    self._note_handing(replica, was_master)
                 for event in events:
                     if type(event) is YieldAsked:
                         self._promise(replica)
@@ -310,6 +314,9 @@ class Hosting:
     def _note_standing(self, replica: Replica) -> None:
         """Among which queues it is now: as a rule among those that it was among before."""
         ring, master, queue_id = replica.ring, replica.master, replica.queue_id
+        if master is None and ring.in_sync and queue_id not in self._standing:
+            if not (ring.append_cost or replica.transfer.missing):
+                return
         standing = (
             ring.append_cost > 0,
             ring.is_member and not ring.in_sync,
@@ -317,8 +324,11 @@ class Hosting:
             master is not None and master.has_yielded,
             master is not None and master.has_neighbours,
         )
-        if standing != self._standing.get(queue_id):
-            self._standing[queue_id] = standing
+        if standing != self._standing.get(queue_id, ORDINARY):
+            if standing == ORDINARY:
+                del self._standing[queue_id]
+            else:
+                self._standing[queue_id] = standing
             for queues, is_one in zip(self._kinds, standing, strict=True):
                 _keep(queues, queue_id, is_one)
 

@@ -72,6 +72,13 @@ class LeaderRequests:
             me = self._life.me
             self._requests.wish(NodeStopped(me.node, me.store, me.incarnation))
 
+    def go_on(self, now_ms: int) -> None:
+        """A step in which there is something that has no outcome, or this node is no member."""
+        if self._requests.has_endings:
+            self.tell_endings(now_ms)
+        if self._requests or not self._life.was_registered:
+            self.send(now_ms)
+
     def send(self, now_ms: int) -> None:
         """Send catalog requests to the leader, and again when nothing came of them."""
         raft, life = self._consensus.raft, self._life

@@ -53,8 +53,9 @@ class Leadership:
     def __init__(
         self, life: Life, consensus: Consensus, holder: LeaseHolder, now_ms: int
     ) -> None:
-        self.wake_ms = now_ms
+        self.tick = life.timers.new()
         """When the controller wants to look again."""
+        self.tick.set(now_ms)
         self._life = life
         self._consensus = consensus
         self._holder = holder
@@ -84,13 +85,14 @@ class Leadership:
         """Tell the controller, and do what it wants done."""
         life, out = self._life, self._life.out
         effects = self._controller.step(now_ms, event, self._consensus.leading)
-        self.wake_ms = FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms
+        self.tick.set(FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms)
         life.hosting.news.of_all |= effects.is_news
         for command in effects.propose:
             self._consensus.propose(now_ms, command)
         for node, answer in effects.send:
             if node == life.me.node:
                 self._holder.on_answer(answer)
+                life.has_lease_news = True
             else:
                 out.send.append((node, answer))
         for name, wanted in effects.yields:

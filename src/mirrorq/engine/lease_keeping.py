@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrorq.cluster.controller.leases import LONG_AGO_MS, LeaseHolder
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.leader_requests import LeaderRequests
@@ -29,6 +30,8 @@ class LeaseKeeping:
         follower: Follower,
         leader_requests: LeaderRequests,
     ) -> None:
+        self.next_ms = LONG_AGO_MS
+        """Before this there is nothing to do here, unless there is news."""
         self._life = life
         self._holder = holder
         self._consensus = consensus
@@ -38,34 +41,35 @@ class LeaseKeeping:
         self._look_ms = LONG_AGO_MS
         """Before this nothing changes by time alone. What is over already is looked at again at
         each step: contact with a majority may come back."""
-        self._seen_steps = self._seen_changes = -1
-        """What Raft and the lease had come to when they were looked at."""
+        self._due = life.timers.new()
+        """When the lease is to be asked for again."""
 
     def on_answer(self, answer: LeaseAnswer) -> None:
         """The leader has granted it, or not."""
         self._holder.on_answer(answer)
+        self._life.has_lease_news = True
 
     def release(self, now_ms: int) -> None:
         """Give the lease up for good: the node is about to end."""
         self._is_released = True
+        self._life.has_lease_news = True
         self._leader_requests.to_leader(now_ms, self._holder.release(now_ms))
 
     def hold(self, now_ms: int) -> None:
-        """Ask for the lease when that is due, and tell the masters what has changed."""
-        holder, consensus = self._holder, self._consensus
-        is_wanted = holder.due_ms <= now_ms < self._life.hosting.handing_until_ms
-        if is_wanted and not self._is_released:
-            request = holder.poll(now_ms, True)
+        """Ask for the lease when that is due, and tell the masters what has changed.
+
+        Called when there is news (`Life.has_lease_news`), when `next_ms` has come, and when a
+        queue begins to hand out.
+        """
+        is_wanted = now_ms < self._life.hosting.handing_until_ms and not self._is_released
+        if is_wanted:
+            request = self._holder.poll(now_ms, True)
             if request is not None:
                 self._leader_requests.to_leader(now_ms, request)
-        elif (
-            now_ms < self._look_ms
-            and consensus.steps == self._seen_steps
-            and holder.changes == self._seen_changes
-        ):
-            return
-        self._seen_steps, self._seen_changes = consensus.steps, holder.changes
+        self._life.has_lease_news = False
         self._look(now_ms)
+        self._due.set(self._holder.due_ms if is_wanted else FOREVER_MS)
+        self.next_ms = min(self._look_ms, self._due.at_ms)
 
     def _look(self, now_ms: int) -> None:
         """Work out what holds now, and until when it does if nothing comes."""
@@ -84,9 +88,3 @@ class LeaseKeeping:
             kind, has = ("paused", "no") if is_paused else ("resumed", "has")
             life.notice(kind, f"{kind}: {has} contact with a majority")
         life.hosting.post_masters(LeaseChanged())
-
-    def wake_at_ms(self, now_ms: int) -> int | None:
-        """When the lease is to be asked for again, None: it is not wanted."""
-        if now_ms < self._life.hosting.handing_until_ms and not self._is_released:
-            return max(self._holder.due_ms, now_ms)
-        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.config import Config
+from mirrorq.containers.timers import Timers
 from mirrorq.engine.events import EngineEffects
 from mirrorq.engine.hosting import Hosting
 from mirrorq.engine.peer_admission import PeerAdmission
@@ -27,12 +28,16 @@ class Life:
         self.admission = admission
         self.catalog: Catalog = hosting.catalog
         """As applied here; another one after a snapshot."""
+        self.has_lease_news = True
+        """Raft was stepped, or the lease answered: `LeaseKeeping` is to look."""
         self.was_registered = False
         """What `is_registered` said when the catalog was last applied."""
         self.alarms: tuple[str, ...] = ()
         """Names of those that are raised here."""
         self.spooled: tuple[int, ...] = ()
         """`Hello.spooled` of this node."""
+        self.timers = Timers()
+        """When parts of the engine want to be woken; those of a queue are its copy's."""
         self.out = EngineEffects()
         """What this step comes to."""
 

@@ -104,6 +104,8 @@ POLL_MS_MAX = 10_000
 """Longest wait of an idle node without peers; everything that matters wakes it."""
 
 _DATA_TYPES = (SessionRequest, SessionReply)
+_ABOUT_NODES = (NodeQuestion, NodeAnswer)
+"""Served past the engine."""
 
 
 class ClientSide(ServesClients, CountsClients, Protocol):
@@ -175,6 +177,9 @@ class Driver(HostThread[_Port]):
         """What was to be sent after a commit that waits for long was thrown away."""
         self._reads: deque[tuple[str, FetchFrames]] = deque()
         """What joining members have asked for: one chunk a round, so that it delays nothing."""
+        self._is_room_set = False
+        """Nothing was given to the store since it was asked how much room there is, and there was
+        plenty."""
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._doorbell = Doorbell()
@@ -299,9 +304,9 @@ class Driver(HostThread[_Port]):
         port.handle.step(clock.now_ms(), [*port.events, Closed(reason)])
 
     def _round(self) -> None:
-        self._poll()
-        self._do_calls()
-        now_ms = clock.now_ms()
+        now_ms = self._poll()
+        if self._calls:
+            self._do_calls()
         if self.gateway is not None:
             self.gateway.step(now_ms)
         self._step_ports(now_ms)
@@ -309,17 +314,20 @@ class Driver(HostThread[_Port]):
         self._set_room()
         effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
         self._wake_at_ms = effects.wake_at_ms
-        if self.engine.hosting.stepped:
-            self.timings.note_steps(self.engine.replicas, self.engine.hosting.stepped)
+        stepped = self.engine.hosting.stepped
+        if stepped:
+            self.timings.note_steps(self.engine.replicas, stepped)
         self.waits.look(self.engine.catalog.applied_index)
-        if self._transport is not None and effects.contacts is not None:
-            self._connect(self._transport, effects.contacts)
-        self._send(effects.send_first)
+        if effects.contacts is not None:
+            self._connect(effects.contacts)
+        if effects.send_first:
+            self._send(effects.send_first)
         for reply in effects.replies:
             self._reply(reply)
         for change in effects.changes:
             self._tell_ports(change)
         if effects.round:
+            self._is_room_set = False
             # Messages reach their users while the disk works.
             self._step_ports(clock.now_ms())
         if effects.round or self._commits:
@@ -331,10 +339,11 @@ class Driver(HostThread[_Port]):
             self._carry_out_rail(queue_id, wanted)
         if self._reads:
             self._read_next()
-        self._step_ports(clock.now_ms())
+        now_ms = clock.now_ms()
+        self._step_ports(now_ms)
         if self._transport is not None:
             self._transport.flush()
-        self.watch.look(clock.now_ms())
+        self.watch.look(now_ms)
         if self.sampler.is_busy:
             self.sampler.advance()
 
@@ -351,13 +360,20 @@ class Driver(HostThread[_Port]):
         if self._commits:
             # They come first, and what they take is not known before they are on the disk.
             room.set(0, 0, self.blocked_by)
+            self._is_room_set = False
+            return
+        if self._is_room_set and not (room.wanted or room.advice or self.engine.hosting.holding):
             return
         if room.wanted:
             self._store.make_room()
         room.set(*self._store.room(room.wanted))
+        self._is_room_set = True
 
-    def _connect(self, transport: Transport, wanted: Mapping[str, str]) -> None:
+    def _connect(self, wanted: Mapping[str, str]) -> None:
         """Have connections to just these: what stands already is left as it is."""
+        transport = self._transport
+        if transport is None:
+            return
         for node in transport.peers:
             if node not in wanted:
                 transport.forget_peer(node)
@@ -370,49 +386,57 @@ class Driver(HostThread[_Port]):
 
     # --- Input --------------------------------------------------------------------------
 
-    def _poll(self) -> None:
+    def _poll(self) -> int:
+        """Wait for what comes, and take it in. Returns the time."""
         timeout_ms = self._timeout_ms()
         began_ms = clock.now_ms()
         self._wait(timeout_ms)
-        self.watch.note_wait(clock.now_ms() - began_ms, timeout_ms)
+        now_ms = clock.now_ms()
+        if now_ms - began_ms > timeout_ms:
+            self.watch.note_late(now_ms - began_ms - timeout_ms)
+        return now_ms
 
     def _wait(self, timeout_ms: int) -> None:
         if self._transport is None:
             self._doorbell.wait(timeout_ms / 1000)
             return
         for inbound in self._transport.poll(timeout_ms):
-            self._on_inbound(inbound)
+            if type(inbound) is PeerMessage:
+                self._on_peer_message(inbound)
+            else:
+                self._on_inbound(inbound)
         if self._rail is not None:
             # First: it came before anything that asks for what the log holds.
             self._events[:0] = self._rail.take()
 
     def _timeout_ms(self) -> int:
-        if self._events or self._calls or self._ports.are_due or self._reads:
+        ports = self._ports
+        if self._events or self._calls or ports.woken or ports.due or self._reads:
             return 0
-        if self.is_stopping:
-            return 0
-        if self.sampler.is_busy:
+        if self.is_stopping or self.sampler.is_busy:
             return 0
         now_ms = clock.now_ms()
-        wake = min(now_ms + POLL_MS_MAX, self._ports.next_ms)
-        if self._wake_at_ms is not None:
-            wake = min(wake, self._wake_at_ms)
+        wake = min(now_ms + POLL_MS_MAX, ports.deadlines.next_ms)
+        if self._wake_at_ms is not None and self._wake_at_ms < wake:
+            wake = self._wake_at_ms
         if self._commits:
             wake = min(wake, self._retry_at_ms)
-        if self.gateway is not None and self.gateway.wake_ms is not None:
-            wake = min(wake, self.gateway.wake_ms)
+        gateway = self.gateway
+        if gateway is not None and gateway.wake_ms is not None:
+            wake = min(wake, gateway.wake_ms)
         if self.waits.is_looking:
             wake = min(wake, now_ms + LOOK_MS)
-        return max(wake - now_ms, 0)
+        return wake - now_ms if wake > now_ms else 0
+
+    def _on_peer_message(self, inbound: PeerMessage) -> None:
+        message = self._decoded(inbound.peer, inbound.parts)
+        if type(message) in _ABOUT_NODES:
+            self.queries.on_message(inbound.peer, inbound.incarnation, message)  # type: ignore[arg-type]
+        elif message is not None:
+            self._events.append(FromPeer(inbound.peer, inbound.incarnation, message))
 
     def _on_inbound(self, inbound: Inbound) -> None:
         match inbound:
-            case PeerMessage():
-                message = self._decoded(inbound.peer, inbound.parts)
-                if isinstance(message, NodeQuestion | NodeAnswer):
-                    self.queries.on_message(inbound.peer, inbound.incarnation, message)
-                elif message is not None:
-                    self.post(FromPeer(inbound.peer, inbound.incarnation, message))
             case RailMark():
                 mark = JoinerDurable(inbound.queue_id, inbound.epoch, inbound.lsn)
                 self.post(FromPeer(inbound.peer, inbound.incarnation, mark))
@@ -444,7 +468,7 @@ class Driver(HostThread[_Port]):
         try:
             message: object = decode(parts)
             check_publish(message)
-            if isinstance(message, PackedChunk):
+            if type(message) is PackedChunk:
                 message = unpacked(message)
         except ProtocolError as error:
             self.complaints.warn("dropped a message of %s: %s", source, error)
@@ -520,9 +544,12 @@ class Driver(HostThread[_Port]):
         return f"cannot write: {why}" if why and waited_ms >= self.engine.config.failure_ms else ""
 
     def _carry_out(self, effects: EngineEffects) -> None:
-        self._send(effects.send)
-        if not effects.has_rest:
-            return
+        if effects.send:
+            self._send(effects.send)
+        if effects.has_rest:
+            self._carry_out_rest(effects)
+
+    def _carry_out_rest(self, effects: EngineEffects) -> None:
         self._reads.extend(effects.reads)
         for load in effects.loads:
             self.post(self._packed(load))
@@ -561,7 +588,7 @@ class Driver(HostThread[_Port]):
             return
 
     def _send(self, messages: list[tuple[str, object]]) -> None:
-        if self._transport is None or not messages:
+        if self._transport is None:
             return
         encoded: dict[int, Sequence[Part]] = {}
         if self._rail is not None:

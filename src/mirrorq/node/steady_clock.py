@@ -17,6 +17,8 @@ _NAME = "steady time"
 """Of the small value in the store."""
 RETRY_US = 10_000_000
 """What a full disk did not take is tried again after this."""
+LOOK_US = 1_000_000
+"""Whether something has to be kept is looked at this often."""
 
 
 class SteadyClock:
@@ -24,7 +26,8 @@ class SteadyClock:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._retry_us = 0
+        self._look_us = 0
+        """Not before is looked whether something has to be kept."""
         kept = store.get_meta(_NAME)
         self._time = SteadyTime(1000 * clock.now_ms(), clock.wall_us(), clock.boot(), kept)
         self._keep()
@@ -33,8 +36,8 @@ class SteadyClock:
         """Microseconds since 1970-01-01 UTC: the wall clock's, as if nobody had ever set it."""
         now_us = 1000 * clock.now_ms()
         steady_us = self._time.read(now_us, clock.wall_us())
-        if self._time.is_due and now_us >= self._retry_us:
-            self._retry_us = now_us + RETRY_US
+        if now_us >= self._look_us:
+            self._look_us = now_us + (RETRY_US if self._time.is_due else LOOK_US)
             self._keep()
         return steady_us
 

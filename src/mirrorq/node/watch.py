@@ -84,9 +84,9 @@ class Watch:
         found += [f"cannot send: {text}" for text in self._oversize.of_queue(queue_id)]
         return tuple(found)
 
-    def note_wait(self, waited_ms: int, timeout_ms: int) -> None:
-        """The node thread waited, and wanted to be back after `timeout_ms` at the latest."""
-        self._late_ms = max(self._late_ms, waited_ms - timeout_ms)
+    def note_late(self, late_ms: int) -> None:
+        """The node thread waited, and was back so much later than it wanted to be."""
+        self._late_ms = max(self._late_ms, late_ms)
 
     def look(self, now_ms: int) -> None:
         """Measure and tell, at most once a second."""

@@ -72,8 +72,8 @@ class QueueTime:
     def is_due(self) -> bool:
         """Whether what an earlier life knew has to be kept anew. Where all clocks on walls show
         the same, it never has."""
-        is_sure = self._is_leading or self._heard_us > 0
-        return is_sure and abs(self.ahead_us - self._kept_us) >= KEPT_US
+        is_far = not -KEPT_US < self.ahead_us - self._kept_us < KEPT_US
+        return is_far and (self._is_leading or self._heard_us > 0)
 
     def keep(self) -> int:
         """What a later life goes on from."""

@@ -567,10 +567,11 @@ class Ring:
     @property
     def is_waiting(self) -> bool:
         """Whether an answer is still to come, here or at a neighbour."""
-        asks = not self.is_master and not (self.repaired and self._left_heard)
-        asks = asks or self.refused_bytes > 0
-        behind = 0 <= self._right_received < self.received
-        return asks or behind or self.stable < self.received
+        if self.stable < self.received or self.refused_bytes > 0:
+            return True
+        if not self.is_master and not (self.repaired and self._left_heard):
+            return True
+        return 0 <= self._right_received < self.received
 
     def announce(self) -> None:
         """A joiner has its state now: ask the left for what follows."""

@@ -329,10 +329,10 @@ class Writes:
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
         if not self._ops_since or self._is_making:
             return False
-        if not self._has_place(state):
+        if self._room.draining != PLENTY and not self._has_place(state):
             self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             return False
-        if self._ended and self._is_room_short() and self._is_cheap():
+        if self._is_room_short() and self._ended and self._is_cheap():
             return True
         if state.is_heavy:
             return True
@@ -350,15 +350,13 @@ class Writes:
     def _has_place(self, state: QueueState) -> bool:
         """Whether the store takes a checkpoint for sure. While it does not, the log is kept: acks
         go on, and make the state smaller."""
-        room = self._room
-        if room.draining != PLENTY:
-            state.columns.sweep()
-        return room.draining == PLENTY or cost(_bytes_wanted(state)) <= room.draining
+        state.columns.sweep()
+        return cost(_bytes_wanted(state)) <= self._room.draining
 
     def _is_room_short(self) -> bool:
         """Whether somebody waits for what a checkpoint would release, or soon will."""
         room = self._room
-        return room.wanted > 0 or (room.is_low and self._ops_since >= LOW_ROOM_OPS)
+        return room.wanted > 0 or (self._ops_since >= LOW_ROOM_OPS and room.is_low)
 
     def _is_cheap(self) -> bool:
         """Whether a checkpoint costs little beside what it may release."""

@@ -357,8 +357,9 @@ class Session:
 
     @property
     def _is_pending(self) -> bool:
-        waits = not self.is_idle or bool(self._consumers) or not self._attached
-        return self.available and not self.closed and waits
+        if not self.available or self.closed:
+            return False
+        return bool(self._consumers) or not self._attached or not self.is_idle
 
     def _nudge(self, now_ms: int) -> None:
         """Silence. First ask for a sign of life; when that does not come, attach again."""

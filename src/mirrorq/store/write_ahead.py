@@ -23,6 +23,7 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from attrs import define, frozen
@@ -179,21 +180,22 @@ def whole_prefix(data: bytes) -> bytes:
 # --- Groups -----------------------------------------------------------------------------------
 
 
-_ELSE = tuple(
-    (one.name, one.default)
+_ELSE = [
+    one
     for one in fields(QueueWrite)
     if one.name not in ("queue_id", "append", "stable", "state_lsn")
-)
-"""What a record has no place for, with what says that there is none of it: also fields to come."""
+]
+_else_of = attrgetter(*(one.name for one in _ELSE))
+"""What a record has no place for: also fields to come."""
+_NOTHING_ELSE = tuple(one.default for one in _ELSE)
 
 
 def is_append(writes: Sequence[QueueWrite]) -> bool:
     """Whether a commit of these only appends, and little."""
     size = 0
     for write in writes:
-        for name, usual in _ELSE:
-            if getattr(write, name) != usual:
-                return False
+        if _else_of(write) != _NOTHING_ELSE:
+            return False
         for entry in write.append:
             size += len(entry.frame)
     return 0 < size <= GROUP_BYTES_MAX
@@ -201,7 +203,7 @@ def is_append(writes: Sequence[QueueWrite]) -> bool:
 
 def is_stable_alone(write: QueueWrite) -> bool:
     """Whether it appends nothing and says at most what is stable."""
-    return not write.append and all(getattr(write, name) == usual for name, usual in _ELSE)
+    return not write.append and _else_of(write) == _NOTHING_ELSE
 
 
 def packed(writes: Sequence[QueueWrite]) -> bytes:

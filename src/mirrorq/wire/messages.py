@@ -401,8 +401,7 @@ def decode(parts: Sequence[Part]) -> WireMessage:
         raise _malformed(parts[0], error) from None
     if envelope.version != VERSION:
         raise _other_version(envelope.version)
-    rest = iter(parts)
-    next(rest)
+    rest = iter(parts[1:])
     message: WireMessage = _MESSAGE.unpack(envelope.body, rest)  # type: ignore[misc]
     if next(rest, None) is not None:
         raise ProtocolError(f"a {type(message).__name__} came with more parts than its head names")

@@ -44,12 +44,12 @@ def _disk_kept() -> Sequence[Patch]:
 
 @named("open request steps on without a leader")
 def _no_rest() -> Sequence[Patch]:
-    real = CatalogRequests.wake_at_ms
+    real = CatalogRequests.next_ms
 
-    def wake_at_ms(self: CatalogRequests, has_leader: bool) -> int | None:
+    def next_ms(self: CatalogRequests, has_leader: bool) -> int:
         return real(self, True)
 
-    return [(CatalogRequests, "wake_at_ms", wake_at_ms)]
+    return [(CatalogRequests, "next_ms", next_ms)]
 
 
 @named("timer set and nobody told")

@@ -67,8 +67,6 @@ class LeaseHolder:
         """Send time of the newest request that was answered."""
         self.due_ms = LONG_AGO_MS
         """When `poll` has something to send next."""
-        self.changes = 0
-        """How often `valid_until_ms` may have changed."""
         self._grants: list[tuple[int, int]] = []
         """(commit index needed, end of the lease); the ends grow."""
         self._released = False
@@ -114,7 +112,6 @@ class LeaseHolder:
             del self._sent[number]
         self._answered_ms = sent_ms
         self._set_due()
-        self.changes += 1
         self._grants.append((answer.commit_index, sent_ms + self._lease_ms))
         del self._grants[:-REQUESTS_MAX]
 
@@ -134,7 +131,6 @@ class LeaseHolder:
         The caller stops handing out before it sends the message returned.
         """
         self._released = True
-        self.changes += 1
         self._grants.clear()
         self._sent.clear()
         self._asked_ms, self._answered_ms = now_ms, None
