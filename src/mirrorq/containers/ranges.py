@@ -91,6 +91,12 @@ class Chunks:
     def remove(self, first: int, last: int) -> int:
         """Take first to last out; return how many of them were in."""
         chunks, before = self._chunks, self.count
+        if self._length == 1 and first <= chunks[0][0][0] and last >= chunks[0][1][0]:
+            # As most small sets end.
+            chunks.clear()
+            del self._starts[:]
+            self._length = self.count = 0
+            return before
         begin, index = self._find(first)
         at = begin
         while at < len(chunks) and chunks[at][0][index] <= last:
@@ -360,6 +366,10 @@ class RangeSet(Chunks):
         """The parts of first to last that are in the set."""
         found: list[Range] = []
         chunks = self._chunks
+        if self._length == 1:
+            start, end = chunks[0][0][0], chunks[0][1][0]
+            is_none = start > last or end < first
+            return [] if is_none else [(max(start, first), min(end, last))]
         at, low = self._find(first)
         while at < len(chunks):
             firsts, lasts = chunks[at]
