@@ -17,10 +17,9 @@ from weakref import WeakKeyDictionary
 from mirrorq.api.message import Message
 from mirrorq.api.receiver import Demand, unsee
 from mirrorq.api.stdlib_queue import (
-    JOIN_PAUSE_S,
     AckAt,
     Items,
-    joined,
+    joining,
     patient_counting,
     tasks_of,
 )
@@ -253,16 +252,17 @@ class QueueAdapter(Generic[Item]):
             ValueError: there is none.
         """
         self._tasks.end()
+        self._handle.outcomes.signal.notify()
 
     async def join(self) -> None:
         """Wait until everything in the queue has been taken and is done."""
-        while not await self._queue._run(joined(self._handle, self._tasks)):
-            await asyncio.sleep(JOIN_PAUSE_S)
+        await self._queue._run(joining(self._handle, self._tasks))
 
     def shutdown(self, immediate: bool = False) -> None:
         """As `asyncio.Queue.shutdown`, but messages stay in the queue."""
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
+        self._handle.outcomes.signal.notify()
 
     def __repr__(self) -> str:
         return f"<aio.QueueAdapter on {self._queue!r}>"

@@ -52,14 +52,13 @@ if TYPE_CHECKING:
     from mirrorq.protocol.sessions import Counts
 
 __all__ = [
-    "JOIN_PAUSE_S",
     "AckAt",
     "Counted",
     "Held",
     "Items",
     "QueueAdapter",
     "Tasks",
-    "joined",
+    "joining",
     "patient_counting",
     "settled_counting",
     "tasks_of",
@@ -73,7 +72,10 @@ AckAt = Literal["get", "task_done"]
 TASKS_MAX = 1 << 20
 """Who never says that a task is done has no more than so many counted."""
 JOIN_PAUSE_S = 0.02
-"""join() asks the queue this often."""
+"""join() asks the queue after this whether others have ended what it has, then after longer."""
+JOIN_PAUSE_S_MAX = 0.2
+JOIN_LOOK_S = 1.0
+"""It waits for tasks of its own to be told that they are done, and looks this often."""
 SETTLE_S = 1.0
 """Who counts waits no longer for the outcomes of own puts and acks."""
 
@@ -154,13 +156,21 @@ def _unfinished(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[int]:
     return messages + (tasks.count if isinstance(tasks, Counted) else 0)
 
 
-def joined(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[bool]:
-    """Whether nothing is unfinished; then the acks of this handle are stable, too."""
-    if (yield from _unfinished(handle, tasks)):
-        return False
+def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
+    """Wait until nothing is unfinished; then the acks of this handle are stable, too."""
+    signal, pause_s = handle.outcomes.signal, JOIN_PAUSE_S
+    while (yield from _unfinished(handle, tasks)):
+        was_shut, is_own = handle.is_shut_for_gets, tasks.count > 0
+
+        def is_over(was_shut: bool = was_shut, is_own: bool = is_own) -> bool:
+            is_done = is_own and not tasks.count
+            return is_done or handle.is_closed or handle.is_shut_for_gets is not was_shut
+
+        # Who ends a task here says so (`task_done`); others' acks are asked for.
+        yield Wait(signal, is_over, clock.monotonic() + (JOIN_LOOK_S if is_own else pause_s))
+        pause_s = JOIN_PAUSE_S if is_own else min(2 * pause_s, JOIN_PAUSE_S_MAX)
     until = clock.monotonic() + SETTLE_S
-    yield Wait(handle.outcomes.signal, lambda: handle.is_quiet() or handle.is_closed, until)
-    return True
+    yield Wait(signal, lambda: handle.is_quiet() or handle.is_closed, until)
 
 
 class Items(Generic[Item]):
@@ -457,6 +467,7 @@ class QueueAdapter(Generic[Item]):
             ValueError: there is none.
         """
         settlement = self._tasks.end()
+        self._handle.outcomes.signal.notify()
         if settlement is not None:
             with contextlib.suppress(AckRefused):
                 settlement.result()
@@ -466,8 +477,7 @@ class QueueAdapter(Generic[Item]):
 
         After `shutdown(immediate=True)`: until what was taken here is done.
         """
-        while not in_thread(joined(self._handle, self._tasks)):
-            clock.sleep(JOIN_PAUSE_S)
+        in_thread(joining(self._handle, self._tasks))
 
     def qsize(self) -> int:
         """Items that no call has returned."""
@@ -486,6 +496,7 @@ class QueueAdapter(Generic[Item]):
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
+        self._handle.outcomes.signal.notify()
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:

@@ -84,8 +84,6 @@ ASK_EARLY_S = ASK_S + 0.5
 by its end."""
 AT_ONCE_S = 0.05
 """Where the whole wait is shorter than that, answers that come at once are waited for."""
-PAUSE_S = 0.05
-"""How often who waits for the first node looks."""
 
 
 @overload
@@ -215,13 +213,6 @@ def _check_listening(endpoints: Sequence[str]) -> None:
         raise NoQuorum(f"no node listens: {tried}. Start one, or correct the endpoints")
 
 
-def _pause_s(deadline_ms: int | None) -> float:
-    """How long to wait before the next look, not past the end of the wait."""
-    if deadline_ms is None:
-        return PAUSE_S
-    return min(PAUSE_S, max((deadline_ms - clock.now_ms()) / 1000, 0.0))
-
-
 def _reconnect(
     endpoints: tuple[str, ...],
     config: Config,
@@ -274,7 +265,7 @@ class Client(Access):
         """Of sessions and calls."""
         self._watches = ExchangeWatches(self._watch_again)
         self._driver = self._open_driver()
-        self._refusals = Refusals(self.endpoints, self._security)
+        self._refusals = Refusals(self.endpoints, self._security, self._driver.news.notify)
         self._listeners.begin()
         self._driver.on_notice = self._listeners.tell
         self._closing = Once(self._close)
@@ -347,7 +338,7 @@ class Client(Access):
         while True:
             self._check_open()
             driver = self._driver
-            heard = driver.news_count
+            heard = self._news_count
             if not (self.is_paused() or not driver.has_told or driver.unfounded):
                 return
             if self._is_late(deadline, silences):
@@ -365,7 +356,7 @@ class Client(Access):
         while True:
             self._check_open()
             driver = self._driver
-            heard, why = driver.news_count, driver.unfounded
+            heard, why = self._news_count, driver.unfounded
             if driver.welcomed.is_set() and driver.has_told and not why:
                 return
             # The endpoints go round: when one says it for the second time all were tried.
@@ -375,34 +366,49 @@ class Client(Access):
                 raise NoQuorum(why or self._no_answer_text(timeout))
             self._hear(heard, deadline)
 
-    def _hear(self, heard: int, deadline: int | None) -> None:
+    def _hear(self, heard: int, deadline: int | None, tell_ms: int | None = None) -> None:
         """Wait until its node, or another one, has said more than was heard; not past the deadline,
-        nor the moment at which `_is_late` asks the endpoints."""
+        nor the moments at which `_is_late` and `_tell_waiting` look."""
         driver = self._driver
         left_s = None
         if deadline is not None:
             left_s = max((deadline - clock.now_ms()) / 1000, 0.001)
             left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else left_s
-        driver.news.wait_for(lambda: driver.news_count != heard or not driver.is_running, left_s)
+        if tell_ms is not None:
+            till_tell_s = (tell_ms - clock.now_ms()) / 1000
+            till_tell_s += ASK_S if till_tell_s <= 0 else 0.0
+            left_s = till_tell_s if left_s is None else min(left_s, till_tell_s)
+        driver.news.wait_for(
+            lambda: self._news_count != heard or not driver.is_running, left_s
+        )
+
+    @property
+    def _news_count(self) -> int:
+        """How often the client's thread, or an endpoint that was asked, has said something."""
+        return self._driver.news_count + self._refusals.answer_count
 
     def _wait_connected(self, timeout: float | None) -> None:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        silences = Inquiry(silence_of)
+        silences, driver = Inquiry(silence_of), self._driver
         tell_ms: int | None = clock.now_ms() + SILENCE_MS
-        while not self._driver.welcomed.wait(_pause_s(deadline)):
+        while True:
+            heard = self._news_count
+            if driver.welcomed.is_set():
+                return
             self._check_open()
             if tell_ms is not None and clock.now_ms() >= tell_ms:
                 tell_ms = self._tell_waiting(tell_ms, silences)
             is_late = self._is_late(deadline, silences)
-            refused = self._refusals.error(self._driver.refusals, is_late=is_late)
+            refused = self._refusals.error(driver.refusals, is_late=is_late)
             if refused is not None:
                 raise refused
             if is_late:
                 raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+            self._hear(heard, deadline, tell_ms)
 
     def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
-        """Ask the endpoints why they serve nobody, and say so in the log as soon as they have
-        answered, or not in time. Returns when to come again; None: it is said."""
+        """Ask the endpoints why they serve nobody, and say so in the log when they have answered, or
+        not in time. Returns what to come again with; None: it is said."""
         if self._driver.welcomed.is_set():
             return None
         for endpoint in self.endpoints:

@@ -32,12 +32,17 @@ class Inquiry:
 
     Args:
         ask: (endpoint, seconds for each step) -> answer, "" when there is none.
+        on_answer: called after each answer, on its thread.
 
     *Threads*: any.
     """
 
-    def __init__(self, ask: Callable[[Endpoint, float], str]) -> None:
+    def __init__(
+        self, ask: Callable[[Endpoint, float], str], on_answer: Callable[[], None] | None = None
+    ) -> None:
         self._ask = ask
+        self._on_answer = on_answer
+        self.answer_count = 0
         self._asked: dict[str, int] = {}
         """Endpoint -> how often."""
         self._under_way: dict[str, int] = {}
@@ -63,7 +68,10 @@ class Inquiry:
         with self._changed:
             self._answers[endpoint] = answer
             del self._under_way[endpoint]
+            self.answer_count += 1
             self._changed.notify_all()
+        if self._on_answer is not None:
+            self._on_answer()
 
     def answer(self, endpoint: str) -> str:
         """What is known by now, "" for nothing."""
@@ -100,12 +108,20 @@ class Refusals:
     Args:
         endpoints: that it tries.
         security: its keys.
+        on_answer: called when an endpoint has said what it speaks, on a thread of its own.
     """
 
-    def __init__(self, endpoints: Sequence[str], security: Security | None) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], security: Security | None, on_answer: Callable[[], None]
+    ) -> None:
         self._endpoints = tuple(endpoints)
         self._security = security
-        self._mechanisms = Inquiry(mechanism_of)
+        self._mechanisms = Inquiry(mechanism_of, on_answer)
+
+    @property
+    def answer_count(self) -> int:
+        """How many endpoints have said what they speak, or that they say nothing."""
+        return self._mechanisms.answer_count
 
     def error(
         self, refused: Mapping[str, HandshakeRefused], *, is_late: bool

@@ -333,6 +333,7 @@ class ClientDriver(HostThread[_Port]):
             case HandshakeRefused():
                 self.refusals = {**self.refusals, inbound.who: inbound}
                 self._note(inbound.why)
+                self._tell_news()
             case Garbage():
                 self._note(f"garbage from {inbound.source}: {inbound.why}")
 
