@@ -172,10 +172,6 @@ class Chunk:
         if self.taken is not None:
             self.taken[index] = 0
 
-    def is_taken(self, index: int) -> bool:
-        """Whether the host's thread has taken what settles the one at this place."""
-        return self.taken is not None and bool(self.taken[index])
-
     def messages(self, start: int, stop: int) -> list[Message]:
         """The messages at these places."""
         return list(map(Message, repeat(self), range(start, stop)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import Protocol
 
 from mirrorq.errors import ConfigError
 
@@ -19,7 +18,6 @@ except ImportError as error:
     ) from error
 
 from mirrorq.api.administration import Administration
-from mirrorq.monitoring.status import NodeStatus
 from mirrorq.security.settings import is_host_loopback
 from mirrorq.transport.endpoint import split_address, why_not
 
@@ -33,12 +31,6 @@ KEEP_ALIVE_S = 20
 END_S = 2.0
 """A node that ends has 5 s in all."""
 ADMIN_KEY_CHARS_MIN = 16
-
-
-class Shown(Protocol):
-    """A `Node` or a `Client`: besides, it is an `Administration`."""
-
-    def nodes(self) -> list[NodeStatus]: ...
 
 
 class Dashboard:

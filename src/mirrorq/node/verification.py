@@ -62,7 +62,6 @@ _GARBAGE = struct.Struct(">cQQQ")
 _QUEUE = struct.Struct(">Q")
 _NUMBERS = (b"store id", b"incarnation", b"generation")
 _TEXTS = (b"lmdb", b"node")
-_TABLES = ("meta", "queues", "messages", "ops", "garbage", "raft")
 
 
 @define
