@@ -35,7 +35,7 @@ from mirrorq.api.options import (
     packed,
     spelled_out,
 )
-from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
 from mirrorq.api.stdlib_queue import AckAt
@@ -156,8 +156,8 @@ class MirroredQueue:
         terms, properties = packed(**options)
 
         def putting() -> Waits[Confirmation]:
-            left = left_until(until)
-            return handle.putting(data, properties, terms, key, block, left, on_confirm)
+            how = PutCall(properties, terms, key, block, left_until(until), on_confirm)
+            return handle.putting(data, how)
 
         return await self._accepted(putting, block, until, key)
 
@@ -181,8 +181,8 @@ class MirroredQueue:
         terms, properties = packed(**options)
 
         def putting() -> Waits[Confirmation]:
-            left = left_until(until)
-            return handle.putting_many(data, properties, terms, key, block, left, on_confirm)
+            how = PutCall(properties, terms, key, block, left_until(until), on_confirm)
+            return handle.putting_many(data, how)
 
         return await self._accepted(putting, block, until, key)
 

@@ -33,7 +33,7 @@ from mirrorq.api.leases import LeaseHolder
 from mirrorq.api.message import Message, Run, Target, messages_in, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publish_options import Terms
-from mirrorq.api.publisher import OnConfirm, Publisher, confirmation_of
+from mirrorq.api.publisher import OnConfirm, Publisher, PutCall, confirmation_of
 from mirrorq.api.receiver import Receiver, chunks_of
 from mirrorq.api.transactions import StepPut, step_put
 from mirrorq.api.waits import Waits, in_thread
@@ -426,45 +426,28 @@ class Handle(RingChannel):
             in_thread(self.puts.accepting_one(left, block, timeout))
         return confirmation
 
-    def putting(
-        self,
-        body: bytes,
-        properties: bytes,
-        terms: Terms,
-        key: str | bytes | None,
-        block: bool,
-        timeout: float | None,
-        on_confirm: OnConfirm,
-    ) -> Waits[Confirmation]:
+    def putting(self, body: bytes, how: PutCall) -> Waits[Confirmation]:
         """The same, for whoever waits."""
         self.check_open_for_puts()
-        confirmation = confirmation_of(self, on_confirm)
-        if timeout is not None:
-            check_timeout(timeout)
-        left = self.puts.accept_one(confirmation, body, properties, terms)
+        confirmation = confirmation_of(self, how.on_confirm)
+        if how.timeout is not None:
+            check_timeout(how.timeout)
+        left = self.puts.accept_one(confirmation, body, how.properties, how.terms)
         if left is not None:
-            yield from self.puts.accepting_one(left, block, timeout)
+            yield from self.puts.accepting_one(left, how.block, how.timeout)
         return confirmation
 
-    def putting_many(
-        self,
-        bodies: Sequence[bytes],
-        properties: bytes,
-        terms: Terms,
-        key: str | bytes | None,
-        block: bool,
-        timeout: float | None,
-        on_confirm: OnConfirm,
-    ) -> Waits[Confirmation]:
+    def putting_many(self, bodies: Sequence[bytes], how: PutCall) -> Waits[Confirmation]:
         """`MirroredQueue.put_many`, of what was looked at and packed already."""
         self.check_open_for_puts()
-        confirmation = confirmation_of(self, on_confirm)
+        confirmation = confirmation_of(self, how.on_confirm)
         if not bodies:
             confirmation._finish(range(0), None)
             return confirmation
         body_bytes = sum(map(len, bodies))
-        size = body_bytes + len(properties) * len(bodies)
-        item = ManyPut(confirmation, bodies, properties, terms, size)
+        size = body_bytes + len(how.properties) * len(bodies)
+        item = ManyPut(confirmation, bodies, how.properties, how.terms, size)
+        block, timeout = how.block, how.timeout
         yield from self.puts.accepting(item, len(bodies), size, body_bytes, block, timeout)
         return confirmation
 

@@ -35,6 +35,7 @@ __all__ = [
     "QueueArguments",
     "arguments_said",
     "packed",
+    "said_of_client",
     "said_of_node",
     "spelled_out",
     "split_options",
@@ -192,8 +193,20 @@ def arguments_said(arguments: QueueArguments) -> str:
 
 
 def said_of_node(options: NodeOptions) -> dict[str, Any]:
-    """All options of a node, with those that are not given."""
-    return {name: DEFAULTS.get(name) for name in NodeOptions.__annotations__} | dict(options)
+    """All options of a node, with those that are not given. Raises TypeError: there is no such."""
+    return _said(NodeOptions, dict(options), "Node")
+
+
+def said_of_client(options: ClientOptions) -> dict[str, Any]:
+    """The same of a client."""
+    return _said(ClientOptions, dict(options), "connect")
+
+
+def _said(kind: type, given: dict[str, Any], call: str) -> dict[str, Any]:
+    for name in given:
+        if name not in kind.__annotations__:
+            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+    return {name: DEFAULTS.get(name) for name in kind.__annotations__} | given
 
 
 def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from mirrorq import clock
 from mirrorq.api.arguments import check_callable, deadline_of
@@ -36,10 +37,33 @@ from mirrorq.session.calls import Failed, PutCredit, Stored
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Present, take_back
 
-__all__ = ["Listener", "OnConfirm", "Publisher", "Publishing", "Waiting", "confirmation_of"]
+__all__ = [
+    "Listener",
+    "OnConfirm",
+    "Publisher",
+    "Publishing",
+    "PutCall",
+    "Waiting",
+    "confirmation_of",
+]
 
 Listener = Callable[[Confirmation], object] | None
 OnConfirm = Callable[[Confirmation], object] | None
+
+
+class PutCall(NamedTuple):
+    """How messages are put: what a call of a user says beside their bodies."""
+
+    properties: bytes
+    terms: Terms
+    key: str | bytes | None
+    block: bool
+    timeout: float | None
+    on_confirm: OnConfirm
+
+    def at_once(self) -> PutCall:
+        """The same by whoever waits for room himself, wherever there is some."""
+        return self._replace(key=None, block=False, timeout=None)
 
 
 def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:

@@ -40,7 +40,7 @@ from mirrorq.api.options import (
     split_options,
 )
 from mirrorq.api.publish_options import PLAIN
-from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.reader import BATCH_BYTES, Batch, Extent, Reader
 from mirrorq.api.receiver import unsee
 from mirrorq.api.sharing import Use
@@ -311,9 +311,8 @@ class MirroredQueue(Target):
         handle = self._handle
         terms, properties = packed(**options)
         data = checked_bodies(bodies, handle.config.message_bytes_max)
-        key = options.get("key")
-        put = handle.putting_many(data, properties, terms, key, block, timeout, on_confirm)
-        return in_thread(put)
+        how = PutCall(properties, terms, options.get("key"), block, timeout, on_confirm)
+        return in_thread(handle.putting_many(data, how))
 
     def put_nowait(self, body: Body) -> Confirmation:
         """`put` that raises Full at once instead of waiting.

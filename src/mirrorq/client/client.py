@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
@@ -30,6 +30,7 @@ from mirrorq.api.arguments import check_config, check_timeout
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
+from mirrorq.api.options import ClientOptions, said_of_client, spelled_out
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Sharing, Use
@@ -87,40 +88,31 @@ AT_ONCE_S = 0.05
 
 
 @overload
+@spelled_out
 def connect(
     endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
-    config: Config | None = None,
-    insecure: bool = False,
-    security: Security | None = None,
-    timeout: float | None = 30,
-    fail_fast: bool = False,
     spool: None = None,
+    **options: Unpack[ClientOptions],
 ) -> Client: ...
 
 
 @overload
+@spelled_out
 def connect(
     endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
-    config: Config | None = None,
-    insecure: bool = False,
-    security: Security | None = None,
-    timeout: float | None = 30,
-    fail_fast: bool = False,
     spool: str | os.PathLike[str],
+    **options: Unpack[ClientOptions],
 ) -> SpoolClient[Client]: ...
 
 
+@spelled_out
 def connect(
     endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
     *,
-    config: Config | None = None,
-    insecure: bool = False,
-    security: Security | None = None,
-    timeout: float | None = 30,
-    fail_fast: bool = False,
     spool: str | os.PathLike[str] | None = None,
+    **options: Unpack[ClientOptions],
 ) -> Client | SpoolClient[Client]:
     """Connect to a cluster as a process that is no node.
 
@@ -157,20 +149,18 @@ def connect(
         ```
     """
     address = Address.of(endpoints)
-    options = address.options
-    config = options.get("config", config)
+    said = {**said_of_client(options), **address.options}
+    config, timeout, insecure = said["config"], said["timeout"], said["insecure"]
     check_config(config)
-    timeout = options.get("timeout", timeout)
     if timeout is not None:
         check_timeout(timeout)
     if address.folder:
         if spool is not None:
             raise ConfigError(f"the node in {address.folder} is on this machine: leave spool out")
         local: Callable[..., Client] = local_opening()
-        named = _only(options, "linger", "name")
+        named = _only(said, "linger", "name")
         return local(address.folder, config=config, timeout=timeout, **named)
-    insecure = options.get("insecure", insecure)
-    security = address.security(security)
+    security = address.security(said["security"])
     texts = address.endpoints
     check_endpoints(texts, "connect to", insecure=insecure, security=security)
     if spool is not None:
@@ -182,7 +172,7 @@ def connect(
             )
 
         return SpoolClient(Path(spool), config or Config(), reach)
-    if options.get("fail_fast", fail_fast):
+    if said["fail_fast"]:
         _check_listening(texts)
     client = Client.__new__(Client)
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, cast, overload
 
@@ -20,7 +19,7 @@ from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config
 from mirrorq.api.host import SessionPort
 from mirrorq.api.listeners import Listeners
-from mirrorq.api.options import DeclareOptions, spelled_out
+from mirrorq.api.options import DeclareOptions, NodeOptions, said_of_node, spelled_out
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.engine.core import Engine
@@ -45,7 +44,6 @@ from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.replication.events import DAMAGE, SET_ASIDE
 from mirrorq.replication.state.queue_state import next_sequence_of
-from mirrorq.security.settings import Security
 from mirrorq.spool.spools import Spools
 from mirrorq.store.node_store import Store
 from mirrorq.transport.transport import Transport
@@ -130,23 +128,15 @@ class Node(Access):
     spawn = staticmethod(spawn)
     """A node as a process of its own: see `mirrorq.node.spawned.spawn`."""
 
+    @spelled_out
     def __init__(
-        self,
-        name: str,
-        *,
-        path: str | os.PathLike[str],
-        peers: Mapping[str, str] | None = None,
-        config: Config | None = None,
-        witness: bool = False,
-        security: Security | None = None,
-        insecure: bool = False,
-        listen: str | None = None,
-        join: str | Sequence[str] | None = None,
-        dashboard: str | None = None,
+        self, name: str, *, path: str | os.PathLike[str], **options: Unpack[NodeOptions]
     ) -> None:
+        said = said_of_node(options)
+        config, security, insecure = said["config"], said["security"], said["insecure"]
         check_config(config)
         endpoints = NodeEndpoints(
-            name, peers, listen, join, insecure=insecure, security=security
+            name, said["peers"], said["listen"], said["join"], insecure=insecure, security=security
         )
         self.name = name
         """Its name in the cluster."""
@@ -167,7 +157,7 @@ class Node(Access):
         self._store = self._open_store()
         try:
             self._listen(endpoints)
-            self._driver = self._make_driver(witness, endpoints.joins)
+            self._driver = self._make_driver(said["witness"], endpoints.joins)
             self._overview = Overview(self._driver, self._store)
             self._handler = RequestHandler(self._driver, self._overview)
             others_text = ", ".join(self.peers) or name
@@ -184,8 +174,8 @@ class Node(Access):
             self._closing = Once(self._close)
             begin_thread(self._driver.thread)
             self._end_with_process()
-            if dashboard is not None:
-                self._dashboard = self._show(dashboard, insecure)
+            if said["dashboard"] is not None:
+                self._dashboard = self._show(said["dashboard"], insecure)
             self._spools.resume()
         except BaseException:
             self._give_up()

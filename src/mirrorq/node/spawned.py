@@ -23,21 +23,21 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Unpack
 from weakref import WeakSet
 
 import attrs
 
 from mirrorq import clock, errors
 from mirrorq.api.exit_flush import flush_all
+from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
 from mirrorq.waiting import Latch, begin_thread
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
-    from mirrorq.config import Config
     from mirrorq.security.settings import Security
 
 __all__ = ["SpawnedNode", "spawn"]
@@ -57,19 +57,13 @@ STEADY_S = 30.0
 _spawned: WeakSet[SpawnedNode] = WeakSet()
 
 
+@spelled_out
 def spawn(
     name: str,
     *,
     path: str | os.PathLike[str],
-    peers: Mapping[str, str] | None = None,
-    config: Config | None = None,
-    witness: bool = False,
-    security: Security | None = None,
-    insecure: bool = False,
-    listen: str | None = None,
-    join: str | Sequence[str] | None = None,
-    dashboard: str | None = None,
     python: str | None = None,
+    **options: Unpack[NodeOptions],
 ) -> SpawnedNode:
     """Run a node as a process of its own, and keep it running until `stop` or the end of this one.
 
@@ -90,17 +84,15 @@ def spawn(
             before is waited for.
         MirrorQError: no process came of it.
     """
-    given = {
+    given = said_of_node(options)
+    peers, join, security = given["peers"], given["join"], given["security"]
+    given |= {
         "name": name,
         "path": os.path.abspath(os.fsdecode(path)),
         "peers": None if peers is None else dict(peers),
-        "config": None if config is None else attrs.asdict(config),
-        "witness": witness,
+        "config": None if given["config"] is None else attrs.asdict(given["config"]),
         "security": None if security is None else _secrets(security),
-        "insecure": insecure,
-        "listen": listen,
         "join": join if join is None or isinstance(join, str) else list(join),
-        "dashboard": dashboard,
     }
     made = SpawnedNode(name, json.loads(json.dumps(given)), security, python or sys.executable)
     made._start()

@@ -23,7 +23,7 @@ from mirrorq.api.fan_out import gathered_reply, settle_together
 from mirrorq.api.host import Declared, Host
 from mirrorq.api.message import Message
 from mirrorq.api.publish_options import Terms
-from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.sharded.publisher import ShardedPublisher
 from mirrorq.api.sharded.receiver import ShardedReceiver
 from mirrorq.api.sharded.shard import Shard
@@ -116,51 +116,33 @@ class ShardedHandle(Channel):
                 return ready.put(body, properties, terms, None, False, None, on_confirm)
             except (Full, ShutDown):
                 pass  # look closer
-        return in_thread(self.putting(body, properties, terms, key, block, timeout, on_confirm))
+        how = PutCall(properties, terms, key, block, timeout, on_confirm)
+        return in_thread(self.putting(body, how))
 
-    def putting(
-        self,
-        body: bytes,
-        properties: bytes,
-        terms: Terms,
-        key: str | bytes | None,
-        block: bool,
-        timeout: float | None,
-        on_confirm: OnConfirm,
-    ) -> Waits[Confirmation]:
+    def putting(self, body: bytes, how: PutCall) -> Waits[Confirmation]:
         """The same, for whoever waits."""
         if os.getpid() != self.pid:
             self.check()
-        if key is not None:
-            part = self._parts[self.shard_of(key)]
-            return part.putting(body, properties, terms, key, block, timeout, on_confirm)
+        if how.key is not None:
+            return self._parts[self.shard_of(how.key)].putting(body, how)
+        at_once = how.at_once()
+        return self.puts.putting_anywhere(
+            lambda one: one.putting(body, at_once), 1, len(body), how.block, how.timeout
+        )
 
-        def put(one: Shard) -> Waits[Confirmation]:
-            return one.putting(body, properties, terms, None, False, None, on_confirm)
-
-        return self.puts.putting_anywhere(put, 1, len(body), block, timeout)
-
-    def putting_many(
-        self,
-        bodies: Sequence[bytes],
-        properties: bytes,
-        terms: Terms,
-        key: str | bytes | None,
-        block: bool,
-        timeout: float | None,
-        on_confirm: OnConfirm,
-    ) -> Waits[Confirmation]:
+    def putting_many(self, bodies: Sequence[bytes], how: PutCall) -> Waits[Confirmation]:
         """`MirroredQueue.put_many` into one shard: so it is all or none, with one range."""
         self.check_open_for_puts()
-        if key is not None:
-            part = self._parts[self.shard_of(key)]
-            return part.putting_many(bodies, properties, terms, key, block, timeout, on_confirm)
-
-        def put(one: Shard) -> Waits[Confirmation]:
-            return one.putting_many(bodies, properties, terms, None, False, None, on_confirm)
-
-        size = sum(map(len, bodies))
-        return self.puts.putting_anywhere(put, len(bodies), size, block, timeout)
+        if how.key is not None:
+            return self._parts[self.shard_of(how.key)].putting_many(bodies, how)
+        at_once, size = how.at_once(), sum(map(len, bodies))
+        return self.puts.putting_anywhere(
+            lambda one: one.putting_many(bodies, at_once),
+            len(bodies),
+            size,
+            how.block,
+            how.timeout,
+        )
 
     # --- Consuming ------------------------------------------------------------------------
 
