@@ -166,3 +166,13 @@ def test_a_type_checker_finds_what_is_misspelled(tmp_path: Path) -> None:
     assert set(said) == set(WRONG), ran.stdout + ran.stderr
     for line, expected in WRONG.items():
         assert expected in said[line], line
+
+
+@pytest.mark.parametrize(
+    "call", [mirrorq.connect, lambda **options: mirrorq.Node("a", path="unused", **options)]
+)
+def test_a_keyword_that_is_none_is_refused(call: Callable[..., Any]) -> None:
+    """What takes its keywords as one mapping knows each of them all the same."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'timeuot'"):
+        call(timeuot=3)
+    assert not Path("unused").exists()

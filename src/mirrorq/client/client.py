@@ -148,8 +148,9 @@ def connect(
             client.queue("jobs").put(b"resize 1.png").result(timeout=10)
         ```
     """
+    said = said_of_client(options)
     address = Address.of(endpoints)
-    said = {**said_of_client(options), **address.options}
+    said |= address.options
     config, timeout, insecure = said["config"], said["timeout"], said["insecure"]
     check_config(config)
     if timeout is not None:
