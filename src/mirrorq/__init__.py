@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from mirrorq.security.settings import Security
     from mirrorq.spool.confirmation import SpoolConfirmation
     from mirrorq.spool.queue import SpooledQueue
-    from mirrorq.spool.spool import SetAside, SpoolStatus
+    from mirrorq.spool.route import SetAside, SpoolStatus
 
 __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # ways to a queue
@@ -172,12 +172,12 @@ _HOMES = {
     "PolicyStatus": "mirrorq.monitoring.status",
     "QueueStatus": "mirrorq.monitoring.status",
     "Security": "mirrorq.security.settings",
-    "SetAside": "mirrorq.spool.spool",
+    "SetAside": "mirrorq.spool.route",
     "Settlement": "mirrorq.api.confirmation",
     "SpawnedNode": "mirrorq.node.spawned",
     "SpoolClient": "mirrorq.client.spooled",
     "SpoolConfirmation": "mirrorq.spool.confirmation",
-    "SpoolStatus": "mirrorq.spool.spool",
+    "SpoolStatus": "mirrorq.spool.route",
     "SpooledQueue": "mirrorq.spool.queue",
     "connect": "mirrorq.client.client",
     "local": "mirrorq.node.local",

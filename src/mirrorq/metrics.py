@@ -25,7 +25,7 @@ from mirrorq.containers.histogram import BOUNDS_S, Observed
 from mirrorq.errors import ConfigError
 from mirrorq.monitoring.alarms import ADVICE
 from mirrorq.node.sampling import NodeSample, QueueSample
-from mirrorq.spool.spool import SpoolStatus
+from mirrorq.spool.route import SpoolStatus
 from mirrorq.transport.endpoint import split_address, why_not
 
 try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from mirrorq.api.host import Host
 from mirrorq.errors import ShutDown
 from mirrorq.spool.queue import SpooledQueue
-from mirrorq.spool.spool import SpoolStatus
+from mirrorq.spool.route import SpoolStatus
 from mirrorq.spool.spools import Spools
 
 if TYPE_CHECKING:

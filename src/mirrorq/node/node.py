@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mirrorq.dashboard import Dashboard
     from mirrorq.node.rail import NodeRail
     from mirrorq.spool.queue import SpooledQueue
-    from mirrorq.spool.spool import SpoolStatus
+    from mirrorq.spool.route import SpoolStatus
 
 __all__ = ["Node"]
 

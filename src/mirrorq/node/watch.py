@@ -16,7 +16,7 @@ from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.views import in_sync_ids
-from mirrorq.spool.spool import SpoolStatus
+from mirrorq.spool.route import SpoolStatus
 
 if TYPE_CHECKING:
     from mirrorq.engine.core import Engine

@@ -12,12 +12,13 @@ from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.errors import Full, MirrorQError, NoQuorum
 from mirrorq.spool.confirmation import NONE, SpoolConfirmation
-from mirrorq.spool.spool import SetAside, Spool, SpoolStatus
+from mirrorq.spool.route import SetAside, SpoolStatus
+from mirrorq.spool.spool import Spool
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
-    from mirrorq.spool.spool import Route
+    from mirrorq.spool.route import Route
 
 __all__ = ["SpooledQueue"]
 

@@ -22,16 +22,13 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet
 
 import msgspec
-from attrs import frozen
 
 from mirrorq.api import exit_flush
-from mirrorq.api.batching import PACK_BYTES, PACK_COUNT, OwnBatch, packer, parts_of
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.handle import Handle
-from mirrorq.api.publish_options import Terms
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
     Full,
@@ -43,190 +40,35 @@ from mirrorq.errors import (
     StoreFull,
 )
 from mirrorq.protocol.identities import spool_producer
-from mirrorq.session.calls import Failed, Put, Stored
+from mirrorq.session.calls import Failed, Stored
 from mirrorq.spool.confirmation import Batch, SpoolConfirmation
-from mirrorq.spool.line import Flight, Line
+from mirrorq.spool.incoming import NewRecord, gathered
+from mirrorq.spool.line import Flight
+from mirrorq.spool.records import decoded, encoded
+from mirrorq.spool.route import AGAIN_S, Route, Sending, SetAside, SpoolStatus
 from mirrorq.store.spool_file import (
     LineHead,
     SpoolFile,
     SpoolRecord,
     SpoolWrites,
-    stored_size,
 )
 from mirrorq.waiting import Doorbell, Latch, begin_thread, take_back
 
 if TYPE_CHECKING:
-    from mirrorq.api.confirmation import Confirmation
     from mirrorq.api.host import Host
     from mirrorq.config import Config
 
-__all__ = ["SetAside", "Spool", "SpoolStatus"]
+__all__ = ["Spool"]
 
 log = logging.getLogger("mirrorq")
 
 WINDOW_BYTES = 4 << 20
 """So much of a file is looked at, and given free for sending, at once."""
-AGAIN_S = (0.2, 5.0)
-"""A queue that could not be opened is tried again after the first, and at last each second."""
 OPEN_S = 10.0
 """One try."""
 FULL_S = 1.0
 """What the disk did not take is tried again after this."""
 CLOSE_S = 5.0
-
-
-class Stamped(msgspec.Struct, array_like=True):
-    """A record of the file: what was put together, on the same terms."""
-
-    stamp_ms: int
-    """When, in milliseconds since 1970."""
-    persistent: bool
-    priority: int
-    delay_ms: int
-    ttl_ms: int
-    whole: bool
-    """One `put_many`: stored whole or not at all."""
-    bodies: list[bytes]
-    properties: list[bytes] | bytes = b""
-    """One for each body, or one for all of them."""
-
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Stamped)
-
-
-@frozen
-class SetAside:
-    """What a spool could not bring to its queue, and nobody was there to hear of."""
-
-    reason: str
-    """The queue's, or that its bytes on the disk have changed."""
-    bodies: tuple[bytes, ...]
-    """Of the messages; () where they cannot be read."""
-    messages: int
-    """How many."""
-    raw: bytes
-    """The record as it stood in the file."""
-
-
-@frozen
-class SpoolStatus:
-    """What one queue's line of a spool holds."""
-
-    messages: int
-    """Accepted here and not yet confirmed."""
-    bytes: int
-    """What they take of `spool_bytes_max`."""
-    oldest_s: float
-    """How long the oldest of them has waited, in seconds; 0: there is none."""
-    connected: bool
-    """Whether they are being sent."""
-    why: str
-    """Why not, "" when they are."""
-    set_aside: int
-    """Messages that the queue refused, or that are damaged: `SpooledQueue.set_aside()`."""
-    dropped: int
-    """Messages that were dropped since this process began, for their age or for want of room."""
-
-    @classmethod
-    def nothing(cls) -> SpoolStatus:
-        """Return the status of who spools nothing."""
-        return cls(0, 0, 0.0, True, "", 0, 0)
-
-
-class _Sent(OwnBatch):
-    """A record on its way, as a handle's inbox and its session have it."""
-
-    __slots__ = ("_line", "_packed", "count", "flight", "generation", "own_bytes", "route", "size",
-                 "whole")  # fmt: skip
-
-    def __init__(self, route: Route, flight: Flight, record: Stamped, now_ms: int) -> None:
-        self.route = route
-        self.flight = flight
-        self.generation = route.generation
-        self.count = len(record.bodies)
-        self.whole = record.whole
-        said = record.properties
-        properties: list[bytes] = said if isinstance(said, list) else [said] * self.count
-        self.own_bytes = sum(map(len, record.bodies))
-        self.size = self.own_bytes + sum(map(len, properties))
-        age_ms = max(now_ms - record.stamp_ms, 0)
-        terms = Terms(
-            record.persistent,
-            record.priority,
-            max(record.delay_ms - age_ms, 0),
-            max(record.ttl_ms - age_ms, 1) if record.ttl_ms else 0,
-        )
-        self._packed = packer(record.bodies, properties, terms)
-        self._line = route.line
-
-    def batch(self) -> Put:
-        """The batch of the session."""
-        return Put(self, self.count, self.size, self._pack, self.whole, self.own_bytes)
-
-    def _pack(self, producer: int, first_number: int, settled: int) -> bytes:
-        return self._packed(producer, first_number, self._line.settled(settled))
-
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """On the host's thread."""
-        self.route.spool._heard(self, outcome)
-        return []
-
-    def end_unknown(self, why: str) -> None:
-        """The handle was closed."""
-        self.route.spool._heard(self, Failed(self, 0, self.count, why, True))
-
-
-class Route:
-    """One queue's way through the spool."""
-
-    def __init__(self, spool: Spool, number: int, head: LineHead) -> None:
-        self.spool = spool
-        self.number = number
-        self.head = head
-        """As it is on the disk."""
-        self.line = Line(head.base, head.sent_to)
-        self.handle: Handle | None = None
-        self.generation = 0
-        """Of handles: what an earlier one's says is not listened to."""
-        self.is_opening = False
-        self.open_at = 0.0
-        self.again_s = AGAIN_S[0]
-        self.why = "its queue is not opened yet"
-        self.dropped = 0
-        self.put_size = self.taken_size = 0
-        """Bytes that were ever put, and that the spool's thread has taken."""
-        self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
-        """By ordinal, as far as somebody has their confirmations."""
-        self.sizes: dict[int, int] = {}
-        """Of records that are on their way or ready to be."""
-        self.ready: deque[tuple[SpoolRecord, Stamped]] = deque()
-        """May be sent, and are not."""
-        self.read_to = 0
-        """Ordinal up to which records were read to be sent."""
-        self.window: list[tuple[SpoolRecord, Stamped]] = []
-        """Ready as soon as a commit says that they may be sent."""
-        self.sent_due = head.sent_to
-        self.gone: list[tuple[int, int, int]] = []
-        """(ordinal, count, size) of records that leave the file with the next commit."""
-        self.aside: list[tuple[int, int, str, bytes]] = []
-        """(ordinal, count, reason, data): go aside with it. Their records are in `gone` or are
-        replaced by what of them was refused."""
-        self.damaged: list[tuple[int, int, int]] = []
-        self.over: list[tuple[Batch, MirrorQError | None]] = []
-        """To be told after it."""
-        self.broken: str | None = None
-        """Why what is on its way has to be sent anew, over another handle."""
-
-    @property
-    def has_news(self) -> bool:
-        """Whether a commit is due for what went, not for what came."""
-        return bool(self.gone or self.aside or self.damaged) or self.sent_due > self.head.sent_to
-
-    @property
-    def is_all_read(self) -> bool:
-        """Whether everything in the file is ready, on its way or gone."""
-        return self.read_to >= self.head.next_ordinal - 1 and not self.window
 
 
 class Spool:
@@ -249,7 +91,7 @@ class Spool:
         self.outcomes = Outcomes()
         self._inbox: deque[tuple[Route, SpoolConfirmation]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._outcomes_due: deque[tuple[_Sent, Stored | Failed]] = deque()
+        self._outcomes_due: deque[tuple[Sending, Stored | Failed]] = deque()
         self._bell = Doorbell()
         self._is_closing = False
         self._is_closed = False
@@ -265,7 +107,9 @@ class Spool:
         except BaseException:
             self._file.close()
             raise
-        self._routes = {head.name: Route(self, number, head) for number, head in heads.items()}
+        self._routes = {
+            head.name: Route(number, head, self._heard) for number, head in heads.items()
+        }
         _open.add(self)
         begin_thread(threading.Thread(target=self._run, name="mirrorq-spool", daemon=True))
 
@@ -364,7 +208,7 @@ class Spool:
                 first = self._file.after(route.number, 0, 1)
             except StoreError:  # it was closed just now
                 first = []
-            known = _decoded(first[0]) if first else None
+            known = decoded(first[0]) if first else None
             if known is not None:
                 oldest_s = max(time.time() - known.stamp_ms / 1000, 0.0)
         is_connected = route.handle is not None
@@ -387,7 +231,7 @@ class Spool:
         """(ordinal, count, what) of all that was set aside for a queue."""
         found = []
         for ordinal, count, one in self._file.set_aside(route.number):
-            known = None if one.is_damaged else _decoded(SpoolRecord(ordinal, count, 0, one.record))
+            known = None if one.is_damaged else decoded(SpoolRecord(ordinal, count, 0, one.record))
             bodies = () if known is None else tuple(known.bodies)
             found.append((ordinal, count, SetAside(one.reason, bodies, count, one.record)))
         return found
@@ -449,7 +293,7 @@ class Spool:
 
     # --- Hosts' threads -------------------------------------------------------------------
 
-    def _heard(self, sent: _Sent, outcome: Stored | Failed) -> None:
+    def _heard(self, sent: Sending, outcome: Stored | Failed) -> None:
         self._outcomes_due.append((sent, outcome))
         self._bell.ring()
 
@@ -546,7 +390,7 @@ class Spool:
                     name, _new_producer(), durable=durable, auto_delete=auto_delete
                 )
                 self._file.commit(SpoolWrites(heads={number: head}))
-                self._routes[name] = Route(self, number, head)
+                self._routes[name] = Route(number, head, self._heard)
         except StoreFull as error:
             log.warning("%s", error)
         finally:
@@ -569,24 +413,24 @@ class Spool:
         if not entries and not changed:
             self._correct()
             return
-        parcels = _parcels(entries, self.config.frame_bytes_max)
+        records = gathered(entries, self.config.frame_bytes_max)
         if self.config.spool_overflow == "drop-head":
-            self._make_room(parcels)
+            self._make_room(records)
             changed = [route for route in self._routes.values() if route.has_news]
-        made = self._commit(changed, parcels)
+        made = self._commit(changed, records)
         for route, entry in entries:
             self.taken_size += entry._size
             route.taken_size += entry._size
         self._correct()
-        if not made and parcels:
+        if not made and records:
             error = NotConfirmed(
                 f"spool {self.path} could not take the message: its disk, or spool_bytes_max "
                 f"{self.config.spool_bytes_max}, is full. Put it again later"
             )
-            for parcel in parcels:
-                parcel.batch.error = error
-                parcel.batch.is_over = True
-        self._tell(changed, [parcel.batch for parcel in parcels])
+            for record in records:
+                record.batch.error = error
+                record.batch.is_over = True
+        self._tell(changed, [record.batch for record in records])
 
     def _correct(self) -> None:
         """Where nothing waits, what users have counted is what was taken."""
@@ -595,15 +439,15 @@ class Spool:
             for route in self._routes.values():
                 route.put_size = route.taken_size
 
-    def _commit(self, changed: list[Route], parcels: list[_Parcel]) -> bool:
+    def _commit(self, changed: list[Route], records: list[NewRecord]) -> bool:
         """Write; False: there was no room for what came."""
         writes = SpoolWrites()
         for route in changed:
             self._write_gone(route, writes)
         gone_heads = {number: msgspec.structs.replace(h) for number, h in writes.heads.items()}
         now_ms = int(time.time() * 1000)
-        for parcel in parcels:
-            parcel.write(writes, now_ms)
+        for record in records:
+            record.write(writes, now_ms)
         try:
             self._file.commit(writes)
         except StoreFull as error:
@@ -616,8 +460,8 @@ class Spool:
             self._settle(changed, writes)
             return False
         self._settle(changed, writes)
-        for parcel in parcels:
-            parcel.on_written()
+        for record in records:
+            record.on_written()
         return True
 
     def _commit_gone(self, writes: SpoolWrites) -> bool:
@@ -710,7 +554,7 @@ class Spool:
         """The queue refused it, and nobody is here to hear that."""
         reason = flight.failed[0][2]
         found = self._file.after(route.number, flight.ordinal - 1, 1)
-        known = _decoded(found[0]) if found and found[0].ordinal == flight.ordinal else None
+        known = decoded(found[0]) if found and found[0].ordinal == flight.ordinal else None
         if known is None:
             return
         places = [i for first, count, _ in flight.failed for i in range(first, first + count)]
@@ -720,7 +564,7 @@ class Spool:
             bodies=[known.bodies[i] for i in places],
             properties=said if isinstance(said, bytes) else [said[i] for i in places],
         )
-        route.aside.append((flight.ordinal, len(places), reason, _ENCODER.encode(refused)))
+        route.aside.append((flight.ordinal, len(places), reason, encoded(refused)))
         log.warning(
             "queue %s refused %d message(s) that a former process had spooled: %s. They are set "
             "aside in %s",
@@ -737,11 +581,11 @@ class Spool:
             if waits and self.config.spool_age_ms_max:
                 self._drop(route, 0)
 
-    def _make_room(self, parcels: list[_Parcel]) -> None:
+    def _make_room(self, records: list[NewRecord]) -> None:
         """Drop the oldest that were never sent, where what comes does not fit."""
         wanted: dict[Route, int] = {}
-        for parcel in parcels:
-            wanted[parcel.route] = wanted.get(parcel.route, 0) + parcel.size
+        for record in records:
+            wanted[record.route] = wanted.get(record.route, 0) + record.size
         for route, size in wanted.items():
             leaving = sum(one[2] for one in route.gone)
             excess = route.head.size - leaving + size - self.config.spool_bytes_max
@@ -754,7 +598,7 @@ class Spool:
         oldest_ms = now_ms - (self.config.spool_age_ms_max or now_ms)
         start = max(route.sent_due, route.read_to)
         for record in self._file.after(route.number, start, max(excess, WINDOW_BYTES)):
-            known = _decoded(record)
+            known = decoded(record)
             if known is None:
                 return
             if known.stamp_ms < oldest_ms:
@@ -793,7 +637,7 @@ class Spool:
         while route.ready:
             record, known = route.ready[0]
             flight = route.line.send(record.ordinal, record.messages)
-            sent = _Sent(route, flight, known, now_ms)
+            sent = Sending(route, flight, known, now_ms)
             try:
                 in_thread(handle.puts.accepting_free(sent, block=False))
             except MirrorQError as error:
@@ -812,7 +656,7 @@ class Spool:
         if not records:
             route.read_to = route.head.next_ordinal - 1
         for record in records:
-            known = _decoded(record)
+            known = decoded(record)
             if known is None:
                 self._skip(route, record)
                 return
@@ -896,123 +740,6 @@ class Spool:
                 handle.abandon()
             except MirrorQError as error:
                 log.debug("a handle on queue %s: %s", route.head.name, error)
-
-
-class _Parcel:
-    """What becomes one record: puts of one queue on the same terms."""
-
-    __slots__ = ("batch", "bodies", "ordinal", "properties", "route", "size", "stored", "terms",
-                 "whole", "writer")  # fmt: skip
-
-    def __init__(self, route: Route, terms: Terms, whole: bool) -> None:
-        self.route = route
-        self.terms = terms
-        self.whole = whole
-        self.batch = Batch()
-        self.bodies: list[bytes] = []
-        self.properties: list[bytes] = []
-        self.size = 0
-        self.ordinal = 0
-        self.stored: SpoolRecord | None = None
-        self.writer: Stamped | None = None
-
-    def write(self, writes: SpoolWrites, now_ms: int) -> None:
-        """Add it to a commit."""
-        route = self.route
-        head = writes.heads.get(route.number)
-        if head is None:
-            head = writes.heads[route.number] = msgspec.structs.replace(route.head)
-        self.ordinal = head.next_ordinal
-        terms, said = self.terms, self.properties
-        is_same = not said or said.count(said[0]) == len(said)
-        self.writer = Stamped(
-            now_ms,
-            terms.persistent,
-            terms.priority,
-            terms.delay_ms,
-            terms.ttl_ms,
-            self.whole,
-            self.bodies,
-            (said[0] if said else b"") if is_same else said,
-        )
-        data = _ENCODER.encode(self.writer)
-        size = stored_size(data)
-        count = len(self.bodies)
-        self.stored = SpoolRecord(self.ordinal, count, size, None)
-        writes.puts.append((route.number, self.ordinal, count, data))
-        head.next_ordinal += 1
-        head.count += count
-        head.size += size
-        if route.handle is not None and head.sent_to == self.ordinal - 1 and route.is_all_read:
-            head.sent_to = self.ordinal
-
-    def on_written(self) -> None:
-        """It is accepted."""
-        route = self.route
-        self.batch.is_accepted = True
-        route.batches[self.ordinal] = self.batch
-        assert self.stored is not None
-        assert self.writer is not None
-        route.sent_due = max(route.sent_due, route.head.sent_to)
-        if route.head.sent_to >= self.ordinal and route.read_to == self.ordinal - 1:
-            route.ready.append((self.stored, self.writer))
-            route.read_to = self.ordinal
-
-
-def _parcels(
-    entries: list[tuple[Route, SpoolConfirmation]], frame_bytes_max: int
-) -> list[_Parcel]:
-    """What came, as few records as may be; each confirmation is told its place."""
-    made: list[_Parcel] = []
-    open_: dict[Route, _Parcel] = {}
-    for route, item in entries:
-        if item._is_many:
-            open_.pop(route, None)
-            made += _parts(route, item, frame_bytes_max)
-            continue
-        parcel = open_.get(route)
-        if (
-            parcel is None
-            or len(parcel.bodies) >= PACK_COUNT
-            or parcel.size + item._size > PACK_BYTES
-            or parcel.terms != item._terms
-        ):
-            parcel = open_[route] = _Parcel(route, item._terms, False)
-            made.append(parcel)
-        bodies = parcel.bodies
-        item._index = len(bodies)
-        item._batch = parcel.batch
-        bodies.append(item._body)
-        item._body = b""
-        parcel.properties.append(item._properties)
-        parcel.size += item._size
-        if item._callbacks or item._accept_callbacks:
-            item._watch()
-    return made
-
-
-def _parts(route: Route, item: SpoolConfirmation, frame_bytes_max: int) -> list[_Parcel]:
-    """A put_many: one record, or as many as frames are needed."""
-    bodies, properties = item._bodies, item._properties
-    made: list[_Parcel] = []
-    for start, stop in parts_of(bodies, properties, item._size, frame_bytes_max):
-        parcel = _Parcel(route, item._terms, True)
-        parcel.bodies = bodies[start:stop]
-        parcel.properties = [properties] * (stop - start)
-        parcel.size = sum(map(len, parcel.bodies)) + len(properties) * (stop - start)
-        made.append(parcel)
-    item._take_place(tuple((parcel.batch, 0, len(parcel.bodies)) for parcel in made))
-    return made
-
-
-def _decoded(record: SpoolRecord) -> Stamped | None:
-    """What was put; None: it cannot be read."""
-    if record.data is None:
-        return None
-    try:
-        return _DECODER.decode(record.data)
-    except msgspec.MsgspecError:
-        return None
 
 
 def _new_producer() -> int:

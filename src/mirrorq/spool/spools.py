@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from mirrorq.errors import ConfigError, StoreError
 from mirrorq.spool.queue import SpooledQueue
-from mirrorq.spool.spool import Spool, SpoolStatus
+from mirrorq.spool.route import SpoolStatus
+from mirrorq.spool.spool import Spool
 from mirrorq.waiting import Once
 
 if TYPE_CHECKING:
