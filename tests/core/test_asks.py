@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import ASK_AGAIN_MS, RETRY_MS, CatalogRequests
 from mirrorq.protocol.commands import ChangeView, DeleteQueue, NoteOutbox
 from mirrorq.protocol.identities import MemberId
@@ -54,9 +55,9 @@ def test_a_retry_is_due_sooner() -> None:
     """The leader cannot do it yet."""
     asks = CatalogRequests()
     asks.wish(NoteOutbox(1))
-    assert asks.wake_at_ms(has_leader=True) == 0
+    assert asks.next_ms(has_leader=True) == 0
     assert _numbers(asks, 100) == [1]
     asks.retry(1)
-    assert asks.wake_at_ms(has_leader=True) == 100 + RETRY_MS
-    assert asks.wake_at_ms(has_leader=False) is None
+    assert asks.next_ms(has_leader=True) == 100 + RETRY_MS
+    assert asks.next_ms(has_leader=False) == FOREVER_MS
     assert _numbers(asks, 100 + RETRY_MS) == [1]

@@ -28,6 +28,9 @@ Wish = tuple[str, int | None]
 
 def asleep(engine: Engine, now_ms: int) -> Iterator[str]:
     """What the last step of a node has forgotten."""
+    for part, at_ms in _of_engine(engine, now_ms):
+        if at_ms is not None and at_ms < engine._wanted_ms:
+            yield f"{part} is due at {at_ms}, the node at {engine._wanted_ms}"
     for queue_id in engine.hosting.stepped:
         replica = engine.replicas.get(queue_id)
         if replica is not None:
@@ -35,6 +38,21 @@ def asleep(engine: Engine, now_ms: int) -> Iterator[str]:
             for part, at_ms in _of_copy(replica, now_ms):
                 if at_ms is not None and at_ms < due_ms:
                     yield f"queue {queue_id}: {part} is due at {at_ms}, the copy at {due_ms}"
+
+
+def _of_engine(engine: Engine, now_ms: int) -> Iterator[Wish]:
+    consensus, keeping, requests = engine._consensus, engine._lease_keeping, engine.requests
+    yield "raft", consensus.raft._wake_at_ms()
+    founding = consensus.founding
+    if not consensus.raft.is_founded and founding._repeats:
+        yield "founding", founding._repeat_at_ms
+    if now_ms < engine.hosting.handing_until_ms and not keeping._is_released:
+        yield "lease", max(keeping._holder.due_ms, now_ms)
+    if engine._admission.has_listeners:
+        yield "hello", engine._hello_ms + engine.config.heartbeat_ms
+    yield "an answer to a deletion", min((end[1] for end in requests._endings), default=None)
+    if requests and consensus.raft.leader is not None:
+        yield "a request", requests._again.next_ms
 
 
 def _of_copy(replica: Replica, now_ms: int) -> Iterator[Wish]:

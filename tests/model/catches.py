@@ -309,6 +309,7 @@ SEEDS: dict[str, Seeds] = {
     "applied ops kept in memory": Seeds(moments.drained, "undrained", 0, 1),
     "deleted queue stays on the disk": Seeds(runs.fleeting, "undeleted", 0, 5),
     "open request steps on without a leader": Seeds(moments.waiting, "busy", 0, 1),
+    "lease not asked for again in time": Seeds(runs.brief, "asleep", 0, 3),
     "timer set and nobody told": Seeds(runs.brief, "asleep", 0, 3),
     "two votes in one term": Seeds(runs.storm, "two leaders of term", 3, 300),
     "votes of an older term counted": Seeds(runs.storm, "two leaders of term", 68, 300),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.mutations.registry import Patch, named
-from mirrorq.containers.timers import Timer
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.hosting import Hosting
+from mirrorq.engine.lease_keeping import LeaseKeeping
+from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.writes import Writes
@@ -52,9 +54,26 @@ def _no_rest() -> Sequence[Patch]:
     return [(CatalogRequests, "next_ms", next_ms)]
 
 
+@named("lease not asked for again in time")
+def _lease_forgotten() -> Sequence[Patch]:
+    real = LeaseKeeping.hold
+
+    def hold(self: LeaseKeeping, now_ms: int) -> None:
+        real(self, now_ms)
+        self._due.clear()
+
+    return [(LeaseKeeping, "hold", hold)]
+
+
 @named("timer set and nobody told")
 def _asleep() -> Sequence[Patch]:
-    def set_to(self: Timer, at_ms: int) -> None:
-        self.at_ms = at_ms
+    """Of a copy: the engine's own would keep the whole cluster from coming about."""
+    real = Replica._next_ms
 
-    return [(Timer, "set", set_to)]
+    def next_ms(self: Replica, wake_ms: int | None) -> int | None:
+        self.timers.next_ms = FOREVER_MS
+        if self.master is not None:
+            self.master.timers.next_ms = FOREVER_MS
+        return real(self, wake_ms)
+
+    return [(Replica, "_next_ms", next_ms)]
