@@ -398,8 +398,8 @@ class Client(Access):
             self._hear(heard, deadline, tell_ms)
 
     def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
-        """Ask the endpoints why they serve nobody, and say so in the log when they have answered, or
-        not in time. Returns what to come again with; None: it is said."""
+        """Ask the endpoints why they serve nobody; say so in the log when they have had time to
+        answer. Returns what to come again with; None: it is said."""
         if self._driver.welcomed.is_set():
             return None
         for endpoint in self.endpoints:
