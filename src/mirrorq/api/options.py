@@ -194,18 +194,16 @@ def arguments_said(arguments: QueueArguments) -> str:
 
 def said_of_node(options: NodeOptions) -> dict[str, Any]:
     """All options of a node, with those that are not given. Raises TypeError: there is no such."""
-    return _said(NodeOptions, dict(options), "Node")
+    return _said(NodeOptions, dict(options))
 
 
 def said_of_client(options: ClientOptions) -> dict[str, Any]:
     """The same of a client."""
-    return _said(ClientOptions, dict(options), "connect")
+    return _said(ClientOptions, dict(options))
 
 
-def _said(kind: type, given: dict[str, Any], call: str) -> dict[str, Any]:
-    for name in given:
-        if name not in kind.__annotations__:
-            raise TypeError(f"{call}() got an unexpected keyword argument {name!r}")
+def _said(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+    refuse_unknown(given, kind.__annotations__)
     return {name: DEFAULTS.get(name) for name in kind.__annotations__} | given
 
 
