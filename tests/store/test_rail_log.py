@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import lmdb
 import pytest
 
-from mirrorq.errors import StoreCorrupt
+from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ops import Entry
@@ -22,6 +23,8 @@ from mirrorq.store.offline import OfflineStore
 from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.wire.rail import LOGGED, pack_data
 
+from .crash_points import SECTOR_BYTES
+from .log_bugs import READING
 from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
 
 _rail: Any = pytest.importorskip("mirrorq._native._rail", reason="this system has no rail")
@@ -297,3 +300,53 @@ def test_a_disk_without_room_has_no_rail(path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("mirrorq.store.node_store.LogFile", refused)
     assert store.begin_rail() is None
     store.close()
+
+
+def torn(before: bytes, after: bytes, chance: Random) -> bytes:
+    """The file as a crash may leave it in the middle of the write between these two: any of the
+    sectors that it changed are there."""
+    left = bytearray(before.ljust(len(after), b"\0"))
+    for at in range(0, len(after), SECTOR_BYTES):
+        if left[at : at + SECTOR_BYTES] != after[at : at + SECTOR_BYTES] and chance.random() < 0.5:
+            left[at : at + SECTOR_BYTES] = after[at : at + SECTOR_BYTES]
+    return bytes(left)
+
+
+def wrong_after_torn_writes(path: Path, copy: Path) -> list[str]:
+    """What stores tell that a crash left in the middle of a record: the record is there, whole, or
+    it is not, and those before it are."""
+    writer, chance = Writer(), Random(1)
+    railed, wrong = begun(path, writer), []
+    told = frames_of(railed.store.load(QUEUE).entries)
+    for _ in range(5):
+        before = (path / RAIL_FILE).read_bytes()
+        entry = writer.publish([chance.randbytes(2000)])
+        railed.write(entry)
+        after = (path / RAIL_FILE).read_bytes()
+        for _ in range(6):
+            shutil.copytree(path, copy)
+            (copy / RAIL_FILE).write_bytes(torn(before, after, chance))
+            try:
+                found = loaded(copy)
+                if found not in (told, [*told, entry.frame]):
+                    wrong.append(f"{len(found)} ops, not {len(told)} or one more")
+            except StoreError as error:
+                wrong.append(str(error))
+            shutil.rmtree(copy)
+        told.append(entry.frame)
+    railed.store.close()
+    return wrong
+
+
+def test_a_record_that_is_torn_is_whole_or_is_not_there(path: Path, tmp_path: Path) -> None:
+    """The power fails in the middle of the rail's write: nothing that was durable is lost, and no
+    start refuses the store for it."""
+    assert wrong_after_torn_writes(path, tmp_path / "crashed") == []
+
+
+def test_a_torn_record_that_is_believed_is_found(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check can fail: at a start that takes a record's sum for right."""
+    monkeypatch.setattr(*READING["torn_end_believed"])
+    assert wrong_after_torn_writes(path, tmp_path / "crashed")
