@@ -7,7 +7,8 @@ threads and clocks are played: what one node sends another has next, rounds are 
 time goes on when nothing is left to do. So each run takes the same steps, and counting is exact:
 bytecodes of Python, calls of Python functions, calls of C; what is played is not counted. Printed
 is the mean of all messages, up to the last word that the nodes say about one (`mark_delay_ms`).
-The user's own calls are a row of their own. With `--where` it names the functions in which the
+The user's own calls are a row of their own. Compare runs of one version of CPython only: from 3.12
+on more is counted as a call of C. With `--where` it names the functions in which the
 bytecodes of one row are.
 """
 
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from mirrorq import Confirmation, MirroredQueue, Settlement, clock
@@ -111,33 +112,111 @@ class Counts:
 
     def run(self, function: Callable[[], None]) -> None:
         self.rounds += 1
-        sys.setprofile(self._profile)
-        sys.settrace(self._trace)
+        _watch(self, function)
+
+    def note(self, code: CodeType) -> None:
+        """A bytecode of this function is next."""
+        self.bytecodes += 1
+        if self._by_function:
+            self.where[f"{Path(code.co_filename).stem}.{code.co_qualname}"] += 1
+
+
+def _traced(counts: Counts, function: Callable[[], None]) -> None:
+    """Call it, and count. For CPython 3.11."""
+
+    def on_profile(_: FrameType, event: str, __: Any) -> None:
+        counts.c_calls += event == "c_call"
+
+    def on_call(frame: FrameType, _: str, __: Any) -> Any:
+        if frame.f_code.co_filename == __file__:
+            return None  # what is played costs nothing
+        counts.calls += 1
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        return on_opcode
+
+    def on_opcode(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            counts.note(frame.f_code)
+        return on_opcode
+
+    sys.setprofile(on_profile)
+    sys.settrace(on_call)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+        sys.setprofile(None)
+
+
+class _Monitor:
+    """The same for later versions, where `sys.settrace` loses a function's first bytecodes. It is
+    on from the first count to the end of the process: to turn it off and on is what costs."""
+
+    def __init__(self) -> None:
+        self._counts: Counts | None = None
+        self._thread = 0
+
+    def __call__(self, counts: Counts, function: Callable[[], None]) -> None:
+        if not self._thread:
+            self._begin()
+        self._counts = counts
         try:
             function()
         finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+            self._counts = None
 
-    def _profile(self, _: FrameType, event: str, __: Any) -> None:
-        self.c_calls += event == "c_call"
+    def _begin(self) -> None:
+        self._thread = threading.get_ident()
+        monitoring = sys.monitoring
+        events = monitoring.events
+        handlers = {
+            events.PY_START: self._on_call,
+            events.PY_RESUME: self._on_call,
+            events.INSTRUCTION: self._on_opcode,
+            events.C_RETURN: self._on_c,
+            events.C_RAISE: self._on_c,
+        }
+        monitoring.use_tool_id(monitoring.PROFILER_ID, "benches/step.py")
+        for event, handler in handlers.items():
+            monitoring.register_callback(monitoring.PROFILER_ID, event, handler)
+        # Those of C come with the event of all calls.
+        wanted = events.PY_START | events.PY_RESUME | events.INSTRUCTION | events.CALL
+        monitoring.set_events(monitoring.PROFILER_ID, wanted)
 
-    def _trace(self, frame: FrameType, _: str, __: Any) -> Any:
-        if frame.f_code.co_filename == __file__:
-            return None  # what is played costs nothing
-        self.calls += 1
-        frame.f_trace_lines = False
-        frame.f_trace_opcodes = True
-        return self._opcode
+    def _counted(self) -> Counts | None:
+        """What counts now; nothing at the end of the process, when modules are taken apart."""
+        if self._counts is None or threading.get_ident() != self._thread:
+            return None
+        return self._counts
 
-    def _opcode(self, frame: FrameType, event: str, _: Any) -> Any:
-        if event == "opcode":
-            self.bytecodes += 1
-            if self._by_function:
-                code = frame.f_code
-                module = Path(code.co_filename).stem
-                self.where[f"{module}.{code.co_qualname}"] += 1
-        return self._opcode
+    def _on_call(self, code: CodeType, _: int) -> Any:
+        counts = self._counted()
+        if counts is None:
+            return None
+        if code.co_filename == __file__:
+            return sys.monitoring.DISABLE  # what is played costs nothing
+        counts.calls += 1
+        return None
+
+    def _on_opcode(self, code: CodeType, _: int) -> Any:
+        counts = self._counted()
+        if counts is None:
+            return None
+        if code.co_filename == __file__:
+            return sys.monitoring.DISABLE
+        counts.note(code)
+        return None
+
+    def _on_c(self, _: CodeType, __: int, ___: object, ____: object) -> None:
+        counts = self._counted()
+        if counts is not None:
+            counts.c_calls += 1
+
+
+_watch: Callable[[Counts, Callable[[], None]], None] = (
+    _Monitor() if sys.version_info >= (3, 12) else _traced
+)
 
 
 class Cluster:
