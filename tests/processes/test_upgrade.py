@@ -37,10 +37,15 @@ def home_of(old: bool) -> str:
     return str(Path(OLD).resolve()) if old else NEW
 
 
-def replace(cluster: Cluster, name: str, *, old: bool, on: str) -> None:
+RAIL = {"star": True, "rail": True}
+"""Settings that an old node does not know."""
+
+
+def replace(cluster: Cluster, name: str, *, old: bool, on: str, rail: bool = False) -> None:
     """Stop a node in good order, start the other version on its store, wait until it is in sync."""
     cluster[name].stop_cleanly()
-    cluster.launch(name, home=home_of(old))
+    config = {**cluster.config, **(RAIL if rail and not old else {})}
+    cluster.launch(name, home=home_of(old), config=config)
     cluster[name].wait_started()
     assert cluster[name].ask("home") == home_of(old)
     cluster[name].ask("wait_ready")
@@ -84,11 +89,12 @@ class Load:
         return int(produced["offered"])
 
 
+@pytest.mark.parametrize("rail", [False, True], ids=["as it comes", "star and rail"])
 @pytest.mark.parametrize("ways", ["there", "there and back"])
-def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str) -> None:
+def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str, rail: bool) -> None:
     """Mirrors first, the master last. A client of each version publishes, the other consumes;
     nothing is lost, nothing comes twice unflagged, and what waited before is still there. The way
-    back, for who thinks better of it."""
+    back, for who thinks better of it; also of star and rail, which old nodes do not know."""
     assert home_of(old=True) != NEW
     cluster.config = dict(VERY_PATIENT)
     cluster.name_all("abc")
@@ -109,11 +115,14 @@ def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str) -
     loads = [Load(old_client, new_client)] if ways == "there" else [Load(new_client, old_client)]
     for load in loads:
         load.wait_more(200)
+    rail_logs = [cluster.path / name / "mirrorq.rail" for name in "abc"]
     for old in [False] if ways == "there" else [False, True]:
         for name, on in (("c", "a"), ("b", "a"), ("a", "b")):
-            replace(cluster, name, old=old, on=on)
+            replace(cluster, name, old=old, on=on, rail=rail)
             for load in loads:
                 load.wait_more(200)
+        if rail and not old:
+            until(lambda: any(any(log.read_bytes()) for log in rail_logs), "a rail takes something")
     assert sum(load.check() for load in loads) > 1000
 
     cluster.open("kept", on="c", timeout=DEADLINE_S)

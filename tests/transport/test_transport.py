@@ -682,7 +682,11 @@ def test_a_rail_says_hello_and_is_sent_ops(net: Net, sockets: Sockets) -> None:
     a.connect_peer("b", b.endpoint)
     b.connect_peer("a", a.endpoint)
     net.until_in(b, Connected("a"))
+    net.until_in(a, Connected("b"))
+    assert not sockets.used, "it may be of a version that knows no rail"
     assert not b.send_rail("a", b"early"), "it has not said hello"
+    a.open_rail("b")
+    a.open_rail("b")
     rail = sockets.used["b"]
 
     def is_heard() -> bool:
@@ -706,11 +710,28 @@ def test_a_rail_lets_go_of_its_socket_first(net: Net, sockets: Sockets) -> None:
     a.carry_rail(sockets)
     a.connect_peer("b", b.endpoint)
     net.until_in(a, Connected("b"))
+    a.open_rail("b")
     a.forget_peer("b")
     assert sockets.let_go == ["b"]
     a.connect_peer("b", b.endpoint)
+    net.until(lambda: net.of(a).count(Connected("b")) == 2)
+    a.open_rail("b")
     net.close(a)
     assert sockets.let_go == ["b", "b"]
+
+
+def test_a_rail_is_not_connected_to_who_comes_back(net: Net, sockets: Sockets) -> None:
+    """It may be of another version now."""
+    a, b = net.transport("a"), net.transport("b", incarnation=2)
+    a.carry_rail(sockets)
+    a.connect_peer("b", b.endpoint)
+    net.until_in(a, Connected("b"))
+    a.open_rail("b")
+    net.close(b)
+    net.until_in(a, Disconnected("b"))
+    assert sockets.let_go == ["b"]
+    a.open_rail("b")
+    assert not sockets.used
 
 
 def test_a_rail_that_is_gone_is_sent_nothing(net: Net, sockets: Sockets) -> None:
@@ -718,6 +739,8 @@ def test_a_rail_that_is_gone_is_sent_nothing(net: Net, sockets: Sockets) -> None
     a.carry_rail(sockets)
     a.connect_peer("b", b.endpoint)
     b.connect_peer("a", a.endpoint)
+    net.until_in(a, Connected("b"))
+    a.open_rail("b")
     rail = sockets.used["b"]
 
     def is_heard() -> bool:

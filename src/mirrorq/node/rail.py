@@ -87,6 +87,8 @@ class NodeRail:
         return self._store.may_rail(queue_id, wanted.after)
 
     def _arm(self, queue_id: int, wanted: RailArm) -> bool:
+        # It has sent ops by the star: it is of a version that knows rails.
+        self._transport.open_rail(wanted.master.node)
         peer = self._number_of(wanted.master.node)
         has_it = self._native.arm(
             queue_id, wanted.epoch, wanted.after, peer, at_receipt=wanted.at_receipt

@@ -270,22 +270,31 @@ class Transport:
         keys = () if self._guard is None else self._guard.keys_of(peer)
         self._peers[peer] = known = _Peer(parsed, (), keys=keys)
         if self._guard is None or keys:
-            self._open_links(peer, known)
+            self._open_links(known)
         else:
             self._lost.append(HandshakeRefused(peer, f"no key with the role peer is named {peer}"))
 
     def carry_rail(self, rail: RailSockets) -> None:
-        """Have a connection of the channel `RAIL` to each peer, too. Before there are any."""
+        """Have connections of the channel `RAIL`, too: see `open_rail`."""
         self._rail = rail
         self._poller.register(rail.notify_fd, zmq.POLLIN)
 
-    def _open_rail(self, name: str, peer: _Peer, keys: LinkKeys | None, nonce: bytes) -> None:
-        if self._rail is None:
+    def open_rail(self, name: str) -> None:
+        """Connect the rail to a peer, if it is not, until the peer is next gone or forgotten. Of
+        one that knows what a rail is: an older version takes what it says for garbage."""
+        peer = self._peers.get(name)
+        if self._rail is None or peer is None or peer.rail is not None or not peer.is_up:
             return
-        routing_id = _ROUTING_ID.pack(PEER_MARK, RAIL, self._incarnation, nonce) + self._name
-        peer.rail = dealer(self._context, peer.endpoint, routing_id, self._config, keys)
+        routing_id = _ROUTING_ID.pack(PEER_MARK, RAIL, self._incarnation, os.urandom(8))
+        keys = self._keys_for(peer)
+        peer.rail = dealer(
+            self._context, peer.endpoint, routing_id + self._name, self._config, keys
+        )
         peer.rail.connect(peer.endpoint.zmq_text)
         self._rail.add(name, int(peer.rail.underlying))
+
+    def _keys_for(self, peer: _Peer) -> LinkKeys | None:
+        return None if self._guard is None else LinkKeys(self._guard.secret_key, peer.keys[0])
 
     def _close_rail(self, name: str, peer: _Peer) -> None:
         if peer.rail is not None and self._rail is not None:
@@ -293,13 +302,11 @@ class Transport:
             peer.rail.close(linger=0)
         peer.rail = None
 
-    def _open_links(self, name: str, peer: _Peer) -> None:
+    def _open_links(self, peer: _Peer) -> None:
         # A listener takes a second connection with an id for the first one come anew. Two nodes
         # that were given one name, or two links to one endpoint, must not end each other.
         nonce = os.urandom(8)
-        keys = None
-        if self._guard is not None:
-            keys = LinkKeys(self._guard.secret_key, peer.keys[0])
+        keys = self._keys_for(peer)
         peer.links = tuple(
             Link(
                 self._context,
@@ -312,7 +319,6 @@ class Transport:
         )
         for link in peer.links:
             self._poller.register(link.monitor, zmq.POLLIN)
-        self._open_rail(name, peer, keys, nonce)
 
     def _close_links(self, name: str, peer: _Peer) -> None:
         self._close_rail(name, peer)
@@ -535,11 +541,11 @@ class Transport:
                     peer.is_up = False
                     inbound.append(Disconnected(name))
                 if peer.keys:
-                    self._open_links(name, peer)
+                    self._open_links(peer)
             elif peer.next_key_ms is not None and now_ms >= peer.next_key_ms:
                 self._close_links(name, peer)
                 peer.keys, peer.next_key_ms = (*peer.keys[1:], peer.keys[0]), None
-                self._open_links(name, peer)
+                self._open_links(peer)
 
     def _read_links(self, inbound: list[Inbound]) -> None:
         for name, peer in self._peers.items():
@@ -547,6 +553,7 @@ class Transport:
                 for change in link.changes():
                     if change == DOWN and peer.is_up:
                         peer.is_up = False
+                        self._close_rail(name, peer)
                         inbound.append(Disconnected(name))
                     elif change == UP and all(other.is_up for other in peer.links):
                         peer.is_up = True
