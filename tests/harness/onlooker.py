@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from zlib import crc32
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from harness.rail import RailDisk
 from mirrorq.containers.ranges import RangeSet
@@ -115,6 +115,11 @@ class _Moment:
     @property
     def place(self) -> tuple[int, int, int]:
         return self.generation, self.master_epoch, self.lsn
+
+    def is_same_op(self, other: _Moment) -> bool:
+        """Whether both are of one op, whichever past it was counted to."""
+        mine, others = (self.place[1:], self.stamp_us), (other.place[1:], other.stamp_us)
+        return mine == others
 
 
 @define
@@ -225,6 +230,9 @@ class Onlooker:
         known = self._moments.get(replica.queue_id)
         if known is not None and new.place <= known.place:
             return
+        if known is not None and new.is_same_op(known):
+            # The op that begins another past was noted before it was applied, when it was made.
+            new = evolve(new, true_ms=known.true_ms)
         self._moments[replica.queue_id] = new
         if known is None or known.generation < generation or header.lsn == 1:
             # Its first op, or again the first: who wrote that is gone, and nobody had heard it.
