@@ -39,7 +39,7 @@ def main(path: str) -> None:
         mirrorq.Node("a", path=path) as node,
         node.queue("sums") as questions,
         # Mine alone: others put into it, and it goes with this node, or this client.
-        node.queue("answers-to-me", exclusive=True) as answers,
+        node.queue("answers-to-me", exclusive="connection") as answers,
     ):
         serving = questions.consume(answer)
         questions.put(b"what?", content_type="text/plain")

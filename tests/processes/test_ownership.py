@@ -12,19 +12,68 @@ def names(cluster: Cluster, on: str) -> list[str]:
     return found
 
 
+def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) -> None:
+    """On its node only, for nobody else, and gone with the handle, the process, the client."""
+    cluster.found("abc")
+    mine = cluster["b"].ask("queue", name="mine", exclusive=True)
+    assert cluster["b"].ask("put", queue=mine, body="m1") == 1
+    for how in ({"exclusive": True}, {}, {"passive": True}):
+        for node in "bc":
+            with pytest.raises(PeerError, match=r"PreconditionFailed.*'mine' is exclusive"):
+                cluster[node].ask("queue", name="mine", **how)
+    status = cluster["b"].ask("status", queue=mine)
+    assert (status["master"], status["mirrors"], status["messages"]) == ("b", [], 1)
+    cluster["b"].ask("close", queue=mine)
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+    cluster["b"].ask("queue", name="mine", exclusive=True)
+    client = cluster.client()
+    until(lambda: "mine" in names(cluster, "a"))
+    with pytest.raises(PeerError, match="PreconditionFailed"):
+        client.ask("queue", name="mine", passive=True)
+    cluster.kill("b")
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+    number = client.ask("queue", name="mine", exclusive=True)
+    assert client.ask("put", queue=number, body="m1") == 1
+    assert client.ask("get", queue=number)["body"] == "m1"
+    with pytest.raises(PeerError, match="PreconditionFailed"):
+        cluster["a"].ask("queue", name="mine")
+    client.kill()
+    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+
+
+def test_an_exclusive_queue_of_a_client_ends_with_its_entry_node(cluster: Cluster) -> None:
+    """The handle learns it: what is open in it ends, and the name is free."""
+    cluster.found("abc")
+    client = cluster.client()
+    entry = client.ask("entry_node")
+    number = client.ask("queue", name="mine", exclusive=True)
+    assert client.ask("put", queue=number, body="m1") == 1
+    got = client.ask("get", queue=number)
+    cluster.kill(entry)
+    ack = client.start("ack", message=got["number"])
+    with pytest.raises(PeerError, match="AckRefused"):
+        ack.result(60)
+    with pytest.raises(PeerError, match="ShutDown"):
+        client.ask("get", queue=number)
+    again = client.ask("queue", name="other", exclusive=True)
+    assert client.ask("put", queue=again, body="m2") == 1
+
+
 def refuses_to_take(peer: Peer, queue: int) -> None:
     for call in ("get", "purge"):
         with pytest.raises(PeerError, match=r"PreconditionFailed.*exclusive"):
             peer.ask(call, queue=queue)
 
 
-def test_scenario_24_an_exclusive_queue_goes_with_its_connection(cluster: Cluster) -> None:
+def test_a_queue_of_one_connection_goes_with_it(cluster: Cluster) -> None:
     """Others may put into it and take nothing; it outlives the handle that declared it, and is gone
     with the node's process, and with the client that was closed."""
     cluster.found("abc")
-    mine = cluster["b"].ask("queue", name="mine", exclusive=True)
+    mine = cluster["b"].ask("queue", name="mine", exclusive="connection")
     assert cluster["b"].ask("put", queue=mine, body="m1") == 1
-    for how in ({"exclusive": True}, {}):
+    for how in ({"exclusive": "connection"}, {"exclusive": True}, {}):
         with pytest.raises(PeerError, match=r"PreconditionFailed.*'mine' is exclusive"):
             cluster["c"].ask("queue", name="mine", **how)
     client = cluster.client()
@@ -32,12 +81,12 @@ def test_scenario_24_an_exclusive_queue_goes_with_its_connection(cluster: Cluste
     assert client.ask("put", queue=theirs, body="m2") == 2
     refuses_to_take(client, theirs)
     cluster["b"].ask("close", queue=mine)
-    again = cluster["b"].ask("queue", name="mine", exclusive=True)
+    again = cluster["b"].ask("queue", name="mine", exclusive="connection")
     assert [cluster["b"].ask("get", queue=again)["body"] for _ in range(2)] == ["m1", "m2"]
     cluster.kill("b")
     until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
 
-    number = client.ask("queue", name="mine", exclusive=True)
+    number = client.ask("queue", name="mine", exclusive="connection")
     assert client.ask("put", queue=number, body="m1") == 1
     with pytest.raises(PeerError, match="PreconditionFailed"):
         cluster["a"].ask("queue", name="mine")
@@ -45,13 +94,13 @@ def test_scenario_24_an_exclusive_queue_goes_with_its_connection(cluster: Cluste
     until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
 
 
-def test_an_exclusive_queue_outlives_the_entry_node_of_its_client(cluster: Cluster) -> None:
+def test_a_queue_of_one_connection_outlives_the_entry_node_of_its_client(cluster: Cluster) -> None:
     """The client goes on at another node, and so does the queue, with what is in it and whose it
     is; what is held can still be acked. When the client is killed it goes, after a while."""
     cluster.found("abc")
     client = cluster.client()
     entry = client.ask("entry_node")
-    number = client.ask("queue", name="mine", exclusive=True)
+    number = client.ask("queue", name="mine", exclusive="connection")
     until(lambda: len(client.ask("status", queue=number)["synchronised_mirrors"]) == 2)
     for body in ("m1", "m2"):
         client.ask("put", queue=number, body=body)

@@ -58,7 +58,7 @@ def test_another_number_is_refused_with_both(node: Node) -> None:
             node.queue("orders", shards=6)
         with pytest.raises(PreconditionFailed, match="not sharded"):
             node.queue("plain", shards=2)
-        with pytest.raises(PreconditionFailed, match="exclusive=False, not True"):
+        with pytest.raises(PreconditionFailed, match="not exclusive"):
             node.queue("orders", exclusive=True)
 
 
@@ -485,9 +485,9 @@ def test_deleting_ends_all_shards(node: Node) -> None:
     with sharded(node) as queue, node.queue("orders") as other:
         other.consume(lambda _: None, on_cancel=ended.append)
         queue.put(b"x").result(WAIT_S)
-        with pytest.raises(PreconditionFailed, match="consumers"):
+        with pytest.raises(PreconditionFailed, match="1 consumer"):
             queue.delete(if_unused=True)
-        with pytest.raises(PreconditionFailed, match="messages"):
+        with pytest.raises(PreconditionFailed, match="1 message"):
             queue.delete(if_empty=True)
         queue.delete()
         until(lambda: _raises(ShutDown, lambda: queue.put(b"y")))

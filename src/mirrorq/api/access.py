@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -18,7 +18,12 @@ from mirrorq.api.arguments import check_command, check_timeout
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
-from mirrorq.api.options import DeclareOptions, QueueArguments, arguments_said, spelled_out
+from mirrorq.api.options import (
+    DeclareOptions,
+    QueueArguments,
+    arguments_said,
+    spelled_out,
+)
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.staged import Staged
 from mirrorq.errors import ConfigError, ProtocolError
@@ -62,8 +67,8 @@ class Access(Administration, ExchangeHost):
     _listeners: Listeners
     """Whom notices are told."""
     _owned: dict[int, MirroredQueue]
-    """By its id, a handle on each exclusive queue that is this connection's: as long as it is open
-    the queue stays."""
+    """By its id, a handle on each queue that is this connection's alone: as long as it is open the
+    queue stays."""
 
     # --- What a node and a client do each in their own way --------------------------------
 
@@ -118,10 +123,14 @@ class Access(Administration, ExchangeHost):
         Args:
             name: 1 to 255 characters. A name that is not known makes a new queue.
             durable: False: it is gone when all its members have stopped.
-            exclusive: the queue is this connection's alone, this client's or this node's: only
-                its handles take from it, all others may put. It goes when the connection is
-                closed, or is gone for `Config.consumer_return_ms`; a client that goes on to another
-                node finds it.
+            exclusive: True: the queue is this handle's alone: on this node only, and deleted when
+                the handle is closed or this process ends. A client's is on the node that serves
+                it, and ends with the connection to that one: when the client is closed, gone, or
+                goes on to another node. "connection": it is this connection's alone, this client's
+                or this node's, and has mirrors: only handles of the connection take from it, all
+                others may put, with `passive=True`. It goes when the connection is closed, or is
+                gone for `Config.consumer_return_ms`; a client that goes on to another node finds
+                it.
             auto_delete: deleted when its last consumer has gone; `get` is no consumer.
             passive: do not make it.
             shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
@@ -147,7 +156,7 @@ class Access(Administration, ExchangeHost):
         name: str,
         *,
         durable: bool = True,
-        exclusive: bool = False,
+        exclusive: bool | Literal["connection"] = False,
         auto_delete: bool = False,
         passive: bool = False,
         shards: int | None = None,
@@ -165,23 +174,24 @@ class Access(Administration, ExchangeHost):
         said = arguments_said(arguments)
         if passive:
             self._wait_known(timeout)
-        is_owned = exclusive and not passive
-        if is_owned:
+        is_connections = exclusive == "connection" and not passive
+        if is_connections:
             said = owned_arguments(said, connection_of(self._new_session()))
-        # The flag is that of older versions, whose exclusive queues were one handle's.
-        flags = (durable, False, auto_delete, passive)
-        call = ClientDeclare(name, *flags, 0, shards or 0)
+        owner = self._new_session() if exclusive is True else None
+        number = 0 if owner is None else owner.number
+        flags = (durable, owner is not None, auto_delete, passive)
+        call = ClientDeclare(name, *flags, number, shards or 0)
         if said and not passive:
-            call = ClientDeclareWithArguments(name, *flags, 0, shards or 0, said)
+            call = ClientDeclareWithArguments(name, *flags, number, shards or 0, said)
         answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
-        declared = Declared(answer.value, refusals, answer.rings)
-        if is_owned:
+        declared = Declared(answer.value, refusals, answer.rings, owner)
+        if is_connections:
             self._own(declared, name)
         return declared
 
     def _own(self, declared: Declared, name: str) -> None:
-        """Hold an exclusive queue until this ends, or the queue."""
+        """Hold a queue that is this connection's until this ends, or the queue."""
         for queue_id, handle in list(self._owned.items()):
             if handle._handle.is_closed:
                 self._owned.pop(queue_id, None)

@@ -29,6 +29,7 @@ from mirrorq.api.batching import ManyPut, OnePut, OwnBatch, PutRun, runs_of_puts
 from mirrorq.api.channel import ASK_S, CLOSE_S, FLUSH_S, Answer, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.consumer import Subscription
+from mirrorq.api.host import Declared, Host
 from mirrorq.api.leases import LeaseHolder
 from mirrorq.api.message import Message, Run, Target, messages_in, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
@@ -80,6 +81,11 @@ class Handle(RingChannel):
     """A producer id that is the caller's for ever, and the next number under it; 0: the queue gives
     one."""
 
+    def __init__(self, host: Host, declared: Declared, name: str) -> None:
+        """It is nothing to its host before `open`."""
+        super().__init__(host, declared, name)
+        self._owner = declared.owner
+
     def open(self) -> None:
         """Begin, in this process."""
         super().open()
@@ -89,7 +95,8 @@ class Handle(RingChannel):
         self.puts = self._own_publisher(backlog)
         self.receiver = Receiver(self, self.puts, backlog)
         self._events_due: list[SessionEvent] = []
-        self.session_id = session_id = self.host._open_session(self, self.queue_id)
+        owner, self._owner = self._owner, None
+        self.session_id = session_id = self.host._open_session(self, self.queue_id, owner)
         producer, first_number = self.identity
         self.session = Session(session_id, self.queue_id, self.config, producer=producer)
         if producer:

@@ -46,13 +46,15 @@ class SessionPort(Protocol):
 
 @frozen
 class Declared:
-    """What a declaration gives."""
+    """What a declaration gives: the queue and, when it is one handle's alone, the session that owns
+    it."""
 
     queue_id: int
     refusals: Mapping[str, str] = field(factory=dict)
     """What this process may not do to it by its key: right -> why."""
     shards: tuple[int, ...] = ()
     """Ids of the rings of a sharded queue, by their number; () for any other."""
+    owner: SessionId | None = None
 
 
 class Host(Protocol):
@@ -69,8 +71,10 @@ class Host(Protocol):
     _survives_fork: bool
     """Whether it goes on in a forked child, on a connection of its own."""
 
-    def _open_session(self, port: SessionPort, queue_id: int) -> SessionId:
-        """Register a handle; its first event tells who serves the queue."""
+    def _open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
+        """Register a handle (as `owner`, if given); its first event tells who serves the queue."""
         ...
 
     def _close_session(self, session: SessionId) -> None:

@@ -82,7 +82,7 @@ class DeclareOptions(QueueArguments, total=False):
     """Of a queue that is declared."""
 
     durable: bool
-    exclusive: bool
+    exclusive: bool | Literal["connection"]
     auto_delete: bool
     passive: bool
     shards: int | None

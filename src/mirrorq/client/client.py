@@ -573,10 +573,12 @@ class Client(Access):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def _open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+    def _open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._check_open()
-        session = self._new_session()
+        session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
         return session
 

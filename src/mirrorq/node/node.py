@@ -478,10 +478,12 @@ class Node(Access):
 
     # --- Host of handles ----------------------------------------------------------------
 
-    def _open_session(self, port: SessionPort, queue_id: int) -> SessionId:
+    def _open_session(
+        self, port: SessionPort, queue_id: int, owner: SessionId | None = None
+    ) -> SessionId:
         """Register a handle; its first event tells who serves the queue."""
         self._calls.check_open()
-        session = self._new_session()
+        session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
         return session
 

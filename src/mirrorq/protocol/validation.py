@@ -37,13 +37,14 @@ def declaration_error(
         return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
     flags = {
         "durable": durable,
-        "exclusive": exclusive,
         "auto_delete": auto_delete,
         "passive": passive,
     }
     for word, value in flags.items():
         if not isinstance(value, bool):
             return f"{word} is True or False, not {value!r}"
+    if not isinstance(exclusive, bool) and exclusive != "connection":
+        return f'exclusive is True, False or "connection", not {exclusive!r}'
     if not passive and split_name(name) is not None:
         return (
             f"the queue's name {name!r} is that of a shard: open a shard that exists with "
@@ -58,8 +59,8 @@ def _sharded_error(name: str, exclusive: object, auto_delete: object, shards: ob
         return wrong
     if exclusive:
         return (
-            f"queue {name!r} cannot have shards and be exclusive: an exclusive queue is one "
-            "handle's alone, on that handle's node"
+            f"queue {name!r} cannot have shards and be exclusive: an exclusive queue is one ring, "
+            "one handle's or one connection's"
         )
     if auto_delete:
         return (

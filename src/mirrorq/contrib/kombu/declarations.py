@@ -111,7 +111,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
             handle = connection.mirrorq.queue(
                 name,
                 durable=terms.durable,
-                exclusive=terms.exclusive,
+                exclusive="connection" if terms.exclusive else False,
                 auto_delete=terms.auto_delete,
                 passive=passive,
                 timeout=connection.confirm_timeout,
