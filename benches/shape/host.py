@@ -37,9 +37,10 @@ class Steps:
         self._cpu_max = 0.0
         self._began = self._began_cpu = 0.0
 
-    def _polled(self) -> None:
-        self._poll()
+    def _polled(self) -> int:
+        now_ms: int = self._poll()
         self._began, self._began_cpu = time.perf_counter(), time.thread_time()
+        return now_ms
 
     def _stepped(self) -> None:
         self._round()

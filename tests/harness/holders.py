@@ -448,7 +448,8 @@ def misheld(journal: Journal, acted: Iterable[Acted], passed: Iterable[Passed]) 
 def _acked_after_another(journal: Journal, passed: list[Passed]) -> Iterator[str]:
     """In one term a message that is handed out was held by nobody. In a later one somebody may
     have it who was not heard of; his ack ends it for those of earlier terms, too. Nor does a
-    later master know who has ended what lives no more: it takes an ack of an earlier term."""
+    later master know who has ended what lives no more, such as who had the queue for himself: it
+    takes an ack of an earlier term."""
     newest: dict[tuple[int, int], int] = {}
     for piece in passed:
         for sequence in range(piece.first, piece.last + 1):
@@ -463,6 +464,7 @@ def _acked_after_another(journal: Journal, passed: list[Passed]) -> Iterator[str
         is_handed_on = newest.get((epoch, one.sequence), 0) > number
         is_handed_on &= one.answered in (0, epoch)
         is_theirs = later.delivery[0] > epoch and not later.acked
+        is_theirs &= one.sequence not in journal.claimed
         if one.acked == "ok" and (is_handed_on or is_theirs):
             yield (
                 f"held twice: {one.consumer} has acked sequence {one.sequence} of delivery "

@@ -164,9 +164,13 @@ class Writes:
     @property
     def _is_making(self) -> bool:
         """Whether a checkpoint is on its way to the disk, or what it has left behind: each part
-        that is there calls for the next one. Of what is about to be replaced none is made."""
-        is_void = self._transfer.is_receiving and not self._ring.has_state
-        return self._part_number > 0 or self._checkpoints.is_busy or is_void
+        that is there calls for the next one."""
+        return self._part_number > 0 or self._checkpoints.is_busy
+
+    @property
+    def _is_void(self) -> bool:
+        """Whether the applied state is about to be replaced: no checkpoint of it is made."""
+        return self._transfer.is_receiving and not self._ring.has_state
 
     @property
     def is_placing(self) -> bool:
@@ -184,6 +188,8 @@ class Writes:
         """End a step: its one write, if anything is due."""
         ring = self._ring
         if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
+            if self._is_void:
+                self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             is_awaited = self._ops_since and not self._is_making
             self._quiet.set(self._idle_ms(state) if is_awaited else FOREVER_MS)
         if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
@@ -327,7 +333,7 @@ class Writes:
         return False
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
-        if not self._ops_since or self._is_making:
+        if not self._ops_since or self._is_making or self._is_void:
             return False
         if self._room.draining != PLENTY and not self._has_place(state):
             self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
