@@ -118,6 +118,8 @@ def test_a_node_goes_on_alone_when_the_others_are_lost(cluster: Cluster, tmp_pat
         "ha-params": 1},
     )  # fmt: skip
     cluster["b"].ask("queue", name="lost")
+    # A majority knows of it: C may hear of it a moment later.
+    until(lambda: "lost" in cluster["c"].ask("queues"))
     cluster.wait_in_sync(2, on="c")
     assert "is open in another process" in refused("force-boot", tmp_path / "c", "--yes")
     cluster.kill("a", "b", "c")

@@ -56,6 +56,8 @@ CLOSE_S = 5.0
 """close() ends within this."""
 FLUSH_S = 4.0
 """Part of it that is for outcomes to come."""
+PAUSED_S = 1.0
+"""The same where nobody serves: a client whose node is gone is served by another within moments."""
 ASK_S = 5.0
 """A question waits so long for the master before it says what is wrong."""
 
@@ -270,8 +272,7 @@ class Channel(ABC):
         """The same, once, on a thread that nothing interrupts."""
         self.begin_close(self.closing.callers)
         if not self.is_closed and not self.host.closed():
-            if not self.host.is_paused():
-                self.outcomes.wait_for(self.is_quiet, FLUSH_S)
+            self.outcomes.wait_for(self.is_quiet, PAUSED_S if self.host.is_paused() else FLUSH_S)
             self.end_session()
         self.outcomes.close(CLOSE_S - FLUSH_S, self.closing.callers)
         exit_flush.forget(self)
