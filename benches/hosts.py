@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from compare.peer import START_S, Session
 from mirrorq.client.client import Client
 from mirrorq.config import Config
 from scale.cluster import QUEUE, Remote, addresses
+from scale.places import Load
 
 BODY = b"x" * 100
 IN_FLIGHT = 4096
@@ -42,8 +42,7 @@ class Application:
 
     def __init__(self, place: str, name: str, path: str, peers: dict[str, str], kind: str) -> None:
         self._stack = ExitStack()
-        self._resting = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._load = Load()
         self._host: mirrorq.Node | Client
         enter, config = self._stack.enter_context, CONFIGS[kind]
         if place == "in the application":
@@ -55,27 +54,14 @@ class Application:
             self._host = enter(mirrorq.connect(peers[name], timeout=START_S))
 
     def close(self) -> None:
-        self._resting.set()
+        self._load.rest()
         self._stack.close()
 
     def ready(self) -> None:
         ready(self._host.queue(QUEUE, timeout=START_S), mirrors=2)
 
     def compute(self, is_wanted: bool) -> None:
-        if self._thread is not None:
-            self._resting.set()
-            self._thread.join()
-            self._thread = None
-        if is_wanted:
-            self._resting.clear()
-            self._thread = threading.Thread(target=self._compute, daemon=True)
-            self._thread.start()
-
-    def _compute(self) -> None:
-        number = 1
-        while not self._resting.is_set():
-            for _ in range(1_000):
-                number = number * 1_103_515_245 % 2_147_483_647
+        self._load.compute(is_wanted)
 
     def measure(self, seconds: float) -> dict[str, float]:
         with self._host.queue(QUEUE, passive=True, timeout=START_S) as handle:

@@ -103,21 +103,18 @@ TAKES = Part(
 # --- Beside Python that computes ----------------------------------------------------------------
 
 
-class Host:
-    """A node, and sometimes a thread that computes in Python in the same process."""
+class Load:
+    """Sometimes a thread that computes in Python."""
 
-    def __init__(self, name: str, path: str, peers: dict[str, str]) -> None:
-        self._node = Node(name, path=path, peers=peers)
+    def __init__(self) -> None:
         self._resting = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def close(self) -> None:
+    def rest(self) -> None:
         self._resting.set()
-        self._node.close()
 
-    def compute(self, is_wanted: bool, switch_s: float = SWITCH_S) -> None:
-        """Compute or rest, with so long until a thread that waits for the interpreter gets it."""
-        sys.setswitchinterval(switch_s)
+    def compute(self, is_wanted: bool) -> None:
+        """Compute or rest from now on."""
         if self._thread is not None:
             self._resting.set()
             self._thread.join()
@@ -132,6 +129,23 @@ class Host:
         while not self._resting.is_set():
             for _ in range(1_000):
                 number = number * 1_103_515_245 % 2_147_483_647
+
+
+class Host:
+    """A node, and sometimes a thread that computes in Python in the same process."""
+
+    def __init__(self, name: str, path: str, peers: dict[str, str]) -> None:
+        self._node = Node(name, path=path, peers=peers)
+        self._load = Load()
+
+    def close(self) -> None:
+        self._load.rest()
+        self._node.close()
+
+    def compute(self, is_wanted: bool, switch_s: float = SWITCH_S) -> None:
+        """Compute or rest, with so long until a thread that waits for the interpreter gets it."""
+        sys.setswitchinterval(switch_s)
+        self._load.compute(is_wanted)
 
     def ready(self) -> None:
         ready(self._node.queue(QUEUE, timeout=START_S), mirrors=NODES - 1)

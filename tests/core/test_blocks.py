@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 
 from harness.tiny_pages import tiny_pages
-from mirrorq.protocol.effects import COLUMNS, QueueImage, QueueWrite
+from mirrorq.protocol.effects import COLUMNS, QueueImage
 from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
-from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Given, Incoming
 from mirrorq.replication.state import pages
 from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.wire.frames import pack_publish
 
+from .paged_state import QUEUE, PagedState
 from .random_ops import CODEC, PLACE
 
-QUEUE = 7
 COUNT = 200
 
 
@@ -31,26 +28,17 @@ def tiny() -> Iterator[None]:
         yield
 
 
-class Deep:
+class Deep(PagedState):
     """A queue of messages that differ in size, time and ttl, on a disk; what is known of each."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = Random(seed)
-        self.disk = SimulatedDisk(1)
-        self.reads: list[int] = []
-        self.state = QueueState()
-        self.state.keep_in(self.cache(), QUEUE)
-        self.checkpoints = Checkpoints()
+        super().__init__(seed)
         self.known: dict[int, tuple[int, int, int]] = {}
         """Sequence -> (size, time, ttl)."""
 
-    def cache(self) -> PageCache:
-        def read(queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-            assert (queue_id, kind) == (QUEUE, COLUMNS)
-            self.reads.append(first)
-            return self.disk.page(queue_id, kind, first, lsn)
-
-        return PageCache(read)
+    def note_read(self, kind: int, first: int) -> None:
+        assert kind == COLUMNS
+        self.reads.append(first)
 
     def publish(self) -> None:
         chance, state = self.chance, self.state
@@ -69,26 +57,6 @@ class Deep:
         self.state.apply(CODEC.op(AckOp(((first, last),)), **where))
         for sequence in range(first, last + 1):
             self.known.pop(sequence, None)
-
-    def checkpoint(self) -> None:
-        """All of it is on the disk then, and most of it there alone."""
-        while not self.checkpoints.begin(self.state):
-            self.part()
-        while self.checkpoints.is_busy:
-            self.part()
-
-    def part(self) -> None:
-        pages, one = self.checkpoints.part(self.state)
-        head, lsn = (one.head, one.lsn) if one is not None else (None, 0)
-        write = QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1)
-        self.disk.commit([write], None)
-        if not self.checkpoints.is_open:
-            self.state.release()
-
-    def restart(self) -> None:
-        (image,) = self.disk.images(whole=False)
-        self.state = QueueState.of_image(image, self.cache())
-        self.checkpoints = Checkpoints(image.stale)
 
     def check(self) -> None:
         """Whatever is asked of any stretch of live messages is right."""

@@ -3,51 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from random import Random
 
 import pytest
 from msgspec.msgpack import decode
 
 from harness.tiny_pages import tiny_pages
-from mirrorq.protocol.effects import LATER, PRODUCERS, Page, QueueImage, QueueWrite
+from mirrorq.protocol.effects import LATER, PRODUCERS, Page
 from mirrorq.protocol.identities import OUTBOX_BIT
 from mirrorq.protocol.ops import ProducerOp
-from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Given
-from mirrorq.replication.state.pages import END, PageCache
+from mirrorq.replication.state.pages import END
 from mirrorq.replication.state.producer import HELD_PAGES, OPEN_PAGES
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.wire.frames import pack_publish
 
+from .paged_state import QUEUE, PagedState
 from .random_ops import CODEC, PLACE
 
-QUEUE = 7
 COUNT = 60
 
 
-class Many:
+class Many(PagedState):
     """A queue of many producers on a disk, and what is known of each."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.chance = Random(seed)
-        self.disk = SimulatedDisk(1)
-        self.reads: list[int] = []
-        """Firsts of the pages that were read."""
-        self.state = QueueState()
-        self.state.keep_in(self.cache(), QUEUE)
-        self.checkpoints = Checkpoints()
+        super().__init__(seed)
         self.known: dict[int, int] = {}
         """Id -> its highest number."""
 
-    def cache(self) -> PageCache:
-        def read(queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-            assert queue_id == QUEUE
-            assert kind in LATER
-            self.reads += [first] if kind == PRODUCERS else []
-            return self.disk.page(queue_id, kind, first, lsn)
-
-        return PageCache(read)
+    def note_read(self, kind: int, first: int) -> None:
+        assert kind in LATER
+        self.reads += [first] if kind == PRODUCERS else []
 
     def open(self) -> int:
         """A producer gets an id."""
@@ -85,29 +71,6 @@ class Many:
         else:
             first = chance.randrange(len(known))
             self.end(*[*known][first : first + chance.randint(1, 9)])
-
-    def checkpoint(self) -> None:
-        while not self.checkpoints.begin(self.state):
-            self.part()
-        while self.checkpoints.is_busy:
-            self.part()
-
-    def part(self) -> None:
-        pages, one = self.checkpoints.part(self.state)
-        head, lsn = (one.head, one.lsn) if one is not None else (None, 0)
-        write = QueueWrite(QUEUE, pages=tuple(pages), state=head, state_lsn=lsn, stable=1)
-        self.disk.commit([write], None)
-        if not self.checkpoints.is_open:
-            self.state.release()
-
-    def image(self) -> QueueImage:
-        (image,) = self.disk.images(whole=False)
-        return image
-
-    def restart(self) -> None:
-        image = self.image()
-        self.state = QueueState.of_image(image, self.cache())
-        self.checkpoints = Checkpoints(image.stale)
 
     def check(self) -> None:
         """Each is known, or unknown, as it is; so are those that are asked for together."""
@@ -160,7 +123,8 @@ def test_producers_on_the_disk_alone_are_what_they_were(seed: int) -> None:
     assert len(many.reads) > COUNT  # they were on the disk alone, indeed
 
 
-def _deep(count: int) -> Many:
+def deep_of(count: int) -> Many:
+    """So many producers, all of them on the disk alone."""
     many = Many()
     for _ in range(count):
         many.open()
@@ -172,7 +136,7 @@ def _deep(count: int) -> Many:
 
 def test_who_is_unknown_costs_one_page() -> None:
     """And so does who is known; none is read at a start."""
-    many = _deep(3000)
+    many = deep_of(3000)
     assert many.state.producers.find(3001) is None
     assert len(many.reads) == 1
     assert many.state.producers.find(1) is not None
@@ -182,7 +146,7 @@ def test_who_is_unknown_costs_one_page() -> None:
 
 
 def test_a_checkpoint_writes_the_pages_that_have_changed() -> None:
-    many = _deep(3000)
+    many = deep_of(3000)
     many.publish(1)
     many.publish(2000)
     many.checkpoint()
@@ -194,7 +158,7 @@ def test_a_checkpoint_writes_the_pages_that_have_changed() -> None:
 
 def test_memory_has_so_many_pages_and_no_more() -> None:
     """Those that have changed are bytes, but for a few; of too many a checkpoint is due."""
-    many = _deep(128 * (HELD_PAGES + 9))
+    many = deep_of(128 * (HELD_PAGES + 9))
     for number in range(1, 128 * HELD_PAGES, 128):
         assert not many.state.is_heavy
         many.publish(number)
@@ -209,7 +173,7 @@ def test_memory_has_so_many_pages_and_no_more() -> None:
 def test_a_page_that_is_missing_is_noticed_at_the_start(has_seal: bool) -> None:
     """Nobody would know that its producers were ever there. The head of a version that did not say
     which pages there are says how many producers."""
-    many = _deep(1000)
+    many = deep_of(1000)
     image = many.image()
     _read(many, image.state or b"", image.pages, has_seal)
     for lost, page in enumerate(image.pages):

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from core.entries import CODEC, QUEUE, A, view
-from core.test_producer_pages import Many
+from core.test_producer_pages import Many, deep_of
 from mirrorq.config import Config
 from mirrorq.protocol.effects import Persisted
 from mirrorq.protocol.ops import ProducerOp
@@ -26,15 +26,7 @@ LOOKS = 3
 """The first steps of a look for idle ids: all of it would be done in them."""
 
 
-@cache
-def _deep(count: int) -> Many:
-    """So many producers, all of them on the disk alone."""
-    many = Many()
-    for _ in range(count):
-        many.open()
-    many.checkpoint()
-    many.restart()
-    return many
+_deep = cache(deep_of)
 
 
 def _use(many: Many) -> None:

@@ -297,11 +297,9 @@ class Master:
             case Settle():
                 self.settling.on_settle(session, body)
             case Subscribe() if self._is_foreign(attachment):
-                reason = f"the queue is exclusive: it belongs to connection {self.connection}"
-                self._term.reply(session, ConsumerRefused(body.number, reason))
+                self._term.reply(session, ConsumerRefused(body.number, self._owner_text))
             case Purge() if self._is_foreign(attachment):
-                reason = f"the queue is exclusive: it belongs to connection {self.connection}"
-                self._term.reply(session, Purged(body.request, 0, reason))
+                self._term.reply(session, Purged(body.request, 0, self._owner_text))
             case Credit():
                 self.idle_expiry.use(now_ms)
                 self._term.dispatch.credit((session, body.number), body.total, body.size)
@@ -333,6 +331,10 @@ class Master:
     def _is_ending(self) -> bool:
         """Its deletion is asked for: nobody is seated any more."""
         return any(one.is_ending for one in (self.auto_delete, self.ownership, self.idle_expiry))
+
+    @property
+    def _owner_text(self) -> str:
+        return f"the queue is exclusive: it belongs to connection {self.connection}"
 
     def _is_foreign(self, attachment: Attachment) -> bool:
         """Whether somebody asks what only the owner of an exclusive queue may."""
