@@ -123,7 +123,7 @@ def test_a_copy_that_cannot_be_read_is_taken_from_another(
     cluster.start("b")
     assert "its copy of queue 1 is damaged and is not used" in cluster.log_text("b")
     cluster.open("jobs", "b")
-    cluster.wait_in_sync(2, "a")
+    cluster.wait_in_sync(2, "b")
     assert cluster.ask("b", "read_all", last=len(BODIES)) == BODIES
 
 
