@@ -116,7 +116,7 @@ def test_a_refusal_is_repeated_too() -> None:
     assert apply(catalog, bind, Request(A, 1, 1)) == evolve(refused, is_repeat=True)
 
 
-def test_a_new_life_counts_from_1_and_ends_the_old_one() -> None:
+def test_a_new_incarnation_counts_from_1_and_ends_the_old_one() -> None:
     """What the old process asked for comes too late, its registration too."""
     catalog = catalog_of(register(A))
     apply(catalog, SetPolicy("p", ONE), Request(A, 1, 1))

@@ -202,7 +202,7 @@ def test_an_exclusive_queue_belongs_to_one_handle() -> None:
 @pytest.mark.parametrize(
     ("command", "changed"), [(register(MemberId("a", 1, 2)), (1,)), (RemoveNode("a", 1), (1, 3))]
 )
-def test_an_exclusive_queue_ends_with_the_life_of_its_node(
+def test_an_exclusive_queue_ends_with_the_incarnation_of_its_node(
     command: CatalogCommand, changed: tuple[int, ...]
 ) -> None:
     """A restarted or forgotten node has lost its handles; others' queues stay."""
@@ -235,7 +235,7 @@ def test_an_exclusive_queue_belongs_to_one_connection() -> None:
     assert "exclusive=False, not True" in plain.apply(2, owned("client-1")).text
 
 
-def test_an_exclusive_queue_ends_with_the_life_of_the_node_that_declared_it() -> None:
+def test_an_exclusive_queue_ends_with_the_incarnation_of_the_node_that_declared_it() -> None:
     """Where the node itself is the connection; of another node of a like name it stays."""
     catalog, _ = applied(
         register(A), register(B), owned("a/1"), owned("b/1", "other"), owned("a", "client's")
@@ -502,7 +502,7 @@ def test_any_bytes_decode_or_raise_protocol_error(data: bytes) -> None:
 
 
 def test_a_copy_may_go_in_the_epoch_that_does_not_name_its_store() -> None:
-    """Not in another epoch, not as a member in whatever life; and nothing changes by it."""
+    """Not in another epoch, not as a member in whatever incarnation; and nothing changes by it."""
     catalog, _ = applied(declare(members=(A,)))
     before = catalog.snapshot()
     assert catalog.apply(1, DropCopy(1, 1, B)).value == 1

@@ -23,7 +23,7 @@ from mirrorq.protocol.identities import (
     StoreId,
     first_incarnation,
     lineage,
-    next_life,
+    next_incarnation,
 )
 
 A, B, C = (MemberId(name, number, 7) for number, name in enumerate("abc", 1))
@@ -107,7 +107,7 @@ def test_the_survivor_is_alone_in_another_cluster() -> None:
 def test_clients_go_on_with_a_survivor() -> None:
     """Its cluster is another one of the same lineage; one that was founded anew is not."""
     before, chance = 0x1234_5678_9ABC_DEF0, 0x7F0F_0F0F_0F0F_0F0F
-    after = next_life(before, chance)
+    after = next_incarnation(before, chance)
     assert after != before
     assert lineage(after) == lineage(before) != lineage(chance)
 

@@ -42,7 +42,7 @@ def test_neighbours_follow_the_order_of_the_view() -> None:
 
 
 def test_an_incarnation_is_not_its_successor() -> None:
-    """A restarted node is no member of a view that names its life before; its store is."""
+    """A restarted node is no member of a view that names its incarnation before; its store is."""
     again = MemberId("b", B.store, 2)
     assert find(VIEW, again) is None
     assert index(VIEW, again) is None

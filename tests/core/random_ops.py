@@ -8,9 +8,9 @@ from mirrorq.protocol.ops import FLAG_TRANSIENT as TRANSIENT
 from mirrorq.protocol.ops import (
     PRIORITY_SHIFT,
     AckOp,
+    DueOp,
     Entry,
     HorizonOp,
-    LaneOp,
     ProducerOp,
     PromotedOp,
     ReturnLaterOp,
@@ -67,8 +67,8 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
         5: ProducerOp("a/1", tuple(chance.sample(sorted(state.producers), 1)))
         if len(state.producers) > 9
         else ProducerOp("a/1"),
-        6: LaneOp((), state.next_sequence, ranges),
-        7: LaneOp(
+        6: DueOp((), state.next_sequence, ranges),
+        7: DueOp(
             tuple((a, b) for a, b, _ in state.delayed.within(1, END)), state.next_sequence, ()
         ),
         8: PromotedOp(chance.choice(("clean", "cold"))),

@@ -115,7 +115,7 @@ def _orders(left: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 class TwoQueues:
-    """Every order in which two drivers, expiry, questions and errands meet two queues.
+    """Every order in which two drivers, expiry, questions and tasks meet two queues.
 
     Queue 1 decides. Depth first, each state once.
     """
@@ -143,7 +143,7 @@ class TwoQueues:
     def copy(self) -> TwoQueues:
         twin = TwoQueues()
         twin.queues = {n: Staging.restore(q.image(), 1 << 40) for n, q in self.queues.items()}
-        twin.channels = {n: list(errands) for n, errands in self.channels.items()}
+        twin.channels = {n: list(tasks) for n, tasks in self.channels.items()}
         twin.done, twin.shown, twin.told = list(self.done), dict(self.shown), dict(self.told)
         twin.failed, twin.next_origin = self.failed, self.next_origin
         return twin
@@ -154,7 +154,7 @@ class TwoQueues:
 
     def choices(self) -> list[tuple[str, int]]:
         found = [("agent", n) for n, at in enumerate(self.done) if at < len(self.STEPS[n])]
-        found += [("errand", n) for n, errands in self.channels.items() if errands]
+        found += [("task", n) for n, tasks in self.channels.items() if tasks]
         # Who is sealed asks in the end, whatever came of it before.
         return found or [("question", n) for n, run in enumerate("ab") if self._waits(run)]
 
@@ -163,9 +163,9 @@ class TwoQueues:
         return known is not None and known.home > 0 and not known.has_asked
 
     def take(self, kind: str, which: int) -> None:
-        if kind == "errand":
-            errand = self.channels[which].pop(0)
-            self._apply(which, errand.op(3 - which))
+        if kind == "task":
+            task = self.channels[which].pop(0)
+            self._apply(which, task.op(3 - which))
             return
         if kind == "question":
             self._apply(2, AskOp("t", 1, "ab"[which], 2))
@@ -215,8 +215,8 @@ class TwoQueues:
                 self.shown[number] = op.run
             elif op.is_decision:
                 raise AssertionError(f"staged: queue {number} lost {op.run}: {outcome.why}")
-        for target, errand in outcome.errands:
-            self.channels[target].append(errand)
+        for target, task in outcome.tasks:
+            self.channels[target].append(task)
         return outcome.why
 
     def check_end(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mirrorq.protocol.effects import Parcel
+from mirrorq.protocol.effects import OutboxEntry
 from mirrorq.replication.state.outbox import Outbox, producer_of
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -20,21 +20,21 @@ def full() -> Outbox:
 
 def test_numbers_go_on_for_each_target() -> None:
     outbox = full()
-    assert [p.number for p in outbox.target_outboxes[7].parcels] == [1, 4, 5]
-    assert [p.number for p in outbox.target_outboxes[8].parcels] == [1]
+    assert [p.number for p in outbox.target_outboxes[7].entries] == [1, 4, 5]
+    assert [p.number for p in outbox.target_outboxes[8].entries] == [1]
     assert (outbox.count, list(outbox.kept)) == (6, [(1, 1), (3, 6), (9, 9)])
 
 
 def test_done_ends_a_part() -> None:
     outbox = full()
     assert outbox.done(7, 2) == ((3, 4),)
-    assert outbox.target_outboxes[7].parcels[0] == Parcel(3, 5, 5, "expired", 11)
+    assert outbox.target_outboxes[7].entries[0] == OutboxEntry(3, 5, 5, "expired", 11)
     assert outbox.done(7, 2) == ()
     assert outbox.done(99, 2) == ()
     assert outbox.done(7, 5) == ((5, 5), (9, 9), (6, 6))
     assert (list(outbox.target_outboxes), outbox.idle) == ([8], {7: 6})
     outbox.add(7, [(20, 20)], "expired", 14)
-    assert outbox.target_outboxes[7].parcels[0].number == 6
+    assert outbox.target_outboxes[7].entries[0].number == 6
     assert list(outbox.kept) == [(1, 1), (20, 20)]
 
 
@@ -42,8 +42,8 @@ def test_an_unclean_promotion_numbers_what_is_left_anew() -> None:
     outbox = full()
     outbox.done(7, 1)
     outbox.begin_anew([(5, 5), (1, 1)])
-    parcels = [(p.number, p.first, p.last) for p in outbox.target_outboxes[7].parcels]
-    assert parcels == [(1, 4, 4), (2, 9, 9), (3, 6, 6)]
+    entries = [(p.number, p.first, p.last) for p in outbox.target_outboxes[7].entries]
+    assert entries == [(1, 4, 4), (2, 9, 9), (3, 6, 6)]
     assert outbox.next_number(8) == 1
     assert list(outbox.kept) == [(4, 4), (6, 6), (9, 9)]
     assert producer_of(3, 0) != producer_of(3, 1) != producer_of(4, 1)

@@ -144,30 +144,30 @@ def test_who_is_told_and_asked() -> None:
     stage(state, "a", 0, 1, 10)
     told = CrossQueueTask("commit", T, 1, "a")
     done = state.on_commit(commit("a", (0, 0, 1, 2), others=(7, 8)))
-    assert done.errands == [(7, told), (8, told)]
+    assert done.tasks == [(7, told), (8, told)]
     asked = AskOp(T, 1, "a", 7)
-    assert state.on_ask(asked, 1).errands == [(7, CrossQueueTask("abort", T, 1, "a"))]
+    assert state.on_ask(asked, 1).tasks == [(7, CrossQueueTask("abort", T, 1, "a"))]
     stage_other = state.on_stage(Stage(T, 2, "b", 0, 0, 1), 20, ONE, 1, 0)
     assert (stage_other, state.on_ask(AskOp(T, 2, "b", 7), 1).dropped) == ("", [(20, 20)])
     assert state.on_commit(CommitOp(T, 2, "b")).why.startswith(FENCED)
-    assert state.on_abort(AbortOp(T, 2, "c", others=(7,))).errands == [
+    assert state.on_abort(AbortOp(T, 2, "c", others=(7,))).tasks == [
         (7, CrossQueueTask("abort", T, 2, "c"))
     ]
     state.on_seal(SealOp(T, 3, "d", (), 9), 5)
     assert list(state.sealed_runs(6)) == [(T, 3, "d", 9)]
     assert list(state.sealed_runs(5)) == []
     mine = AskOp(T, 3, "d", 1)
-    assert state.on_ask(mine, 1).errands == [(9, CrossQueueTask("ask", T, 3, "d"))]
+    assert state.on_ask(mine, 1).tasks == [(9, CrossQueueTask("ask", T, 3, "d"))]
     assert state.on_ask(mine, 1).why
     assert state.on_abort(AbortOp(T, 3, "d", is_decision=True)).why == ""
     assert state.on_ask(mine, 1).why
 
 
-def test_errands_have_numbers_of_the_outbox() -> None:
+def test_tasks_have_numbers_of_the_outbox() -> None:
     """They go between messages, keep no body, and are numbered anew after an unclean promotion."""
     outbox = Outbox()
     outbox.add(7, [(3, 4)], "expired", 1)
-    assert outbox.add_errand(7, 2) == 3
+    assert outbox.add_task(7, 2) == 3
     outbox.add(7, [(9, 9)], "expired", 3)
     assert (outbox.count, outbox.kept.count) == (4, 3)
     again = Outbox.restore(outbox.image(), 100)
@@ -177,14 +177,14 @@ def test_errands_have_numbers_of_the_outbox() -> None:
     assert outbox.done(7, 2) == ((9, 9),)
     assert (outbox.count, outbox.target_outboxes, outbox.idle) == (0, {}, {7: 3})
     state = Staging()
-    state.errands = {
+    state.tasks = {
         (7, 3): CrossQueueTask("ask", T, 1, "r"),
         (7, 5): CrossQueueTask("ask", T, 2, "r"),
     }
     state.renumber([(7, 3, 1), (7, 5, 2)])
-    state.forget_errands(7, 1)
-    assert list(state.errands) == [(7, 2)]
-    assert Staging.restore(state.image(), 100).errands == state.errands
+    state.forget_tasks(7, 1)
+    assert list(state.tasks) == [(7, 2)]
+    assert Staging.restore(state.image(), 100).tasks == state.tasks
 
 
 def test_idle_runs() -> None:

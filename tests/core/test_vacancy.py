@@ -241,7 +241,7 @@ def test_nobody_else_takes_from_an_exclusive_queue() -> None:
 
 
 def test_a_nodes_own_handles_are_of_one_connection() -> None:
-    """Of one life of it: its name and incarnation."""
+    """Of one incarnation of it: its name and incarnation."""
     queue, _ = declared(Declared(False, False, connection=f"{ONE.node}/{ONE.incarnation}"))
     queue.attach(ONE)
     queue.ask(ONE, Subscribe(1, 1))

@@ -150,7 +150,7 @@ class Past:
         queue = self.queue
         loads, queue.loads = queue.loads, []
         for load in loads:
-            count = load.parcels[-1].last_number - load.number + 1
+            count = load.entries[-1].last_number - load.number + 1
             frame = CODEC.frame(load.producer, load.number, count)
             queue.step(OutboxLoaded(load.queue_id, load.target, load.number, 0, count, frame))
         requests, queue.requests = queue.requests, []

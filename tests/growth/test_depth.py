@@ -340,7 +340,7 @@ def test_a_term_begins_alike_however_many_messages_stand_apart() -> None:
         assert replica.master is not None
         ready = replica.master.dispatch.ready
         assert ready.count == count
-        ready.lane(0).remove(1, 1)
+        ready.level(0).remove(1, 1)
         assert replica.state.live.count == count
     few, many = found
     assert many.count < GROWTH_MAX * few.count, many.growth_text(few)

@@ -55,7 +55,7 @@ from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.columns import Block, Columns, Directory
 from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
-from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
+from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
 from mirrorq.replication.state.producer import Producer
 from mirrorq.replication.state.producer import Producers as StateProducers
 from mirrorq.replication.state.queue_state import QueueState
@@ -100,7 +100,7 @@ PLAIN = (
     QueueState,
     QueueTime,
     RailGuard,
-    ReadyLanes,
+    ReadyLevels,
     Term,
     Replica,
     Ring,
@@ -125,7 +125,7 @@ DEFINED = (
     Subscription,
     IdleExpiry,
     Duties,
-    Lane,
+    PriorityLevel,
     Lease,
     Open,
     OpenDelivery,

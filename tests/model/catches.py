@@ -25,10 +25,10 @@ from simulation import (
     test_damage,
     test_dead_letters,
     test_hold_times,
-    test_lanes,
     test_limits,
     test_membership,
     test_policies,
+    test_priorities,
     test_promotion,
     test_replicated,
     test_survivor,
@@ -157,11 +157,11 @@ SCENARIOS: dict[str, Scenario] = {
     "extended message goes back with its delivery": Scenario(
         core_hold_times.test_what_is_extended_stays_and_the_rest_goes_back, "extended"
     ),
-    "lane order by sequence only": Scenario(
-        test_lanes.test_each_lane_keeps_its_order_and_its_counts_across_a_failover, "order"
+    "level order by sequence only": Scenario(
+        test_priorities.test_each_level_keeps_its_order_and_its_counts_across_a_failover, "order"
     ),
     "delay ended by each reader's clock": Scenario(
-        test_lanes.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
+        test_priorities.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
     ),
     "idle time forgotten by the next master": Scenario(scenarios.idle_before_a_failover, "until"),
     "promise of another epoch": Scenario(
@@ -270,7 +270,7 @@ SEEDS: dict[str, Seeds] = {
     "lease without the new leader's wait": Seeds(runs.leases, "check_", 17, 60),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
     "drop-head of the newest": Seeds(runs.lengths, "28", 1, 12),
-    "message of a lane handed out of its order": Seeds(runs.lanes, "order", 2, 10),
+    "message of a level handed out of its order": Seeds(runs.levels, "order", 2, 10),
     "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 2, 6),

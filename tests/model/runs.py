@@ -101,7 +101,7 @@ def lengths(seed: int) -> str:
     return complaint(lambda: tests[seed % 3](seed // 3))
 
 
-def lanes(seed: int) -> str:
+def levels(seed: int) -> str:
     """Whole clusters whose messages have priorities."""
     return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False, is_short=True))
 

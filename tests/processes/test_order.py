@@ -10,7 +10,7 @@ LONG_S = 3600
 SOON_S = 1.5
 
 
-def test_lanes_and_delays_go_on_at_the_next_master(cluster: Cluster) -> None:
+def test_levels_and_delays_go_on_at_the_next_master(cluster: Cluster) -> None:
     """What is ready comes by priority, oldest first in each; what is delayed comes when it is
     due, once; what is not due stays; a nack with a delay is kept, too."""
     cluster.found("abc")

@@ -40,7 +40,7 @@ def test_a_message_that_is_not_due_is_not_ready() -> None:
         assert queue.get_many(5, timeout=0.01) == []
 
 
-def test_delays_end_in_the_order_of_their_times_each_in_its_lane() -> None:
+def test_delays_end_in_the_order_of_their_times_each_in_its_level() -> None:
     """The priority of a delayed message counts when it is due."""
     with FakeHost() as host, host.queue() as queue:
         queue.put_many([b"2", b"3"], delay=2 * LONG_S)

@@ -17,7 +17,7 @@ PUTS = 20
 
 
 def test_an_idle_queue_is_not_stepped_and_a_node_that_starts_hears_what_it_counts() -> None:
-    """Reports are made of queues that were stepped; a new life of a node has heard none."""
+    """Reports are made of queues that were stepped; a new incarnation of a node has heard none."""
     cluster = SimulatedCluster(seed=3)
     cluster.start()
     queues = [cluster.declare("a", f"q{number}") for number in range(4)]

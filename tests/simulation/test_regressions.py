@@ -144,8 +144,8 @@ def test_a_request_that_overtakes_the_view_is_served() -> None:
 
 
 def test_a_wiped_store_does_not_vote_for_the_one_before_it() -> None:
-    """A node came back at once with an empty store and, as the lost one, in its first life: the
-    others took its votes for those of the lost store, and could elect a leader whose log lacked
+    """A node came back at once with an empty store and, as the lost one, in its first incarnation:
+    the others took its votes for those of the lost store, and could elect a leader whose log lacked
     what the lost store had helped to commit."""
     world = World()
     leader = world.cluster.engine("a").leader

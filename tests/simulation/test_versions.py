@@ -25,7 +25,7 @@ class Older:
 
         def applied(here: follower.Follower, now_ms: int, entry: RaftEntry) -> None:
             nonlocal applying
-            applying = here._life.me.node
+            applying = here._context.me.node
             apply(here, now_ms, entry)
 
         def unpacked(entry: RaftEntry) -> Any:

@@ -85,7 +85,7 @@ def test_with_the_promise_the_view_replaces_that_epoch() -> None:
 
 
 def test_promises_of_others_and_of_other_epochs_are_none() -> None:
-    """Of a mirror, of an older life, of an epoch to come or gone: nothing is proposed."""
+    """Of a mirror, of an older incarnation, of an epoch to come or gone: nothing is proposed."""
     leader = Leader(A, B, C)
     leader.declare(A, B, C)
     transfer(leader, "b")

@@ -227,7 +227,7 @@ def test_a_higher_incarnation_says_that_the_lower_is_dead(ear: Ear) -> None:
     assert ear.liveness.is_steady(again)
 
 
-def test_the_own_life_before_is_dead() -> None:
+def test_the_own_incarnation_before_is_dead() -> None:
     """This process holds the store's lock."""
     ear = Ear()
     assert ear.status(MemberId("a", A.store, 0)) is Status.DEAD

@@ -118,7 +118,7 @@ class Leader:
         return result.value
 
     def start(self, node: MemberId) -> None:
-        """A new life: it says hello and is registered."""
+        """A new incarnation: it says hello and is registered."""
         for old in [one for one in self.up if one.node == node.node]:
             del self.up[old]
         self.up[node] = ()
@@ -479,7 +479,7 @@ def test_grants_wait_for_a_round_of_the_majority() -> None:
 
 
 def test_a_dead_mirror_is_removed_and_comes_back_as_a_joiner() -> None:
-    """The master stays; the new life joins at the tail."""
+    """The master stays; the new incarnation joins at the tail."""
     leader = Leader(A, B, C)
     leader.declare(A, B, C)
     leader.kill(B)
@@ -772,8 +772,8 @@ def test_a_store_that_voted_and_never_registered_is_forgotten() -> None:
 
 
 def test_a_node_that_may_run_is_not_forgotten() -> None:
-    """Alive, in a newer life too: refused. Silent: when its lease has run out, not before others
-    have taken its queues over, and not while its machine may only be busy."""
+    """Alive, in a newer incarnation too: refused. Silent: when its lease has run out, not before
+    others have taken its queues over, and not while its machine may only be busy."""
     leader = Leader(A, B, commits=False)
     leader.commit(DeclareQueue("q", True, False, False, "a", None, (A, B)))
     assert "node a is alive" in str(admitted(leader, B, RemoveNode("a")))

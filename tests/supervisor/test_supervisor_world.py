@@ -48,7 +48,7 @@ HEALED_MS = 20_000
 
 @define(eq=False)
 class Process:
-    """One life of one node."""
+    """One incarnation of one node."""
 
     member: MemberId
     supervisor: Controller
@@ -118,7 +118,7 @@ class World:
             case "kill" if process is not None and len(self.live) > 1:
                 self.kill(name)
             case "bounce" if process is not None and len(self.live) > 1:
-                # Back before a probe of its last life has been answered: that answer comes late.
+                # Back before a probe of its last start has been answered: that answer comes late.
                 self.kill(name)
                 self.start(name)
             case "start" if process is None:

@@ -15,10 +15,10 @@ from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
     DropHeadOp,
+    DueOp,
     ExpiryOp,
     HorizonOp,
     HorizonsOp,
-    LaneOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -61,10 +61,8 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(AckOp, ranges),
     st.builds(ReturnOp, ranges),
     st.builds(HorizonOp, numbers),
-    st.builds(
-        HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)
-    ),
-    st.builds(LaneOp, short_ranges, st.integers(0, 2**40), ranges),
+    st.builds(HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)),
+    st.builds(DueOp, short_ranges, st.integers(0, 2**40), ranges),
     st.builds(ReturnLaterOp, ranges, numbers),
     st.builds(
         PromotedOp,
@@ -99,7 +97,7 @@ KINDS = {
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
-    LaneOp: OpKind.LANE,
+    DueOp: OpKind.DUE,
     ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,
     RefusalOp: OpKind.REFUSAL,

@@ -151,7 +151,7 @@ class Founding:
         Args:
             store: This node's store.
             peers: Names of all nodes to found with; with or without this one's.
-            promised: `RaftState.founding`, as a `promise` of an earlier life left it.
+            promised: `RaftState.founding`, as a `promise` of an earlier incarnation left it.
             config: `heartbeat_ms` and `election_ms` are used.
             founded: Raft has voters.
             may_found: False for a node that is to join a cluster and never to found one.

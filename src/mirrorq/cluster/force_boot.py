@@ -22,7 +22,7 @@ from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, decode_voters
 from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWrite
-from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_life
+from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_incarnation
 from mirrorq.protocol.views import Member, View
 
 __all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "estate_of"]
@@ -97,7 +97,7 @@ class RecoveredState:
         }
         index, term = self.index + 1, self.term + 1
         survivor = NodeRecord(me.node, store, me.incarnation, self.node.endpoint, self.node.witness)
-        cluster = next_life(self.catalog.cluster, chance)
+        cluster = next_incarnation(self.catalog.cluster, chance)
         self.catalog.outlive(survivor, self.voters, cluster, views)
         self.catalog.applied_index = index
         voters = (StoreId(me.node, store),)

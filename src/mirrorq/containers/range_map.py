@@ -166,10 +166,10 @@ class Spans:
 
 
 class Places:
-    """Where messages stand that entered their lane later than they came.
+    """Where messages stand that entered their level later than they came.
 
     A message's place is its sequence, unless it was delayed: then it takes the next number of the
-    queue when it enters its lane, and stands there. Its sequence stays its name.
+    queue when it enters its level, and stands there. Its sequence stays its name.
     """
 
     def __init__(self) -> None:

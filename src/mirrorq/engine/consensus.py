@@ -32,7 +32,7 @@ from mirrorq.cluster.raft.messages import (
 )
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import NOBODY
-from mirrorq.engine.life import Life
+from mirrorq.engine.context import EngineContext
 from mirrorq.engine.peers import Peer
 from mirrorq.protocol.commands import CatalogCommand, NameCluster
 from mirrorq.protocol.control import Directory
@@ -45,7 +45,7 @@ class Consensus:
     """Raft and founding, which step each other.
 
     Args:
-        life: what the engine's parts share.
+        context: what the engine's parts share.
         raft: as the disk has it.
         joins: endpoints of a cluster through which an empty store joins it.
         on_agreed: told what a step of Raft has agreed on, entries or a snapshot.
@@ -55,7 +55,7 @@ class Consensus:
 
     def __init__(
         self,
-        life: Life,
+        context: EngineContext,
         raft: Raft,
         joins: tuple[str, ...],
         now_ms: int,
@@ -66,10 +66,10 @@ class Consensus:
         self.joins = joins
         """() once this store is in a cluster."""
         self.founding = Founding(
-            life.store,
-            life.admission.names,
+            context.store,
+            context.admission.names,
             raft.founding,
-            life.config,
+            context.config,
             founded=raft.is_founded,
             may_found=not joins,
         )
@@ -77,7 +77,7 @@ class Consensus:
         """When this node last knew of a leader: of a majority that it is in contact with."""
         self.has_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
-        self._life = life
+        self._context = context
         self._on_agreed = on_agreed
         self._on_stepped = on_stepped
         self._led_by: StoreId | None = None
@@ -91,7 +91,7 @@ class Consensus:
         """Of Raft: what `tend` has looked at; none of it changes while all is idle."""
         self._admissions: dict[StoreId, None] = {}
         """Stores that ask to be voters."""
-        self._tick, self._founding_tick = life.timers.new(), life.timers.new()
+        self._tick, self._founding_tick = context.timers.new(), context.timers.new()
         self._tick.set(now_ms)
         if not raft.is_founded:
             self._founding_tick.set(now_ms)
@@ -149,7 +149,7 @@ class Consensus:
             return f"waits to be admitted by the cluster at {', '.join(self.joins)}"
         if self.founding.stuck:
             return f"is not founded yet: {self.founding.stuck}"
-        endpoint_of = self._life.admission.contacts.endpoint_of
+        endpoint_of = self._context.admission.contacts.endpoint_of
         named = [f"{one} at {endpoint_of(one) or '?'}" for one in self.founding.waiting_for]
         whom = f"for {', '.join(named)}" if named else "to be admitted"
         return f"is not founded yet: waiting {whom}"
@@ -158,16 +158,16 @@ class Consensus:
 
     def step(self, now_ms: int, event: RaftEvent) -> None:
         """Step Raft, and do what it wants done."""
-        raft, out = self.raft, self._life.out
+        raft, out = self.raft, self._context.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
         if raft.leader is not self._led_by:
             self._led_until_ms = 0
-        self.has_news = self._life.has_lease_news = True
+        self.has_news = self._context.has_lease_news = True
         self._tick.set(_or_forever(effects.wake_at_ms))
         if effects.persist is not None:
             out.raft = merge_writes(out.raft, effects.persist)
-            self._life.hosting.rounds.note_raft(effects.write_number)
+            self._context.hosting.rounds.note_raft(effects.write_number)
         for store, message in effects.send:
             out.send.append((store.node, message))
         if effects.install is not None or effects.apply:
@@ -177,7 +177,7 @@ class Consensus:
         is_news = was_leader is not raft.is_leader
         if is_news:
             leads = "leads" if raft.is_leader else "no longer leads"
-            self._life.notice("leader", f"{leads} the catalog in term {raft.term}")
+            self._context.notice("leader", f"{leads} the catalog in term {raft.term}")
         self._on_stepped(now_ms, is_news, bool(effects.apply))
 
     def found(self, now_ms: int, event: FoundingEvent) -> None:
@@ -190,15 +190,15 @@ class Consensus:
             self.step(now_ms, Promise(effects.promise))
         if effects.found is not None:
             self.step(now_ms, Found(effects.found))
-        self._life.out.send.extend((store.node, message) for store, message in effects.send)
+        self._context.out.send.extend((store.node, message) for store, message in effects.send)
         self._admissions.update(dict.fromkeys(effects.admit))
 
     def _on_founded(self, now_ms: int) -> None:
         self.found(now_ms, Founded())
         self._founding_tick.clear()
-        self._life.admission.on_founded()
+        self._context.admission.on_founded()
         self.joins = ()
-        self._life.notice("founded", "the cluster is founded")
+        self._context.notice("founded", "the cluster is founded")
 
     # --- Time -----------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Consensus:
         if now_ms < self._led_until_ms:
             self.led_ms = now_ms
             return
-        raft, config = self.raft, self._life.config
+        raft, config = self.raft, self._context.config
         self._led_by = raft.leader
         if self._led_by is not None:
             self._led_until_ms = raft.heard_ms + config.election_ms + config.election_spread_ms
@@ -229,24 +229,24 @@ class Consensus:
         it do not know of it. And voters may have no address that is known to the others: what
         registers them stands in no log that is left.
         """
-        raft, life = self.raft, self._life
+        raft, context = self.raft, self._context
         if raft.leader is not None or not raft.is_founded:
             return
-        if now_ms < self._asked_ms + life.config.election_ms:
+        if now_ms < self._asked_ms + context.config.election_ms:
             return
         self._asked_ms = now_ms
-        peers = life.admission.peers.all()
+        peers = context.admission.peers.all()
         if not raft.is_admitted:
             known = tuple(voter.store for voter in raft.committed_voters)
             request = AdmissionRequest(bool(joins_through(raft.founding)), known)
-            life.out.send.extend((peer.name, request) for peer in peers)
-        directory = life.admission.directory(raft.voters)
+            context.out.send.extend((peer.name, request) for peer in peers)
+        directory = context.admission.directory(raft.voters)
         if len(directory.nodes) < len(raft.voters):
-            life.out.send.extend((peer.name, directory) for peer in peers)
+            context.out.send.extend((peer.name, directory) for peer in peers)
 
     def on_directory(self, now_ms: int, sender: str, told: Directory) -> None:
         """A node says where nodes are: the way to a cluster, or to voters of the own one."""
-        admission = self._life.admission
+        admission = self._context.admission
         if not self.raft.is_founded:
             for name, endpoint in told.nodes:
                 admission.meet(name, endpoint)
@@ -254,8 +254,8 @@ class Consensus:
             more = admission.on_directory(told, self.raft.voters)
             # Once a while, or two that each lack what the other cannot use would talk for ever.
             if more is not None and now_ms >= self._directed_ms.get(sender, now_ms):
-                self._directed_ms[sender] = now_ms + self._life.config.election_ms
-                self._life.out.send.append((sender, more))
+                self._directed_ms[sender] = now_ms + self._context.config.election_ms
+                self._context.out.send.append((sender, more))
 
     # --- As leader ------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Consensus:
             return
         if not raft.own_term_applied:
             return
-        catalog, me = self._life.catalog, self._life.me
+        catalog, me = self._context.catalog, self._context.me
         if not catalog.cluster and self._named_term != raft.term:
             self._named_term = raft.term
             self.propose(now_ms, NameCluster(me.store or 1))
@@ -288,7 +288,7 @@ class Consensus:
         """Make stores that ask for it voters: the old one of that name goes first."""
         voters = self.raft.voters
         for store in list(self._admissions):
-            if store in voters or self._life.catalog.is_past(store):
+            if store in voters or self._context.catalog.is_past(store):
                 del self._admissions[store]
                 continue
             others = tuple(voter for voter in voters if voter.node != store.node)
@@ -301,7 +301,7 @@ class Consensus:
 
     def propose(self, now_ms: int, command: CatalogCommand) -> None:
         """A wish of the leader's own."""
-        self.log(now_ms, pack(self._life.me, NOBODY, command))
+        self.log(now_ms, pack(self._context.me, NOBODY, command))
 
     def log(self, now_ms: int, data: bytes) -> None:
         """Put a proposal into Raft's log, if this node leads."""

@@ -23,6 +23,7 @@ from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
 from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.context import EngineContext
 from mirrorq.engine.events import (
     Ask,
     Committed,
@@ -49,7 +50,6 @@ from mirrorq.engine.hosting import Hosting
 from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.lease_keeping import LeaseKeeping
-from mirrorq.engine.life import Life
 from mirrorq.engine.peer_admission import PeerAdmission
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import RegisterNode
@@ -129,32 +129,32 @@ class Engine:
         raft = Raft(StoreId(me.node, me.store), raft_image, config, seed)
         joins = () if raft.is_founded else join or joins_through(raft.founding)
         self._admission = PeerAdmission(me, endpoint, peers, joins, config.failure_ms)
-        self._life = life = Life(me, config, self.hosting, self._admission)
+        self._context = context = EngineContext(me, config, self.hosting, self._admission)
         holder = LeaseHolder(me, config.lease_ms)
         self._consensus = Consensus(
-            life, raft, joins, now_ms, self._on_agreed, self._on_raft_stepped
+            context, raft, joins, now_ms, self._on_agreed, self._on_raft_stepped
         )
-        self._leadership = Leadership(life, self._consensus, holder, now_ms)
-        self._greetings = Greetings(life, self._consensus, self._leadership, endpoint)
+        self._leadership = Leadership(context, self._consensus, holder, now_ms)
+        self._greetings = Greetings(context, self._consensus, self._leadership, endpoint)
         registration = RegisterNode(me.node, me.store, me.incarnation, endpoint, witness)
         self._leader_requests = LeaderRequests(
-            life, self.requests, self._consensus, self._leadership, registration
+            context, self.requests, self._consensus, self._leadership, registration
         )
-        self._follower = Follower(life, self._leadership, self._leader_requests)
+        self._follower = Follower(context, self._leadership, self._leader_requests)
         self._lease_keeping = LeaseKeeping(
-            life, holder, self._consensus, self._follower, self._leader_requests
+            context, holder, self._consensus, self._follower, self._leader_requests
         )
-        self._hello = life.timers.new()
+        self._hello = context.timers.new()
         """When it shows that it lives, if anybody listens."""
         self._hello_ms = now_ms - config.heartbeat_ms
         """When it did so last."""
-        self._again = life.timers.new()
+        self._again = context.timers.new()
         """When what it has asked of the catalog's leader is asked again."""
         self._wanted_ms = FOREVER_MS
         """When this node wanted to be stepped next."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
         self._next_out = EngineEffects()
-        life.begin(self._next_out)
+        context.begin(self._next_out)
         self._start(now_ms, raft_image)
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
@@ -183,20 +183,20 @@ class Engine:
     @property
     def catalog(self) -> Catalog:
         """As applied on this node."""
-        return self._life.catalog
+        return self._context.catalog
 
     @property
     def alarms(self) -> tuple[str, ...]:
         """Names of those that are raised here; set by the driver."""
-        return self._life.alarms
+        return self._context.alarms
 
     @alarms.setter
     def alarms(self, names: tuple[str, ...]) -> None:
-        self._life.alarms = names
+        self._context.alarms = names
 
     def note_spooled(self, messages: int, oldest_s: int) -> None:
         """What waits in this node's spools, for other nodes to show."""
-        self._life.spooled = (messages, oldest_s) if messages else ()
+        self._context.spooled = (messages, oldest_s) if messages else ()
 
     @property
     def leader(self) -> str | None:
@@ -210,8 +210,8 @@ class Engine:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the catalog knows this life of the node: it takes part."""
-        return self._life.is_registered
+        """Whether the catalog knows this incarnation of the node: it takes part."""
+        return self._context.is_registered
 
     @property
     def outdated(self) -> str:
@@ -227,20 +227,20 @@ class Engine:
         return now_ms - self._consensus.led_ms > self.config.heartbeat_ms
 
     def is_alive(self, member: MemberId) -> bool:
-        """Whether this life of a node runs, as far as this node knows."""
+        """Whether this incarnation of a node runs, as far as this node knows."""
         return member == self.me or self._leadership.is_alive(member)
 
     def alarms_of(self, member: MemberId) -> tuple[str, ...]:
-        """Names of the alarms of this life of a node, as it last said."""
+        """Names of the alarms of this incarnation of a node, as it last said."""
         if member == self.me:
             return self.alarms
         said = self._last_hello(member)
         return () if said is None else said.alarms
 
     def spooled_by(self, member: MemberId) -> tuple[int, int]:
-        """(messages, seconds that the oldest waits) in the spools of this life of a node."""
+        """(messages, seconds that the oldest waits) in the spools of this incarnation of a node."""
         said = self._last_hello(member)
-        known = self._life.spooled if member == self.me else said.spooled if said else ()
+        known = self._context.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
 
     def older_nodes(self, level: int) -> tuple[str, ...]:
@@ -259,7 +259,7 @@ class Engine:
         """After `Release`: whether nothing more is to be waited for. The catalog knows that
         this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
         majority runs that could do anything."""
-        stores = [self._life.store]
+        stores = [self._context.store]
         for peer in self._admission.peers.all():
             if peer.member is not None and not peer.gone:
                 stores.append(StoreId(peer.member.node, peer.member.store))
@@ -293,8 +293,8 @@ class Engine:
 
     def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
         """Take everything that arrived; see the module's text for what to do with the rest."""
-        out, life = self._next_out, self._life
-        life.begin(out)
+        out, context = self._next_out, self._context
+        context.begin(out)
         hosting, requests, lease_keeping = self.hosting, self.requests, self._lease_keeping
         if now_ms - self._wanted_ms > self._late_ms:
             # Others are not silent because this process was given no time.
@@ -306,15 +306,15 @@ class Engine:
                 self._on_peer(now_ms, event)
             else:
                 self._on_event(now_ms, event)
-        if life.timers.next_ms <= now_ms or self._hello.at_ms == FOREVER_MS:
+        if context.timers.next_ms <= now_ms or self._hello.at_ms == FOREVER_MS:
             self._run_timers(now_ms)
         else:
             self._consensus.note_leader(now_ms)
         if self._consensus.has_news:
             self._consensus.tend(now_ms)
-        if requests.is_busy or not life.was_registered:
+        if requests.is_busy or not context.was_registered:
             self._leader_requests.go_on(now_ms)
-        if life.has_lease_news or lease_keeping.next_ms <= now_ms:
+        if context.has_lease_news or lease_keeping.next_ms <= now_ms:
             lease_keeping.hold(now_ms)
         if hosting.is_due(now_ms):
             self._run_queues(now_ms, steady_us)
@@ -327,7 +327,7 @@ class Engine:
         self._next_out = EngineEffects()
         if requests.is_busy or self._hello.at_ms == FOREVER_MS:
             self._set_timers()
-        self._wanted_ms = wake_ms = min(life.timers.next_ms, hosting.wake_at_ms(now_ms))
+        self._wanted_ms = wake_ms = min(context.timers.next_ms, hosting.wake_at_ms(now_ms))
         out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
         return out
 
@@ -497,10 +497,10 @@ class Engine:
         hosting, peers = self.hosting, self._admission.peers
         self._greetings.say_to_all()
         for name in self._admission.newly_silent(now_ms, self._consensus.raft.voters):
-            self._life.on_gone(name)
+            self._context.on_gone(name)
         reports = hosting.take_reports(now_ms)
         sent = [(peer.name, report) for report in reports for peer in peers.all()]
-        self._life.out.send.extend(sent)
+        self._context.out.send.extend(sent)
         if self.is_registered:
             hosting.ask_for_leftovers(now_ms)
         hosting.promise_again()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mirrorq.cluster.bootstrap import AdmissionRequest, PeerHello
 from mirrorq.cluster.controller.events import Heard
 from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.context import EngineContext
 from mirrorq.engine.leadership import Leadership
-from mirrorq.engine.life import Life
 from mirrorq.engine.peer_admission import foreign_text
 from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.control import Hello
@@ -20,22 +20,22 @@ class Greetings:
     """Says this node's hellos and takes in those of others. The engine has it.
 
     Args:
-        life: what the engine's parts share.
+        context: what the engine's parts share.
         endpoint: where others reach this node, "" when it listens nowhere.
     """
 
     def __init__(
-        self, life: Life, consensus: Consensus, leadership: Leadership, endpoint: str
+        self, context: EngineContext, consensus: Consensus, leadership: Leadership, endpoint: str
     ) -> None:
-        self._life = life
+        self._context = context
         self._consensus = consensus
         self._leadership = leadership
         self._endpoint = endpoint
 
     def hello(self) -> Hello:
         """What this node says of itself now."""
-        life = self._life
-        me = life.me
+        context = self._context
+        me = context.me
         return Hello(
             me.node,
             me.store,
@@ -43,27 +43,27 @@ class Greetings:
             self._consensus.raft.is_founded,
             self._leadership.unheard(),
             self._endpoint,
-            life.catalog.cluster,
-            life.alarms,
-            life.hosting.broken,
-            life.spooled,
+            context.catalog.cluster,
+            context.alarms,
+            context.hosting.broken,
+            context.spooled,
             level=LEVEL,
         )
 
     def say(self, node: str) -> None:
         """Say hello to who is reached under this name."""
-        self._life.out.send.append((node, self.hello()))
+        self._context.out.send.append((node, self.hello()))
 
     def say_to_all(self) -> None:
         """Say hello to every peer, and to those through whom this node joins."""
-        out, admission = self._life.out, self._life.admission
+        out, admission = self._context.out, self._context.admission
         hello = self.hello()
         out.send += [(peer.name, hello) for peer in admission.peers.all()]
         out.send += [(key, hello) for key in admission.contacts.seeds]
 
     def on_hello(self, now_ms: int, hello: Hello) -> None:
         """A process says that it is a node, and lives."""
-        raft, admission = self._consensus.raft, self._life.admission
+        raft, admission = self._consensus.raft, self._context.admission
         peer = admission.peers.find(hello.node)
         seen = (raft.role, raft.term, raft.applied_index, raft.last_index)
         if peer is not None and peer.is_greeted(hello, seen):
@@ -73,7 +73,7 @@ class Greetings:
             heard = Heard(peer.member, hello.unheard, hello.broken)
             self._leadership.supervise(now_ms, heard)
             return
-        text = admission.reason_against(hello, self._life.catalog, raft.voters)
+        text = admission.reason_against(hello, self._context.catalog, raft.voters)
         if text is not None:
             self._keep_out(now_ms, hello, text)
             return
@@ -88,16 +88,18 @@ class Greetings:
             self._consensus.found(now_ms, PeerHello(store, hello.founded))
         if self._consensus.is_foreign(store):
             if is_new and hello.founded:
-                self._life.notice("foreign", foreign_text(store))
+                self._context.notice("foreign", foreign_text(store))
             return
         if raft.is_founded:
             admission.peers.greet(hello, seen)
         self._leadership.supervise(now_ms, Heard(member, hello.unheard, hello.broken))
 
     def _welcome(self, member: MemberId) -> None:
-        """Another life of a peer has come: nothing of the one before, nothing told to it yet."""
-        hosting = self._life.hosting
-        self._life.notice("came", f"node {member.node} has come, incarnation {member.incarnation}")
+        """Another incarnation of a peer has come: nothing of the old one, nothing told to it."""
+        hosting = self._context.hosting
+        self._context.notice(
+            "came", f"node {member.node} has come, incarnation {member.incarnation}"
+        )
         hosting.post_masters(NodeGone(member.node, member.incarnation))
         hosting.on_link(member.node)
         self.say_all(member.node)
@@ -108,23 +110,23 @@ class Greetings:
         Its hello may come before there is a way back to it: what is said then is gone, so all of
         it is said again when the connection to it is up.
         """
-        hosting = self._life.hosting
+        hosting = self._context.hosting
         hosting.reports.tell_again()
         hosting.sync_reports.tell_again()
         self.say(node)
         self._remind(node)
 
     def _remind(self, node: str) -> None:
-        """Tell a life that has just begun what the masters of queues that are down had said: it
-        may be the one to go on with less, and to count the loss."""
-        life = self._life
-        for report in life.hosting.reports.all():
-            record = life.catalog.queue(report.queue_id)
-            if record is not None and not life.hosting.is_alive(record.view.members[0].id):
-                life.out.send.append((node, report))
+        """Tell an incarnation that has just begun what the masters of queues that are down had
+        said: it may be the one to go on with less, and to count the loss."""
+        context = self._context
+        for report in context.hosting.reports.all():
+            record = context.catalog.queue(report.queue_id)
+            if record is not None and not context.hosting.is_alive(record.view.members[0].id):
+                context.out.send.append((node, report))
 
     def _keep_out(self, now_ms: int, hello: Hello, text: str) -> None:
-        admission = self._life.admission
+        admission = self._context.admission
         key = admission.keep_out(now_ms, hello, text) if text else ""
         if key:
             self.say(key)
@@ -141,7 +143,7 @@ class Greetings:
             return False
         if message.voters and not any(voter.store in message.voters for voter in raft.voters):
             return False
-        life = self._life
-        record = life.catalog.node(member.node)
-        is_alive = record is not None and life.hosting.is_alive(record.member)
-        return life.admission.may_ask(member, message, life.catalog, is_alive)
+        context = self._context
+        record = context.catalog.node(member.node)
+        is_alive = record is not None and context.hosting.is_alive(record.member)
+        return context.admission.may_ask(member, message, context.catalog, is_alive)

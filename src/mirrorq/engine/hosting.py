@@ -128,7 +128,7 @@ class Hosting:
             read_page: reads pages of this node's disk.
             catalog: to be replaced when a snapshot has come.
             requests: takes what is wanted of the catalog.
-            is_alive: whether this life of a node runs, as far as is known here.
+            is_alive: whether this incarnation of a node runs, as far as is known here.
         """
         self.me = me
         self.catalog = catalog
@@ -493,10 +493,10 @@ class Hosting:
                     self._requests.wish(DeleteQueue(record.id))
 
     def _is_ownerless(self, record: QueueRecord) -> bool:
-        """Whether its owner was a handle on this life of this node, and is no more."""
+        """Whether its owner was a handle on this incarnation of this node, and is no more."""
         return (
             record.owner is not None
-            and record.owner_life == self.me
+            and record.owner_incarnation == self.me
             and not self.sessions.is_owner(record.owner)
         )
 

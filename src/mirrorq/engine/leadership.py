@@ -12,7 +12,7 @@ from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.messages import Contact, PeerDead
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.consensus import Consensus
-from mirrorq.engine.life import Life
+from mirrorq.engine.context import EngineContext
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.identities import MemberId, StoreId
@@ -45,23 +45,23 @@ class Leadership:
     """This node's controller, its probes, and what is still to be told to it. The engine has it.
 
     Args:
-        life: what the engine's parts share.
+        context: what the engine's parts share.
         consensus: takes proposals.
         holder: of this node's lease; as leader it answers itself.
     """
 
     def __init__(
-        self, life: Life, consensus: Consensus, holder: LeaseHolder, now_ms: int
+        self, context: EngineContext, consensus: Consensus, holder: LeaseHolder, now_ms: int
     ) -> None:
-        self.tick = life.timers.new()
+        self.tick = context.timers.new()
         """When the controller wants to look again."""
         self.tick.set(now_ms)
-        self._life = life
+        self._context = context
         self._consensus = consensus
         self._holder = holder
-        hosting = life.hosting
+        hosting = context.hosting
         self._controller = Controller(
-            life.me, life.catalog, life.config, now_ms, lambda: hosting.broken
+            context.me, context.catalog, context.config, now_ms, lambda: hosting.broken
         )
         self._probes = _Probes()
         self._changed = Changes()
@@ -70,7 +70,7 @@ class Leadership:
         """Last majority contact that the controller was told of."""
 
     def is_alive(self, member: MemberId) -> bool:
-        """Whether this life of another node runs, as far as this node knows."""
+        """Whether this incarnation of another node runs, as far as this node knows."""
         return self._controller.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
     def unheard(self) -> tuple[str, ...]:
@@ -83,28 +83,28 @@ class Leadership:
 
     def supervise(self, now_ms: int, event: Event) -> None:
         """Tell the controller, and do what it wants done."""
-        life, out = self._life, self._life.out
+        context, out = self._context, self._context.out
         effects = self._controller.step(now_ms, event, self._consensus.leading)
         self.tick.set(FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms)
-        life.hosting.news.of_all |= effects.is_news
+        context.hosting.news.of_all |= effects.is_news
         for command in effects.propose:
             self._consensus.propose(now_ms, command)
         for node, answer in effects.send:
-            if node == life.me.node:
+            if node == context.me.node:
                 self._holder.on_answer(answer)
-                life.has_lease_news = True
+                context.has_lease_news = True
             else:
                 out.send.append((node, answer))
         for name, wanted in effects.yields:
-            if name == life.me.node:
-                life.hosting.post(wanted.queue_id, YieldAsked(wanted.epoch))
+            if name == context.me.node:
+                context.hosting.post(wanted.queue_id, YieldAsked(wanted.epoch))
             else:
                 out.send.append((name, wanted))
         for probe in effects.probe:
             self._probe(probe.node, probe.number)
         for member in effects.known_dead:
-            if life.admission.peers.end(member):
-                life.on_gone(member.node)
+            if context.admission.peers.end(member):
+                context.on_gone(member.node)
             self._consensus.step(now_ms, PeerDead(StoreId(member.node, member.store)))
         if effects.wants_round:
             self._consensus.step(now_ms, Contact())
@@ -140,4 +140,4 @@ class Leadership:
 
     def _probe(self, node: str, number: int) -> None:
         if self._probes.begin(node, number):
-            self._life.out.probes.append(node)
+            self._context.out.probes.append(node)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mirrorq.cluster.controller.leases import LONG_AGO_MS, LeaseHolder
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.context import EngineContext
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.leader_requests import LeaderRequests
-from mirrorq.engine.life import Life
 from mirrorq.protocol.control import LeaseAnswer
 from mirrorq.replication.events import LeaseChanged
 
@@ -18,13 +18,13 @@ class LeaseKeeping:
     """Asks for this node's lease while it is wanted, and tells its masters. The engine has it.
 
     Args:
-        life: what the engine's parts share.
+        context: what the engine's parts share.
         holder: asks for the lease, and knows how long it holds.
     """
 
     def __init__(
         self,
-        life: Life,
+        context: EngineContext,
         holder: LeaseHolder,
         consensus: Consensus,
         follower: Follower,
@@ -32,7 +32,7 @@ class LeaseKeeping:
     ) -> None:
         self.next_ms = LONG_AGO_MS
         """Before this there is nothing to do here, unless there is news."""
-        self._life = life
+        self._context = context
         self._holder = holder
         self._consensus = consensus
         self._follower = follower
@@ -41,44 +41,44 @@ class LeaseKeeping:
         self._look_ms = LONG_AGO_MS
         """Before this nothing changes by time alone. What is over already is looked at again at
         each step: contact with a majority may come back."""
-        self._due = life.timers.new()
+        self._due = context.timers.new()
         """When the lease is to be asked for again."""
 
     def on_answer(self, answer: LeaseAnswer) -> None:
         """The leader has granted it, or not."""
         self._holder.on_answer(answer)
-        self._life.has_lease_news = True
+        self._context.has_lease_news = True
 
     def release(self, now_ms: int) -> None:
         """Give the lease up for good: the node is about to end."""
         self._is_released = True
-        self._life.has_lease_news = True
+        self._context.has_lease_news = True
         self._leader_requests.to_leader(now_ms, self._holder.release(now_ms))
 
     def hold(self, now_ms: int) -> None:
         """Ask for the lease when that is due, and tell the masters what has changed.
 
-        Called when there is news (`Life.has_lease_news`), when `next_ms` has come, and when a
-        queue begins to hand out.
+        Called when there is news (`EngineContext.has_lease_news`), when `next_ms` has come, and
+        when a queue begins to hand out.
         """
-        is_wanted = now_ms < self._life.hosting.handing_until_ms and not self._is_released
+        is_wanted = now_ms < self._context.hosting.handing_until_ms and not self._is_released
         if is_wanted:
             request = self._holder.poll(now_ms, True)
             if request is not None:
                 self._leader_requests.to_leader(now_ms, request)
-        self._life.has_lease_news = False
+        self._context.has_lease_news = False
         self._look(now_ms)
         self._due.set(self._holder.due_ms if is_wanted else FOREVER_MS)
         self.next_ms = min(self._look_ms, self._due.at_ms)
 
     def _look(self, now_ms: int) -> None:
         """Work out what holds now, and until when it does if nothing comes."""
-        life, follower, raft = self._life, self._follower, self._consensus.raft
-        lease = life.hosting.lease
+        context, follower, raft = self._context, self._follower, self._consensus.raft
+        lease = context.hosting.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused
         applied = min(raft.applied_index, follower.applied_max)
         lease.until_ms = until_ms = self._holder.valid_until_ms(applied)
-        cut_off_ms = self._consensus.led_ms + life.config.heartbeat_ms + 1
+        cut_off_ms = self._consensus.led_ms + context.config.heartbeat_ms + 1
         is_cut_off = now_ms >= cut_off_ms
         lease.paused = is_paused = is_cut_off or follower.outdated != ""
         self._look_ms = min(cut_off_ms, until_ms) if now_ms < until_ms else cut_off_ms
@@ -86,5 +86,5 @@ class LeaseKeeping:
             return
         if was_paused != is_paused:
             kind, has = ("paused", "no") if is_paused else ("resumed", "has")
-            life.notice(kind, f"{kind}: {has} contact with a majority")
-        life.hosting.post_masters(LeaseChanged())
+            context.notice(kind, f"{kind}: {has} contact with a majority")
+        context.hosting.post_masters(LeaseChanged())

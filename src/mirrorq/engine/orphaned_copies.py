@@ -5,8 +5,8 @@ is worth something for a while, as a delta is all that is sent should the node b
 Then the catalog's leader is asked (`DropCopy`). It lets a copy go when as many members are in sync
 as the policy wants, one of them certainly running, and this node is not to be one of them
 (`cluster.controller`); the catalog does when the view is still the same and names neither this
-store nor an older life of it. Until then the node asks again now and then: that nobody lets it go
-is how a copy stays that may be the last good one.
+store nor an older incarnation of it. Until then the node asks again now and then: that nobody lets
+it go is how a copy stays that may be the last good one.
 
 The command goes through the log, so a later view that names this node comes after it: such a
 member joins with nothing, as one that never had a copy.

@@ -1,4 +1,4 @@
-"""Which life of each peer this node talks to, and when it was last heard. Pure.
+"""Which incarnation of each peer this node talks to, and when it was last heard. Pure.
 
 Handles that live on a peer are taken for gone when nothing came from it for failure_ms, or
 when it is known dead; who may be *replaced* is judged by `failure_detector`, with more care.
@@ -18,9 +18,9 @@ class Peer:
 
     name: str
     member: MemberId | None = None
-    """Its newest life that has said hello; None before."""
+    """Its newest incarnation that has said hello; None before."""
     store: StoreId | None = None
-    """The store of that life."""
+    """The store of that incarnation."""
     voters: tuple[StoreId, ...] | None = None
     """The voters among which that store is, when they were last looked at."""
     heard_ms: int = 0
@@ -72,7 +72,7 @@ class Peers:
         return tuple(self._peers.values())
 
     def on_hello(self, now_ms: int, hello: Hello) -> bool | None:
-        """Note a sign of life: whether it is of a new life; None when it is of an old one."""
+        """Note a sign of life: whether its incarnation is new; None when it is of an old one."""
         peer = self.add(hello.node)
         member = MemberId(hello.node, hello.store, hello.incarnation)
         known = peer.member
@@ -92,7 +92,7 @@ class Peers:
     def on_rival(self, hello: Hello) -> bool:
         """Note a hello of a second store under the name of a peer that is taken for alive.
 
-        A restart with an empty store looks like this until the old life is known to be gone;
+        A restart with an empty store looks like this until the old incarnation is known to be gone;
         two nodes with one name go on like this. True: this peer was alive.
         """
         peer = self.add(hello.node)
@@ -110,7 +110,7 @@ class Peers:
         return is_news
 
     def on_heard(self, now_ms: int, name: str, incarnation: int) -> Peer | None:
-        """Something came; who from, or None when that life has not said hello yet."""
+        """Something came; who from, or None when that incarnation has not said hello yet."""
         peer = self._peers.get(name)
         if peer is None or peer.member is None or peer.member.incarnation != incarnation:
             return None
@@ -119,7 +119,7 @@ class Peers:
         return peer
 
     def end(self, member: MemberId) -> bool:
-        """This life is known dead. True when that is news."""
+        """This incarnation is known dead. True when that is news."""
         peer = self._peers.get(member.node)
         if peer is None or peer.member != member or peer.gone:
             return False

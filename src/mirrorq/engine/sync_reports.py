@@ -42,7 +42,7 @@ class SyncReports:
     def note(self, member: MemberId, report: SyncReport) -> None:
         for key in [k for k in self._known if k[0] == report.queue_id and k[1] != member]:
             if key[1].node == member.node:
-                del self._known[key]  # An older life of that node.
+                del self._known[key]  # An older incarnation of that node.
         self._known[report.queue_id, member] = report
 
     def tell_again(self) -> None:

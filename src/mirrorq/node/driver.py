@@ -665,7 +665,7 @@ class Driver(HostThread[_Port]):
             self._send([(reply.session.node, reply)])
 
     def _port_of(self, session: SessionId) -> _Port | None:
-        """The handle of this session: not one of an earlier life of this node."""
+        """The handle of this session: not one of an earlier incarnation of this node."""
         port = self._ports.get(session.number)
         return port if port is not None and port.session == session else None
 

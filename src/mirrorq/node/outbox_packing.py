@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mirrorq.errors import MALFORMED, StoreCorrupt
-from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
+from mirrorq.protocol.effects import OutboxEntry, OutboxLoad, OutboxLoaded
 from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_TRANSIENT, Header
 from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
@@ -56,13 +56,13 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
     properties: list[bytes] = []
     cycled = size = 0
     terms = (0, 0, 0)
-    for parcel, header, chosen in _messages(load, read):
-        own = _terms(parcel, header)
+    for entry, header, chosen in _messages(load, read):
+        own = _terms(entry, header)
         if bodies and (own != terms or size >= load.bytes_max):
             break
         is_cut = False
         for sequence, body, old in chosen:
-            new = _properties(load, parcel, sequence, old)
+            new = _properties(load, entry, sequence, old)
             if bodies and (new is None or size >= load.bytes_max):
                 is_cut = True
                 break
@@ -91,26 +91,26 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
     return OutboxLoaded(load.queue_id, load.target, load.number, cycled, len(bodies), frame)
 
 
-def _terms(parcel: Parcel, header: Header) -> tuple[int, int, int]:
+def _terms(entry: OutboxEntry, header: Header) -> tuple[int, int, int]:
     """(flags, delay, ttl) of a frame for the target."""
     flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
-    return (flags, header.delay_ms, header.ttl_ms) if parcel.reason == PUT else (flags, 0, 0)
+    return (flags, header.delay_ms, header.ttl_ms) if entry.reason == PUT else (flags, 0, 0)
 
 
 def _messages(
     load: OutboxLoad, read: Read
-) -> list[tuple[Parcel, Header, list[tuple[int, bytes, bytes]]]]:
-    """(parcel, header, (sequence, body, properties) of each message), up to the bytes asked for
+) -> list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]]:
+    """(entry, header, (sequence, body, properties) of each message), up to the bytes asked for
     and to the first message that is not there."""
-    found: list[tuple[Parcel, Header, list[tuple[int, bytes, bytes]]]] = []
+    found: list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]] = []
     size = 0
-    for parcel in load.parcels:
-        first = parcel.first
-        while first <= parcel.last:
+    for entry in load.entries:
+        first = entry.first
+        while first <= entry.last:
             if size >= load.bytes_max:
                 return found
             try:
-                got = read(first, parcel.last, load.bytes_max - size)
+                got = read(first, entry.last, load.bytes_max - size)
             except StoreCorrupt:
                 if found:
                     return found
@@ -122,42 +122,42 @@ def _messages(
                 start = first - header.first_sequence
                 if not 0 <= start < header.count:
                     return found
-                stop = min(parcel.last + 1 - header.first_sequence, header.count)
+                stop = min(entry.last + 1 - header.first_sequence, header.count)
                 columns = frames.split_properties(frame) or [b""] * header.count
                 split = frames.split(frame)
                 sequences = range(first, header.first_sequence + stop)
                 chosen = zip(sequences, split[start:stop], columns[start:stop], strict=True)
-                found.append((parcel, header, list(chosen)))
+                found.append((entry, header, list(chosen)))
                 size += len(frame)
                 first = header.first_sequence + stop
     return found
 
 
-def _properties(load: OutboxLoad, parcel: Parcel, sequence: int, old: bytes) -> bytes | None:
+def _properties(load: OutboxLoad, entry: OutboxEntry, sequence: int, old: bytes) -> bytes | None:
     """The message's properties with why it comes; None: it would go in a circle."""
-    if parcel.reason == PUT:
+    if entry.reason == PUT:
         return old
     try:
         known = _DECODER.decode(old) if old else Properties()
     except MALFORMED:
         known = Properties({"x-death-properties": old})
     headers = dict(known.headers)
-    if parcel.reason == MOVED:
+    if entry.reason == MOVED:
         headers.pop("x-death-path", None)
         return encode_properties(msgspec.structs.replace(known, headers=headers))
     before = headers.get("x-death-path")
     path = before.split("\n") if isinstance(before, str) and before else []
-    path = [] if parcel.reason == REJECTED else [*path, load.queue]
+    path = [] if entry.reason == REJECTED else [*path, load.queue]
     if load.target_name in path:
         return None
     count = headers.get("x-death-count")
     headers.update(
         {
             "x-death-queue": load.queue,
-            "x-death-reason": parcel.reason,
+            "x-death-reason": entry.reason,
             "x-death-count": count + 1 if isinstance(count, int) else 1,
             "x-death-sequence": sequence,
-            "x-death-time": parcel.stamp_us / 1e6,
+            "x-death-time": entry.stamp_us / 1e6,
             "x-death-path": "\n".join(path),
         }
     )

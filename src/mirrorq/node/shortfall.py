@@ -24,8 +24,8 @@ def shortfall(
     """Return what the policy wants and the queue does not have, "" when it has it.
 
     Args:
-        holders: nodes of the cluster that may hold queues: name -> newest life.
-        is_alive: whether a life runs, as far as the asker knows.
+        holders: nodes of the cluster that may hold queues: name -> newest incarnation.
+        is_alive: whether an incarnation runs, as far as the asker knows.
     """
     if queue.exclusive:
         return ""

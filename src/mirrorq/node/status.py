@@ -14,7 +14,7 @@ from mirrorq.engine.core import Engine
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.node.shortfall import missing, shortfall
 from mirrorq.protocol.policy import Policy, shown_arguments
-from mirrorq.protocol.views import counts_lives, in_sync_ids
+from mirrorq.protocol.views import counts_incarnations, in_sync_ids
 from mirrorq.replication.ring import BEHIND_BYTES_MAX
 from mirrorq.replication.writes import WRITE_BEHIND_MS
 
@@ -140,7 +140,7 @@ def down_text(engine: Engine, queue_id: int) -> str:
         f"{one.node} ({'shut down' if engine.catalog.was_stopped(one) else 'failed'})"
         for one in in_sync_ids(record.view)
     ]
-    if counts_lives(record.view):
+    if counts_incarnations(record.view):
         return (
             f"no member in sync is running: {', '.join(named)}. With durability replicated it goes "
             "on, by an unclean promotion, when one of these has started again and all others have "

@@ -18,7 +18,7 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import FetchFrames, RingMessage
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 
-__all__ = ["Notice", "OutboxLoad", "OutboxLoaded", "Parcel"]
+__all__ = ["Notice", "OutboxEntry", "OutboxLoad", "OutboxLoaded"]
 
 
 # What listeners and the log are told of a node or a client.
@@ -31,7 +31,7 @@ class Notice(Struct, frozen=True, gc=False):
 
 
 @frozen
-class Parcel:
+class OutboxEntry:
     """An entry of the outbox: neighbouring messages that ended together, for the same reason."""
 
     number: int
@@ -49,12 +49,12 @@ class Parcel:
 
 @frozen
 class OutboxLoad:
-    """Pack the first messages of these parcels into one publish frame for the target."""
+    """Pack the first messages of these entries into one publish frame for the target."""
 
     queue_id: int
     target: int
     producer: int
-    parcels: tuple[Parcel, ...]
+    entries: tuple[OutboxEntry, ...]
     bytes_max: int
     queue: str = ""
     """Names of the source and of the target: the engine knows them."""
@@ -63,7 +63,7 @@ class OutboxLoad:
     @property
     def number(self) -> int:
         """Of the first message."""
-        return self.parcels[0].number
+        return self.entries[0].number
 
 
 @frozen

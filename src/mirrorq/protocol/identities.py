@@ -1,4 +1,4 @@
-"""Who is meant: stores, their lives, handles."""
+"""Who is meant: stores, their incarnations, handles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StoreId(Struct, frozen=True, gc=False, order=True):
 
 
 class MemberId(Struct, frozen=True, gc=False, order=True):
-    """One life of one store: what stands in a view."""
+    """One incarnation of one store: what stands in a view."""
 
     node: str
     store: int
@@ -23,10 +23,10 @@ class MemberId(Struct, frozen=True, gc=False, order=True):
 
 
 def first_incarnation(store: int) -> int:
-    """The number of a store's first life: another one for each store.
+    """The number of a store's first incarnation: another one for each store.
 
     A connection names the node and the incarnation. Did each store begin with 1, what the
-    first life of an empty store says would be taken for the word of a lost one under its name.
+    first incarnation of an empty store says would be taken for the word of a lost one of its name.
     """
     return (store & 0x3FFF_FFFF) + 1
 
@@ -40,7 +40,7 @@ class SessionId(Struct, frozen=True, gc=False, order=True):
 
 
 def connection_of(session: SessionId) -> str:
-    """The connection that a handle belongs to: one client, or one life of a node.
+    """The connection that a handle belongs to: one client, or one incarnation of a node.
 
     A client's own sessions are of incarnation 0, under its name, which no other client has.
     """
@@ -49,7 +49,7 @@ def connection_of(session: SessionId) -> str:
     return f"{session.node}/{session.incarnation}"
 
 
-_LIFE_BITS = 31
+_INCARNATION_BITS = 31
 
 
 def lineage(cluster: int) -> int:
@@ -58,16 +58,16 @@ def lineage(cluster: int) -> int:
     Clients go on in their cluster's lineage, and nowhere else: elsewhere a queue's id means another
     queue.
     """
-    return cluster >> _LIFE_BITS
+    return cluster >> _INCARNATION_BITS
 
 
-def next_life(cluster: int, chance: int) -> int:
+def next_incarnation(cluster: int, chance: int) -> int:
     """The id of the cluster in which a survivor goes on.
 
     Args:
         chance: random, of 63 bits.
     """
-    low = (1 << _LIFE_BITS) - 1
+    low = (1 << _INCARNATION_BITS) - 1
     return cluster & ~low | chance & low
 
 

@@ -22,7 +22,7 @@ class OpKind(IntEnum):
     EXPIRY = 7
     PURGE = 8
     DROP_HEAD = 9
-    LANE = 10
+    DUE = 10
     PRODUCER = 11
     SETTLED = 12
     OUTBOX = 13
@@ -109,18 +109,18 @@ class ReturnOp(Struct, frozen=True, gc=False):
 
 
 class ReturnLaterOp(Struct, frozen=True, gc=False):
-    """As ReturnOp; but the messages are ready only when a LaneOp says so, at `due_us`."""
+    """As ReturnOp; but the messages are ready only when a DueOp says so, at `due_us`."""
 
     ranges: tuple[Range, ...]
     due_us: int
     """Microseconds since 1970-01-01 UTC, by the queue's time."""
 
 
-class LaneOp(Struct, frozen=True, gc=False):
+class DueOp(Struct, frozen=True, gc=False):
     """Delayed messages are due: they become ready."""
 
     entering: tuple[Range, ...]
-    """These were published with a delay: they enter their lanes, in this order."""
+    """These were published with a delay: they enter their levels, in this order."""
     place: int
     """Of the first of them; the others follow. Numbers that are no sequences of messages."""
     returning: tuple[Range, ...]
@@ -236,7 +236,7 @@ Payload = (
     AckOp
     | ReturnOp
     | ReturnLaterOp
-    | LaneOp
+    | DueOp
     | HorizonOp
     | HorizonsOp
     | PromotedOp

@@ -15,7 +15,7 @@ __all__ = [
     "NOWHERE",
     "Standing",
     "arrange",
-    "counts_lives",
+    "counts_incarnations",
     "find",
     "find_store",
     "in_sync_ids",
@@ -190,13 +190,13 @@ def promotable(view: View) -> tuple[MemberId, ...]:
     """Return who may become master after this view is committed, the first choice first.
 
     R5: every member in sync, oldest first: each has every stable op on its disk, or in this
-    life's memory where `counts_lives`. Whether it runs, and in which incarnation, is for the
-    asker to judge.
+    incarnation's memory where `counts_incarnations`. Whether it runs, and in which incarnation, is
+    for the asker to judge.
     """
     return in_sync_ids(view)
 
 
-def counts_lives(view: View) -> bool:
+def counts_incarnations(view: View) -> bool:
     """Say whether members in sync are judged by incarnation: a restarted one has lost what it
     had in memory only. Else by store."""
     return view.durability != "fsync"
@@ -317,7 +317,7 @@ def _row(
 
 
 class Member(Struct, frozen=True, gc=False):
-    """One member of a view: a life of a node, and whether it was in sync when the view was made."""
+    """An incarnation of a node in a view, and whether it was in sync when the view was made."""
 
     id: MemberId
     in_sync: bool

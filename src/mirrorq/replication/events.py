@@ -129,7 +129,7 @@ class LinkLost(Struct, frozen=True, gc=False):
 
 
 class NodeGone(Struct, frozen=True, gc=False):
-    """A node's handles are gone: all (None) or those of lives before `incarnation`."""
+    """A node's handles are gone: all (None) or those of incarnations before `incarnation`."""
 
     node: str
     incarnation: int | None = None

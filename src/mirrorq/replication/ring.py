@@ -36,7 +36,7 @@ successor's view sends none, while what it sent before covers ops that it has on
 
 With `durability: replicated` the view says so, and a mark says what a member has received
 (`assured`), for as long as its disk is not too far behind. Then "on the disk" above reads "in
-the memory of this life": such views judge members in sync by incarnation.
+the memory of this incarnation": such views judge members in sync by incarnation.
 
 Invariants:
 1. log entries are base + 1 … received, without a gap.

@@ -25,7 +25,7 @@ Parts = list[bytes]
 
 class PeerMessage(Struct, frozen=True, gc=False):
     """A message from another node, on one of its two connections. `incarnation` says from which of
-    its lives."""
+    its incarnations."""
 
     peer: str
     incarnation: int

@@ -573,9 +573,8 @@ class Transport:
             if peer.next_key_ms is None:
                 peer.next_key_ms = _now_ms() + RECONNECT_MS_MAX
             return
-        why = (
-            f"{peer.endpoint.text} ended the connection in the handshake: "
-            + ("does it require keys?" if self._guard is None else "it has another key, or none")
+        why = f"{peer.endpoint.text} ended the connection in the handshake: " + (
+            "does it require keys?" if self._guard is None else "it has another key, or none"
         )
         self._tell_trouble(peer, HandshakeRefused(name, why, by_key=False), inbound)
 
@@ -709,7 +708,7 @@ class Transport:
                 inbound.append(ProbeResult(peer, refused=not stand))
 
     def _is_connected_from(self, peer: str) -> bool:
-        """Whether connections stand that the newest life of this peer has made."""
+        """Whether connections stand that the newest incarnation of this peer has made."""
         newest, name = self._newest.get(peer, 0), peer.encode()
         return any(
             identity[:1] == PEER_MARK

@@ -24,12 +24,12 @@ from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
     DropHeadOp,
+    DueOp,
     Entry,
     ExpiryOp,
     Header,
     HorizonOp,
     HorizonsOp,
-    LaneOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -88,7 +88,7 @@ _FORMS = (
     _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
-    _form(OpKind.LANE, LaneOp, tuple[_Ranges, _Number, _Ranges]),
+    _form(OpKind.DUE, DueOp, tuple[_Ranges, _Number, _Ranges]),
     _form(OpKind.RETURN_LATER, ReturnLaterOp, tuple[_Ranges, _Number]),
     _form(
         OpKind.PROMOTED,
@@ -165,7 +165,7 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
     op: Payload = form.op(*values)
     if isinstance(op, _WITH_RANGES):
         _check_ranges(op.ranges)
-    elif isinstance(op, LaneOp):
+    elif isinstance(op, DueOp):
         _check_ranges(op.entering)
         _check_ranges(op.returning)
         if op.next_place >= 2**63:
@@ -287,9 +287,7 @@ class FrameCodec:
         """Return what the first body of a checked publish frame says of staged messages."""
         return staged_of(frames.header(frame), frame)
 
-    def request(
-        self, asked: Staging, *, producer: int, first_number: int, settled: int
-    ) -> bytes:
+    def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
         """Make an unstamped frame that asks something of staged messages."""
         return frames.pack_publish(
             [encode_staged(asked)],

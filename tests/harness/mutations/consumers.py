@@ -69,9 +69,9 @@ def _ack_by_sequence() -> Sequence[Patch]:
             if not known.left:
                 self._close(number)
         for priority in self.ready.priorities:
-            lane = self.ready.lane(priority)
-            for first, last in lane.within(piece.first, piece.last):
-                lane.remove(first, last)
+            level = self.ready.level(priority)
+            for first, last in level.within(piece.first, piece.last):
+                level.remove(first, last)
                 found.append((first, last))
         return found
 

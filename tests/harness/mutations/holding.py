@@ -67,8 +67,8 @@ def _handed_on() -> Sequence[Patch]:
     """What is handed out stays ready until it is settled."""
     real = Dispatch._take_front
 
-    def take_front(self: Dispatch, seat: Subscription, lane: Any, *rest: Any) -> Any:
-        piece = real(self, seat, lane, *rest)
+    def take_front(self: Dispatch, seat: Subscription, level: Any, *rest: Any) -> Any:
+        piece = real(self, seat, level, *rest)
         if seat.bare:
             self.give_back([(piece.last, piece.last)])
         return piece

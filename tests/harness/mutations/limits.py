@@ -1,4 +1,4 @@
-"""Rules of policies that are left out: length, time, lanes, members in sync, unclean promotion."""
+"""Rules of policies that are left out: length, time, levels, members in sync, unclean promotion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.limits import Depth, InLog
 from mirrorq.replication.master.log_tail import LogTail
-from mirrorq.replication.state.priorities import ReadyLanes
+from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
 
 
@@ -32,10 +32,10 @@ def _limit_applied() -> Sequence[Patch]:
 def _drop_newest() -> Sequence[Patch]:
     def drop(self: Dispatch, excess: Depth, count_max: int = 0) -> tuple[list[Range], Depth]:
         dropped: list[Range] = []
-        lane = self.ready.lane(0)
-        while lane and excess.count:
-            last = lane.last
-            lane.remove(last, last)
+        level = self.ready.level(0)
+        while level and excess.count:
+            last = level.last
+            level.remove(last, last)
             dropped.append((last, last))
             excess = replace(excess, count=excess.count - 1)
         return dropped, excess
@@ -63,32 +63,32 @@ def _expiry_no_op() -> Sequence[Patch]:
     return [(Endings, "end", end)]
 
 
-@named("lane order by sequence only")
-def _lanes_by_sequence() -> Sequence[Patch]:
-    def top(self: ReadyLanes) -> tuple[int, RangeSet]:
-        filled = [(self.lane(one).first, one) for one in self.priorities if self.lane(one)]
+@named("level order by sequence only")
+def _levels_by_sequence() -> Sequence[Patch]:
+    def top(self: ReadyLevels) -> tuple[int, RangeSet]:
+        filled = [(self.level(one).first, one) for one in self.priorities if self.level(one)]
         priority = min(filled, default=(0, 0))[1]
-        return priority, self.lane(priority)
+        return priority, self.level(priority)
 
-    return [(ReadyLanes, "top", top)]
+    return [(ReadyLevels, "top", top)]
 
 
-@named("message of a lane handed out of its order")
-def _lane_backwards() -> Sequence[Patch]:
-    """The newest of a lane first."""
+@named("message of a level handed out of its order")
+def _level_backwards() -> Sequence[Patch]:
+    """The newest of a level first."""
     real = Dispatch._take_front
 
-    def take(self: Dispatch, seat: Any, lane: RangeSet, horizon: int, share: int) -> Any:
-        first, last = lane.front()
+    def take(self: Dispatch, seat: Any, level: RangeSet, horizon: int, share: int) -> Any:
+        first, last = level.front()
         if last > first and last < horizon and not self._state.places:
-            lane.remove(first, last)
+            level.remove(first, last)
             rest = RangeSet(((first, last - 1),))
             newest = RangeSet(((last, last),))
             piece = real(self, seat, newest, horizon, 1)
             for low, high in rest:
-                lane.add(low, high)
+                level.add(low, high)
             return piece
-        return real(self, seat, lane, horizon, share)
+        return real(self, seat, level, horizon, share)
 
     return [(Dispatch, "_take_front", take)]
 

@@ -28,7 +28,7 @@ def _any_handle() -> Sequence[Patch]:
     def close_session(self: Hosting, session: Any, queue_id: int) -> None:
         real(self, session, queue_id)
         for record in self.catalog.queues():
-            if record.owner is not None and record.owner_life == self.me:
+            if record.owner is not None and record.owner_incarnation == self.me:
                 self.end_owner(record.owner)
 
     return [(Hosting, "close_session", close_session)]

@@ -89,7 +89,7 @@ def _question_without_fence() -> Sequence[Patch]:
         if op.asker == me:
             return real(self, op, me)
         told = CrossQueueTask("abort", op.transaction, op.version, op.run)
-        return Outcome("", errands=[(op.asker, told)])
+        return Outcome("", tasks=[(op.asker, told)])
 
     return [(Staging, "on_ask", on_ask)]
 

@@ -70,7 +70,10 @@ def _old_incarnation() -> Sequence[Patch]:
 
 @named("restarted replicated member counted as in sync")
 def _lives_do_not_count() -> Sequence[Patch]:
-    def counts_lives(found: View) -> bool:
+    def counts_incarnations(found: View) -> bool:
         return False
 
-    return [(module, "counts_lives", counts_lives) for module in (view_changes, node_states)]
+    return [
+        (module, "counts_incarnations", counts_incarnations)
+        for module in (view_changes, node_states)
+    ]

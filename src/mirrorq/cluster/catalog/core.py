@@ -126,7 +126,7 @@ class Catalog:
             queue
             for queue in self._queues.records.values()
             if all(is_on(one.id, store) for one in queue.view.members if one.in_sync)
-            and not (queue.owner_life is not None and is_on(queue.owner_life, store))
+            and not (queue.owner_incarnation is not None and is_on(queue.owner_incarnation, store))
         )
 
     def queue(self, queue_id: int) -> QueueRecord | None:
@@ -332,7 +332,7 @@ class Catalog:
         return tuple(dropped)
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
-        """Delete the exclusive queues whose owners lived in a past life of this node."""
+        """Delete the exclusive queues whose owners lived in a past incarnation of this node."""
         known = self._nodes.get(node)
         past = f"{node}/"
         current = "" if known is None else f"{node}/{known.incarnation}"
@@ -341,9 +341,9 @@ class Catalog:
             for queue in self._queues.records.values()
             if (queue.connection.startswith(past) and queue.connection != current)
             or (
-                queue.owner_life is not None
-                and queue.owner_life.node == node
-                and not self._nodes.is_current(queue.owner_life)
+                queue.owner_incarnation is not None
+                and queue.owner_incarnation.node == node
+                and not self._nodes.is_current(queue.owner_incarnation)
             )
         )
         for queue_id in ended:
@@ -424,8 +424,8 @@ class Catalog:
                 text=f"queue {known.name!r} cannot go on from epoch {known.view.epoch}: {wrong}",
             )
         view = changed(known.view, command, self.definition_of(known.name).durability)
-        # Who drops out for a moment and comes back in the same life was told; who is in sync has
-        # done what it was told.
+        # Who drops out for a moment and comes back in the same incarnation was told; who is in
+        # sync has done what it was told.
         told = tuple(
             each
             for each in known.told

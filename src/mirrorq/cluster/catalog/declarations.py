@@ -51,17 +51,20 @@ class Declarations:
             return CatalogResult(
                 error="ProtocolError", text=f"queue {command.name!r} cannot be made: {wrong}"
             )
-        owner_life = self._nodes.life_of(command.owner) if command.exclusive else None
-        if command.exclusive and owner_life is None:
+        owner_incarnation = self._nodes.incarnation_of(command.owner) if command.exclusive else None
+        if command.exclusive and owner_incarnation is None:
             return refused(
                 f"queue {command.name!r} cannot be exclusive: its owner "
                 f"{command.owner} is no handle on a node that runs"
             )
-        queue_id = self._make(command, members, owner_life)
+        queue_id = self._make(command, members, owner_incarnation)
         return CatalogResult(value=queue_id, queues=(queue_id,))
 
     def _make(
-        self, command: DeclareQueue, members: tuple[Member, ...], owner_life: MemberId | None = None
+        self,
+        command: DeclareQueue,
+        members: tuple[Member, ...],
+        owner_incarnation: MemberId | None = None,
     ) -> int:
         arguments = arguments_in(command)
         definition = self._policies.definition_of(command.name, arguments)
@@ -74,7 +77,7 @@ class Declarations:
             command.declarer,
             command.owner,
             View(1, members, master_epoch=1, durability=definition.durability),
-            owner_life,
+            owner_incarnation,
             has_outbox=bool(definition.dead_letter_queue),
             arguments=arguments,
         )

@@ -3,7 +3,7 @@
 A node asks the leader again when it hears nothing, and the next leader too, so one request may
 stand in Raft's log more than once, a second time long after the first. Undetected, a late
 SetPolicy would undo the ClearPolicy that came after it. So the catalog remembers, for each store
-that ever asked, the requests of its newest life:
+that ever asked, the requests of its newest incarnation:
 
     floor     all requests below it have ended at the asker: one that comes is of the past.
               Each request says which is the oldest one that its asker still waits for.
@@ -11,7 +11,7 @@ that ever asked, the requests of its newest life:
               other, so these need not follow each other.
 
 A repeated request changes nothing and gets the outcome of the first: its asker may have missed
-that, as a snapshot took the place of the entry. One of an older life has nobody who waits.
+that, as a snapshot took the place of the entry. One of an older incarnation has nobody who waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Request:
 
     member: MemberId
     number: int
-    """From 1, in each life anew."""
+    """From 1, in each incarnation anew."""
     oldest: int = 0
     """The oldest request that its asker waited for when it was sent; 0: not known."""
 
@@ -64,8 +64,8 @@ class AskerRecord:
 
 @define
 class _Asker:
-    """One store that has sent requests: which life of it, and the outcomes that it may still ask
-    for."""
+    """One store that has sent requests: which incarnation of it, and the outcomes that it may
+    still ask for."""
 
     incarnation: int
     floor: int = 0
@@ -88,14 +88,12 @@ class Deduplication:
         for store in sorted(self._known, key=lambda store: (store.node, store.store)):
             asker = self._known[store]
             outcomes = tuple(asker.outcomes[number] for number in sorted(asker.outcomes))
-            record = AskerRecord(
-                store.node, store.store, asker.incarnation, asker.floor, outcomes
-            )
+            record = AskerRecord(store.node, store.store, asker.incarnation, asker.floor, outcomes)
             found.append(record)
         return tuple(found)
 
     def is_past(self, member: MemberId, number: int) -> bool:
-        """Say whether a request has ended at its asker, or that life of the asker has."""
+        """Say whether a request has ended at its asker, or that incarnation of the asker has."""
         asker = self._known.get(_store_of(member))
         if asker is None or member.incarnation > asker.incarnation:
             return False

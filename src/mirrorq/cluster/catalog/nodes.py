@@ -1,4 +1,4 @@
-"""The nodes that the catalog knows: the newest life of each name, and the stores of the past."""
+"""Nodes that the catalog knows: the newest incarnation of each name, and stores of the past."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Nodes:
         return store in self._past
 
     def is_current(self, member: MemberId) -> bool:
-        """Say whether this is the newest known life of a node."""
+        """Say whether this is the newest known incarnation of a node."""
         record = self._records.get(member.node)
         return record is not None and record.member == member
 
@@ -58,8 +58,8 @@ class Nodes:
         record = self._records.get(member.node)
         return record is not None and record.member == member and record.is_stopped
 
-    def life_of(self, owner: SessionId | None) -> MemberId | None:
-        """Return the life of a node in which this handle was made, if that goes on."""
+    def incarnation_of(self, owner: SessionId | None) -> MemberId | None:
+        """Return the incarnation of a node in which this handle was made, if that goes on."""
         record = None if owner is None else self._records.get(owner.node)
         if owner is None or record is None or record.incarnation != owner.incarnation:
             return None

@@ -28,7 +28,7 @@ __all__ = [
 
 @frozen
 class NodeRecord:
-    """The newest known life of one node name."""
+    """The newest known incarnation of one node name."""
 
     name: str
     store: int
@@ -55,8 +55,8 @@ class QueueRecord:
     declarer: str
     owner: SessionId | None
     view: View
-    owner_life: MemberId | None = None
-    """The life of the node on which the owner of an exclusive queue is: it goes with it."""
+    owner_incarnation: MemberId | None = None
+    """The incarnation of the node on which the owner of an exclusive queue is: it goes with it."""
     was_consumed: bool = False
     """An auto-delete queue has had a consumer."""
     told: tuple[tuple[MemberId, bool], ...] = ()
@@ -94,7 +94,7 @@ class CatalogResult:
 
 
 def is_on(member: MemberId, store: StoreId) -> bool:
-    """Say whether a member is of this store, in whichever life."""
+    """Say whether a member is of this store, in whichever incarnation."""
     return member.node == store.node and member.store == store.store
 
 

@@ -9,7 +9,13 @@ from msgspec.structs import replace
 from mirrorq.cluster.catalog.records import QueueRecord, is_on
 from mirrorq.protocol.commands import ChangeView
 from mirrorq.protocol.identities import StoreId
-from mirrorq.protocol.views import View, counts_lives, find_store, is_in_sync, next_durability
+from mirrorq.protocol.views import (
+    View,
+    counts_incarnations,
+    find_store,
+    is_in_sync,
+    next_durability,
+)
 
 __all__ = ["changed", "loss_error", "promotion_error", "without"]
 
@@ -57,7 +63,7 @@ def promotion_error(view: View, command: ChangeView) -> str:
     before = find_store(view, head.node, head.store)
     if before is None or not before.in_sync:
         return f"{head.node} was not in sync and cannot become master"
-    if counts_lives(view) and before.id != head:
+    if counts_incarnations(view) and before.id != head:
         return f"{head.node} was restarted, and what it had in memory may be lost"
     if command.how not in ("clean", "cold"):
         return f"a new master needs how=clean or cold, not {command.how!r}"
@@ -77,7 +83,7 @@ def loss_error(queue: QueueRecord, command: ChangeView, *, may_lose: bool) -> st
     before = find_store(queue.view, head.id.node, head.id.store)
     if before is None:
         return f"{head.id.node} has no copy of the queue"
-    was_in_sync = before.in_sync and counts_lives(queue.view)
+    was_in_sync = before.in_sync and counts_incarnations(queue.view)
     if not was_in_sync and not may_lose:
         return f"{head.id.node} is not in sync, and the policy in force says when-synced"
     if is_in_sync(queue.view, head.id):

@@ -375,7 +375,10 @@ class Controller:
         """Return what should change, and whether the master is to go (now or after a wait)."""
         view = queue.view
         master = view.members[0].id
-        if queue.owner_life is not None and self._nodes.status(queue.owner_life) is Status.DEAD:
+        if (
+            queue.owner_incarnation is not None
+            and self._nodes.status(queue.owner_incarnation) is Status.DEAD
+        ):
             # Its only copy was on that node, and so nobody is left to empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), False
         if self._nodes.status(master) is Status.UNKNOWN:

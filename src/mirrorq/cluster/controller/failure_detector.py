@@ -100,7 +100,7 @@ class _Calm:
 
 @define
 class _Peer:
-    """The newest life heard of one store."""
+    """The newest incarnation heard of one store."""
 
     member: MemberId
     heard_ms: int
@@ -164,7 +164,7 @@ class FailureDetector:
         return peer.status
 
     def is_heard(self, name: str) -> bool:
-        """Say whether some life of this node is alive."""
+        """Say whether some incarnation of this node is alive."""
         peer = self._peer_named(name)
         return peer is not None and peer.status is Status.ALIVE
 
@@ -177,7 +177,7 @@ class FailureDetector:
         return self._last_ms < peer.heard_ms + GONE_TIMES * self._failure_ms
 
     def is_steady(self, member: MemberId) -> bool:
-        """Say whether it was never silent in this life, or has been heard again for a while."""
+        """Say whether this incarnation was never silent, or has been heard again for a while."""
         peer = self._peers.get(StoreId(member.node, member.store))
         return peer is None or not peer.calm.shaky
 
@@ -241,7 +241,7 @@ class FailureDetector:
         store = StoreId(member.node, member.store)
         peer = self._peers.get(store)
         if peer is None or member.incarnation > peer.member.incarnation:
-            peer = self._begin_life(store, member)
+            peer = self._begin_incarnation(store, member)
         elif member.incarnation < peer.member.incarnation or not self._is_sign(peer):
             return
         self._named[member.node] = store
@@ -252,7 +252,7 @@ class FailureDetector:
         known = [n for n in unheard if n == self._own.node or n in self._named]
         peer.unheard = {name: peer.unheard.get(name, self._last_ms) for name in known}
 
-    def _begin_life(self, store: StoreId, member: MemberId) -> _Peer:
+    def _begin_incarnation(self, store: StoreId, member: MemberId) -> _Peer:
         old = self._peers.get(store)
         if old is not None and old.status is not Status.DEAD:
             self._deaths.append(old.member)
@@ -264,7 +264,7 @@ class FailureDetector:
         return peer
 
     def _is_sign(self, peer: _Peer) -> bool:
-        """Count a sign of the life that is known; False: it was sent before its death."""
+        """Count a sign of the incarnation that is known; False: it was sent before its death."""
         now_ms = self._last_ms
         if peer.dead_ms is None and peer.ended_ms is None:
             return True

@@ -17,7 +17,7 @@ from mirrorq.cluster.controller.grace_periods import GracePeriods
 from mirrorq.cluster.controller.leases import LeaseGrantor
 from mirrorq.cluster.controller.placement import Loads, wanted_members
 from mirrorq.protocol.identities import MemberId
-from mirrorq.protocol.views import View, counts_lives, joining_ids, promotable
+from mirrorq.protocol.views import View, counts_incarnations, joining_ids, promotable
 
 __all__ = ["Leave", "NodeStates", "Situation"]
 
@@ -142,18 +142,18 @@ class NodeStates:
         return queue_id in own or queue_id in self._broken.get(member, ())
 
     def candidate(self, queue: QueueRecord, known: MemberId) -> MemberId | None:
-        """Return the life in which this member in sync may become master, if it runs (R5)."""
+        """Return the incarnation of this member in sync that may become master, if it runs (R5)."""
         member = self.present(known)
         if member is not None and self.is_broken(member, queue.id):
             return None
-        return None if counts_lives(queue.view) and member != known else member
+        return None if counts_incarnations(queue.view) and member != known else member
 
     def unclean_head(self, queue: QueueRecord) -> MemberId | None:
         """Choose the oldest mirror that runs, where the policy in force lets one that is not
         in sync become master (DESIGN 4.4). The catalog checks that again.
 
         With `durability: replicated` restarted members are not in sync any more, and come back
-        so under every policy, as soon as it is certain that no life in sync goes on.
+        so under every policy, as soon as it is certain that no incarnation in sync goes on.
         """
         may_lose = self.catalog.may_lose(queue)
         joining = joining_ids(queue.view) if may_lose else ()
@@ -167,10 +167,10 @@ class NodeStates:
         return None
 
     def _restarted(self, view: View, may_lose: bool) -> tuple[MemberId, ...]:
-        """Return who was in sync in a life that has ended, where lives count."""
+        """Return who was in sync in an incarnation that has ended, where incarnations count."""
         former = promotable(view)
         ended = may_lose or all(self.status(one) is Status.DEAD for one in former)
-        return former if counts_lives(view) and ended else ()
+        return former if counts_incarnations(view) and ended else ()
 
     def may_replace(self, master: MemberId) -> bool:
         """Say whether no lease of this master can still run, or it is known dead."""

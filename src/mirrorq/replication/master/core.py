@@ -15,10 +15,10 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import (
     FLAG_PRIORITY,
     FLAG_STAGED,
+    DueOp,
     Entry,
     HorizonOp,
     HorizonsOp,
-    LaneOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -119,13 +119,20 @@ class Master:
         self.producers = Producers(self._term, self.confirms)
         self.departures = Departures(self._term)
         self.endings = Endings(self._term, self.departures)
-        self.level = LengthLimit(self._term, self.endings)
-        self.intake = Intake(self._term, self.producers, self.level, self.endings, self.departures)
+        self.length_limit = LengthLimit(self._term, self.endings)
+        self.intake = Intake(
+            self._term, self.producers, self.length_limit, self.endings, self.departures
+        )
         self.settling = Settling(self._term, self.endings, self.departures)
         self.deliveries = Deliveries(self._term, self.settling)
         self.purging = Purging(self._term, self.settling)
         self.stages = Stages(
-            self._term, self.producers, self.confirms, self.intake, self.level, self.departures
+            self._term,
+            self.producers,
+            self.confirms,
+            self.intake,
+            self.length_limit,
+            self.departures,
         )
         self.waiting: deque[SessionRequest] = deque()
         """Requests that have come before `promoted` was applied."""
@@ -177,7 +184,7 @@ class Master:
     def begin(self, now_ms: int, promoted: PromotedOp) -> None:
         """The first op of the term."""
         # What the promotion returns may exceed a limit, as any return may.
-        self.level.is_enforcing = False
+        self.length_limit.is_enforcing = False
         self.log.propose(promoted)
 
     def declare(self, now_ms: int, declared: Declared) -> None:
@@ -201,7 +208,7 @@ class Master:
         if definition.message_ttl != before.message_ttl:
             self.endings.begin()
         self.intake.define(before)
-        self.level.define()
+        self.length_limit.define()
         term.dispatch.is_single = definition.single_active_consumer
         if definition.consumer_timeout != before.consumer_timeout:
             self.deliveries.set_overdue()
@@ -273,7 +280,7 @@ class Master:
         self.deliveries.attach(session, body.held)
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
-        self.level.tell(session, attachment)
+        self.length_limit.tell(session, attachment)
         self._term.reply(session, Attached(ATTACHED_LEVEL))
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
@@ -440,7 +447,7 @@ class Master:
             case ReturnLaterOp():
                 for first, last in payload.ranges:
                     self._term.delays.wait(first, last, payload.due_us)
-            case LaneOp():
+            case DueOp():
                 self._term.dispatch.give_back(self._term.delays.on_entered(payload))
             case PromotedOp():
                 # Its epoch is a later one when this node learned of the term from a snapshot.
@@ -491,8 +498,8 @@ class Master:
         elif self.intake.held_by:
             self.intake.admit_held(now_ms)
         self.departures.run(now_ms)
-        if self.level.limit is not None or self.level.has_told:
-            self.level.tell_all()
+        if self.length_limit.limit is not None or self.length_limit.has_told:
+            self.length_limit.tell_all()
         if self.confirms.runs:
             self.confirms.flush(now_ms)
         self._judge_use(now_ms)
@@ -516,8 +523,8 @@ class Master:
             producers.end_senders()
         if endings.expiry.next_ms is not None or self._term.dispatch.came_back:
             endings.expire()
-        if self.level.is_enforcing:
-            self.level.enforce()
+        if self.length_limit.is_enforcing:
+            self.length_limit.enforce()
 
     def _take_in(self, now_ms: int) -> None:
         """What was held and may be done by now."""

@@ -3,7 +3,7 @@
 The source's master is a producer of the target, through an ordinary `Session` under the outbox's
 own producer id. One batch is on its way to each target at a time: its number is `settled + 1`, so
 that numbers which went nowhere (a cycle) leave no gap. Only what is *applied* is published: from
-then on every possible successor has the same parcel under the same number, and will publish it
+then on every possible successor has the same entry under the same number, and will publish it
 again until it is marked done; the target's master knows the number, and takes it once.
 
 The bodies lie in frames on the own disk: the driver is asked to pack them (`OutboxLoad`, answered
@@ -25,12 +25,12 @@ from attrs import define, field
 from mirrorq.config import Config
 from mirrorq.containers.timers import Deadlines, Timer, earliest
 from mirrorq.protocol.codec import OpCodec
-from mirrorq.protocol.effects import OutboxLoad, OutboxLoaded, Parcel
+from mirrorq.protocol.effects import OutboxEntry, OutboxLoad, OutboxLoaded
 from mirrorq.protocol.identities import OUTBOX_BIT, MemberId, SessionId
 from mirrorq.protocol.ops import OutboxDoneOp
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, CrossQueueTask
-from mirrorq.replication.state.outbox import ERRAND, TargetOutbox, producer_of
+from mirrorq.replication.state.outbox import TASK, TargetOutbox, producer_of
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.session.calls import (
     Failed,
@@ -70,7 +70,7 @@ class Targets(Protocol):
         ...
 
     def session_number(self, queue_id: int) -> int:
-        """A number for a courier of this queue that no other one has in this life."""
+        """A number for a courier of this queue that no other one has in this incarnation."""
         ...
 
 
@@ -118,7 +118,7 @@ class Courier:
     open_count: int = 0
     """Its messages that have no outcome."""
     refused: int = 0
-    errand: CrossQueueTask | None = None
+    task: CrossQueueTask | None = None
     """The batch, when it is no messages."""
     is_unsure: bool = False
     """An outcome of it is unknown: it is published again, under the same numbers."""
@@ -132,9 +132,9 @@ class Courier:
         return bool(self.loading or self.until)
 
 
-def _is_idle_talk(errand: CrossQueueTask | None, reason: str) -> bool:
+def _is_idle_talk(task: CrossQueueTask | None, reason: str) -> bool:
     """Whether nothing is lost though the target refused it: all but a commit that came too late."""
-    return errand is not None and (errand.what != "commit" or reason.startswith(DONE))
+    return task is not None and (task.what != "commit" or reason.startswith(DONE))
 
 
 class Couriers:
@@ -170,7 +170,7 @@ class Couriers:
         self._codec = codec
         self._couriers: dict[int, Courier] = {}
         self._given_up: dict[int, int] = {}
-        """Deleted target -> number up to which its parcels are being dropped."""
+        """Deleted target -> number up to which its entries are being dropped."""
         self._stirred: dict[int, None] = dict.fromkeys(
             (*state.outbox.target_outboxes, *state.outbox.idle)
         )
@@ -248,24 +248,24 @@ class Couriers:
                 self._serve(now_ms, target, serving)
         self._look.set(self._deadlines.next_ms)
 
-    def _waiting(self, courier: Courier, target_outbox: TargetOutbox | None) -> list[Parcel]:
-        """The first parcels for a target that are to be published: applied ones, never others."""
+    def _waiting(self, courier: Courier, target_outbox: TargetOutbox | None) -> list[OutboxEntry]:
+        """The first entries for a target that are to be published: applied ones, never others."""
         if target_outbox is None:
             return []
         sent = courier.sent
-        found: list[Parcel] = []
+        found: list[OutboxEntry] = []
         count = 0
-        for parcel in target_outbox.parcels:
-            if parcel.last_number <= sent:
+        for entry in target_outbox.entries:
+            if entry.last_number <= sent:
                 continue
-            if parcel.reason == ERRAND:
+            if entry.reason == TASK:
                 # It goes alone, when all before it has gone.
-                return found or [parcel]
-            skipped = max(sent + 1 - parcel.number, 0)
-            first = parcel.first + skipped
-            last = min(parcel.last, first + LOAD_COUNT - count - 1)
+                return found or [entry]
+            skipped = max(sent + 1 - entry.number, 0)
+            first = entry.first + skipped
+            last = min(entry.last, first + LOAD_COUNT - count - 1)
             found.append(
-                Parcel(parcel.number + skipped, first, last, parcel.reason, parcel.stamp_us)
+                OutboxEntry(entry.number + skipped, first, last, entry.reason, entry.stamp_us)
             )
             count += last - first + 1
             if count >= LOAD_COUNT:
@@ -273,7 +273,7 @@ class Couriers:
         return found
 
     def _give_up(self, target: int) -> None:
-        """The target has been deleted: so are the parcels for it and its numbers, by an op."""
+        """The target has been deleted: so are the entries for it and its numbers, by an op."""
         self._couriers.pop(target, None)
         self._deadlines.set(target, None)
         outbox = self._state.outbox
@@ -329,13 +329,13 @@ class Couriers:
         name = SessionId(self._me.node, self._me.incarnation, number)
         producer = producer_of(self._queue_id, self._state.generation)
         courier = Courier(Session(name, target, self._config, producer=producer))
-        courier.sent = self._state.outbox.target_outboxes[target].parcels[0].number - 1
+        courier.sent = self._state.outbox.target_outboxes[target].entries[0].number - 1
         return courier
 
-    def _load(self, target: int, courier: Courier, waiting: list[Parcel]) -> None:
-        courier.errand = self._state.staging.errands.get((target, waiting[0].number))
-        if courier.errand is not None:
-            self._say(courier, courier.errand.op(self._queue_id), waiting[0].number)
+    def _load(self, target: int, courier: Courier, waiting: list[OutboxEntry]) -> None:
+        courier.task = self._state.staging.tasks.get((target, waiting[0].number))
+        if courier.task is not None:
+            self._say(courier, courier.task.op(self._queue_id), waiting[0].number)
             return
         courier.loading = waiting[0].number
         producer = producer_of(self._queue_id, self._state.generation)
@@ -365,7 +365,7 @@ class Couriers:
                 courier.open_count -= output.count
                 if output.unknown:
                     courier.is_unsure = True
-                elif not _is_idle_talk(courier.errand, output.reason):
+                elif not _is_idle_talk(courier.task, output.reason):
                     courier.refused += output.count
                     self.refused.append((target, output.count, output.reason))
         if courier.until and courier.open_count <= 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.time_buckets import Timetable
 from mirrorq.containers.timers import Timer
-from mirrorq.protocol.ops import LaneOp
+from mirrorq.protocol.ops import DueOp
 from mirrorq.replication.state.queue_state import QueueState
 
 ENTER_COUNT = 4096
@@ -65,7 +65,7 @@ class Delays:
         self._returning.clear()
         return found
 
-    def due(self, time_us: int, place: int) -> LaneOp | None:
+    def due(self, time_us: int, place: int) -> DueOp | None:
         """The op that ends what is due; its messages stand at `place` and after it."""
         next_us = self._timetable.next_us()
         if next_us is None or next_us > time_us:
@@ -84,14 +84,14 @@ class Delays:
             self._leaving.add(first, last)
         if not entering and not returning:
             return None
-        return LaneOp(tuple(entering), place, tuple(returning))
+        return DueOp(tuple(entering), place, tuple(returning))
 
     def _resting(self, first: int, last: int, due_us: int) -> RangeSet:
         """What of it still rests until this moment."""
         walk = self._state.resting.walk(first, last)
         return RangeSet((low, high) for low, high, (until_us,) in walk if until_us == due_us)
 
-    def on_entered(self, payload: LaneOp) -> list[Range]:
+    def on_entered(self, payload: DueOp) -> list[Range]:
         """The op is applied: these are ready."""
         ranges = [*payload.entering, *payload.returning]
         for first, last in ranges:

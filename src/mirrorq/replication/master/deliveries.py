@@ -221,7 +221,7 @@ class Deliveries:
         due = self._term.horizons.due(
             dispatch.ready,
             state.horizon,
-            state.lanes,
+            state.levels,
             state.next_sequence,
             dispatch.wanted(),
             dispatch.prefetch_max(),

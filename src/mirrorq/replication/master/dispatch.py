@@ -24,7 +24,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
 from mirrorq.replication.master.open_deliveries import ConsumerKey, Extensions, OpenDelivery
-from mirrorq.replication.state.priorities import ReadyLanes
+from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState, Run
 
 BACK_COUNT = 16_384
@@ -95,7 +95,7 @@ class Dispatch:
         self.withheld: list[Range] = []
         """Those, and the live messages whose bodies are on their way here."""
         self._barriers: dict[int, int] = {}
-        """Priority -> place in its lane from which on nothing is handed out: a body that was
+        """Priority -> place in its level from which on nothing is handed out: a body that was
         damaged here is on its way from another member."""
         self.fetching: dict[ConsumerKey, None] = {}
         """Handles whose get() has fetched something since they were last asked to give back what
@@ -284,11 +284,11 @@ class Dispatch:
         """
         dropped: list[Range] = []
         for priority in reversed(self.ready.priorities):
-            lane = self.ready.lane(priority)
-            while lane and (excess.count or excess.size) and len(dropped) < count_max:
-                first, last, shift = self._front(lane)
+            level = self.ready.level(priority)
+            while level and (excess.count or excess.size) and len(dropped) < count_max:
+                first, last, shift = self._front(level)
                 last, excess = oldest(self._state.columns, first, last, excess)
-                lane.remove(first + shift, last + shift)
+                level.remove(first + shift, last + shift)
                 self._note_ready(first, last, -1)
                 dropped.append((first, last))
         return dropped, excess
@@ -298,16 +298,16 @@ class Dispatch:
         taken = RangeSet()
         for first, last in ranges:
             for run in self._state.runs(first, last):
-                lane, shift = self.ready.lane(run.priority), run.shift
-                for low, high in lane.within(run.first + shift, run.last + shift):
-                    lane.remove(low, high)
+                level, shift = self.ready.level(run.priority), run.shift
+                for low, high in level.within(run.first + shift, run.last + shift):
+                    level.remove(low, high)
                     self._note_ready(low - shift, high - shift, -1)
                     taken.add(low - shift, high - shift)
         return list(taken)
 
-    def _front(self, lane: RangeSet) -> tuple[int, int, int]:
-        """(first, last, shift) of the sequences that stand first in a lane."""
-        first, last = lane.front()
+    def _front(self, level: RangeSet) -> tuple[int, int, int]:
+        """(first, last, shift) of the sequences that stand first in a level."""
+        first, last = level.front()
         shift = 0
         if self._state.places:
             last, shift = self._state.places.at(first, last)
@@ -338,8 +338,8 @@ class Dispatch:
         self._barriers = {}
         for first, last in awaited:
             for run in self._state.runs(first, last):
-                lane = self.ready.lane(run.priority)
-                place = next(iter(lane.within(run.first + run.shift, run.last + run.shift)), None)
+                level = self.ready.level(run.priority)
+                place = next(iter(level.within(run.first + run.shift, run.last + run.shift)), None)
                 if place is not None:
                     before = self._barriers.get(run.priority, place[0])
                     self._barriers[run.priority] = min(before, place[0])
@@ -368,11 +368,11 @@ class Dispatch:
         self.is_cut = False
         count = 0
         while True:
-            priority, lane = ready.top()
-            if not lane:
+            priority, level = ready.top()
+            if not level:
                 break
             horizon = self._horizon(priority)
-            if lane.first >= horizon:
+            if level.first >= horizon:
                 break
             subscription = self._next_subscription(counts)
             if subscription is None:
@@ -382,7 +382,7 @@ class Dispatch:
                 break
             count += 1
             share = self._share(subscription, counts.get(subscription.key, 0))
-            piece = self._take_front(subscription, lane, horizon, share)
+            piece = self._take_front(subscription, level, horizon, share)
             self.open[piece.number].handed_ms = now_ms
             pieces.setdefault(subscription.key, []).append(piece)
             taken = piece.last - piece.first + 1
@@ -394,7 +394,7 @@ class Dispatch:
 
     def _horizon(self, priority: int) -> int:
         state = self._state
-        horizon = state.lanes[priority].horizon if priority else state.horizon
+        horizon = state.levels[priority].horizon if priority else state.horizon
         if self._barriers:
             return min(horizon, self._barriers.get(priority, horizon))
         return horizon
@@ -421,9 +421,9 @@ class Dispatch:
         return min(subscription.wants, fair, DELIVER_COUNT - given)
 
     def _take_front(
-        self, subscription: Subscription, lane: RangeSet, horizon: int, share: int
+        self, subscription: Subscription, level: RangeSet, horizon: int, share: int
     ) -> Delivery:
-        first, last = lane.front()
+        first, last = level.front()
         last = min(last, first + share - 1, horizon - 1)
         shift = 0
         if self._state.places:
@@ -434,7 +434,7 @@ class Dispatch:
                 self._state.columns, first - shift, last, Depth(0, subscription.size_left)
             )
             subscription.size_left -= self._state.columns.total(first - shift, last)
-        lane.remove(first, last + shift)
+        level.remove(first, last + shift)
         first -= shift
         self._note_ready(first, last, -1)
         self._number += 1
@@ -572,7 +572,7 @@ class Dispatch:
         taken: list[Range] = []
         for run, sequence in list(self._inherited(piece)):
             place = sequence + run.shift
-            self.ready.lane(run.priority).remove(place, place)
+            self.ready.level(run.priority).remove(place, place)
             self._note_ready(sequence, sequence, -1)
             taken.append((sequence, sequence))
         return taken
@@ -583,8 +583,8 @@ class Dispatch:
         if piece.epoch < state.fence:
             return  # counts of a past that was lost say nothing here
         for run in state.runs(piece.first, piece.last):
-            lane, shift = self.ready.lane(run.priority), run.shift
-            for low, high in lane.within(run.first + shift, run.last + shift):
+            level, shift = self.ready.level(run.priority), run.shift
+            for low, high in level.within(run.first + shift, run.last + shift):
                 for sequence in range(low - shift, high - shift + 1):
                     same = state.delivery_count(sequence) == piece.count + 1
                     if same and state.raised_by_promotion(sequence):
@@ -603,7 +603,7 @@ class Dispatch:
         first, last = run.first + run.shift, run.last + run.shift
         if self._ready_size is not None:
             # What is ready already is counted already.
-            for low, high in self.ready.lane(run.priority).within(first, last):
+            for low, high in self.ready.level(run.priority).within(first, last):
                 self._note_ready(low - run.shift, high - run.shift, -1)
             self._note_ready(run.first, run.last, 1)
         self.ready.add(run.priority, first, last)
@@ -720,22 +720,22 @@ class Dispatch:
             self.ready.plain.add(first, last)
 
 
-def _ready_of(state: QueueState) -> ReadyLanes:
-    """All that lives and is not delayed, each at its place in its lane."""
+def _ready_of(state: QueueState) -> ReadyLevels:
+    """All that lives and is not delayed, each at its place in its level."""
     plain = state.live.copy()
-    ready = ReadyLanes(plain)
-    for priority, lane in state.lanes.items():
-        for first, last in lane.members:
+    ready = ReadyLevels(plain)
+    for priority, level in state.levels.items():
+        for first, last in level.members:
             plain.remove(first, last)
             ready.add(priority, first, last)
     for first, last, _ in state.delayed:
         for run in state.runs(first, last):
-            ready.lane(run.priority).remove(run.first, run.last)
+            ready.level(run.priority).remove(run.first, run.last)
     for first, last, shift in state.places.by_sequence:
         for run in state.runs(first, last):
-            ready.lane(run.priority).remove(run.first, run.last)
+            ready.level(run.priority).remove(run.first, run.last)
             ready.add(run.priority, run.first + shift, run.last + shift)
     for first, last, _ in state.resting:
         for run in state.runs(first, last):
-            ready.lane(run.priority).remove(run.first + run.shift, run.last + run.shift)
+            ready.level(run.priority).remove(run.first + run.shift, run.last + run.shift)
     return ready

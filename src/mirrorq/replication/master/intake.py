@@ -42,7 +42,7 @@ class Intake:
         self,
         term: Term,
         producers: Producers,
-        level: LengthLimit,
+        length_limit: LengthLimit,
         endings: Endings,
         departures: Departures,
     ) -> None:
@@ -50,7 +50,7 @@ class Intake:
         """Why the first of the held publishes waits, if a limit is why."""
         self._term = term
         self._producers = producers
-        self._level = level
+        self._length_limit = length_limit
         self._endings = endings
         self._departures = departures
         self.held: deque[Item] = deque()
@@ -141,7 +141,7 @@ class Intake:
         """Why publishes wait, "" when they do not."""
         if self.held_by and self.held:
             return self.held_by
-        full = self._level.full_text
+        full = self._length_limit.full_text
         if full or not self.held:
             return full
         term = self._term
@@ -175,21 +175,21 @@ class Intake:
             self._take_step(item)
             return
         frame = self._term.codec.cut(body.frame, first - header.first_number, header.count)
-        if self._level.limit is None:
+        if self._length_limit.limit is None:
             self.store(frame)
         else:
-            self._take_in(session, attachment, Publish(frame, body.whole), self._level.limit)
+            self._take_in(session, attachment, Publish(frame, body.whole), self._length_limit.limit)
 
     def _take_in(
         self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
     ) -> None:
         """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
-        codec, level = self._term.codec, self._level
+        codec, length_limit = self._term.codec, self._length_limit
         frame: bytes = body.frame
         while True:
             header = codec.header(frame)
             count = header.count
-            depth = level.depth()
+            depth = length_limit.depth()
             sizes = sizes_of(codec.offsets(frame), count)
             verdict = judge(limit, depth, sizes, body.whole)
             if verdict.action == "refuse" and is_courier(session):
@@ -214,7 +214,7 @@ class Intake:
 
     def _store_dropping(self, frame: bytes, depth: Depth, verdict: Verdict) -> None:
         """Make room, store, and drop what of a batch larger than the limit is too old."""
-        excess = self._level.excess_with(depth, verdict)
+        excess = self._length_limit.excess_with(depth, verdict)
         is_all_older = verdict.keep < verdict.count
         self._endings.drop_head(Depth(depth.count, 0) if is_all_older else excess)
         self.store(frame)
@@ -261,19 +261,19 @@ class Intake:
 
     def _has_room(self, item: Item) -> bool:
         """Whether a step's messages go in now; if not, it is held or refused."""
-        level = self._level
+        length_limit = self._length_limit
         _, _, body, header = item
-        if level.limit is None:
+        if length_limit.limit is None:
             return True
-        depth = level.depth()
+        depth = length_limit.depth()
         sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)[1:]
-        verdict = judge(level.limit, depth, sizes, True)
+        verdict = judge(length_limit.limit, depth, sizes, True)
         if verdict.action == "hold":
             self._hold(item, verdict.reason)
         elif verdict.action == "refuse":
             self._producers.refuse(header, verdict.reason)
         else:
-            level.make_room(depth, verdict)
+            length_limit.make_room(depth, verdict)
         return verdict.action == "store"
 
     def _step_error(self, session: SessionId, body: Publish, step: Step | None) -> str:

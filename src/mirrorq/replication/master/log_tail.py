@@ -10,8 +10,8 @@ from mirrorq.containers.run_length import SizedPiece, Sizes
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.identities import OUTBOX_BIT, SPOOL_BIT
 from mirrorq.protocol.ops import (
+    DueOp,
     Entry,
-    LaneOp,
     OpKind,
     OutboxOp,
     Payload,
@@ -196,7 +196,7 @@ class LogTail:
             case PromotedOp():
                 least = payload.generation << GENERATION_BITS
                 self.next_sequence = max(self.next_sequence, least)
-            case LaneOp():
+            case DueOp():
                 self.next_sequence = payload.next_place
             case CommitOp():
                 self.next_sequence = payload.sequence + payload.count + 1

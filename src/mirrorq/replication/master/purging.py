@@ -173,11 +173,11 @@ class Purging:
         if first > end:
             return last
         if state.places:
-            # They stand in their lanes in another order.
+            # They stand in their levels in another order.
             return min(last, first + PORTION - 1)
-        lanes = dispatch.ready.priorities
-        sets = [state.live, dispatch.aside, *map(dispatch.ready.lane, lanes)]
-        upto = min(each.reach(first, last, PORTION // len(lanes)) for each in sets)
+        levels = dispatch.ready.priorities
+        sets = [state.live, dispatch.aside, *map(dispatch.ready.level, levels)]
+        upto = min(each.reach(first, last, PORTION // len(levels)) for each in sets)
         return state.delayed.reach(first, upto, PORTION)
 
     def _take(self, first: int, last: int) -> list[Range]:

@@ -46,14 +46,14 @@ class Stages:
         producers: Producers,
         confirms: Confirms,
         intake: Intake,
-        level: LengthLimit,
+        length_limit: LengthLimit,
         departures: Departures,
     ) -> None:
         self._term = term
         self._producers = producers
         self._confirms = confirms
         self._intake = intake
-        self._level = level
+        self._length_limit = length_limit
         self._departures = departures
         self.held: deque[tuple[SessionId, int, Publish]] = deque()
         """They wait for unstable ops to become stable (R10)."""
@@ -144,7 +144,7 @@ class Stages:
         if not _is_decision(asked):
             return asked, "another queue decides, and does not ask"
         if isinstance(asked, CommitOp):
-            self._level.is_enforcing = True
+            self._length_limit.is_enforcing = True
             return self._numbered(asked, self._term.state.staging.count(asked)), ""
         return asked, ""
 
@@ -179,16 +179,16 @@ class Stages:
 
     def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
         """A commit with the sequences that it needs, if there is room for its messages."""
-        staging, level = self._term.state.staging, self._level
+        staging, length_limit = self._term.state.staging, self._length_limit
         count = staging.count(op) if not staging.lacking(op) else 0
-        if level.limit is not None and count:
-            depth = level.depth()
+        if length_limit.limit is not None and count:
+            depth = length_limit.depth()
             sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
-            verdict = judge(level.limit, depth, sizes, True)
+            verdict = judge(length_limit.limit, depth, sizes, True)
             if verdict.action != "store":
                 wait = f"{WAIT}: " if verdict.action == "hold" else ""
                 return op, wait + verdict.reason
-            level.make_room(depth, verdict)
+            length_limit.make_room(depth, verdict)
         return self._numbered(op, count), ""
 
     def _numbered(self, op: CommitOp, count: int) -> CommitOp:

@@ -22,7 +22,7 @@ PLAIN_VERSION = 7
 a queue to which more has come back than `PLAIN_COUNT`: others an older mirrorq reads, too."""
 PLAIN_COUNT = 4096
 OLDEST_VERSION = 1
-"""The oldest version that is read. 1 knew no lanes; 1 and 2 knew no sizes and no times: their
+"""The oldest version that is read. 1 knew no levels; 1 and 2 knew no sizes and no times: their
 messages count 0 bytes, and no policy's TTL ends them. Up to 4 none knew delays, and
 up to 5 none knew an outbox, up to 6 nothing staged, up to 7 no ranges of what has come back."""
 PAGED_VERSION = 10
@@ -53,7 +53,7 @@ class StateImage(msgspec.Struct, array_like=True):
     marks: list[tuple[_Number, _Number]]
     producers: dict[_Number, Producer]
     history: list[tuple[_Number, _Number]]
-    lanes: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
+    levels: list[tuple[_Priority, _Number, list[tuple[_Number, _Number]], bytes]] = []
     """(priority, horizon, marks, members), in order of priority."""
     sizes: bytes = b""
     stamps: bytes = b""
@@ -87,7 +87,7 @@ class MessagesPage(msgspec.Struct, array_like=True):
     places: bytes
     returned: bytes
     resting: bytes
-    lanes: list[tuple[_Priority, bytes]]
+    levels: list[tuple[_Priority, bytes]]
 
 
 def image_of(data: bytes) -> StateImage:

@@ -1,9 +1,9 @@
 """Messages that have ended in a queue and are on their way to other queues: applied state. Pure.
 
-An OutboxOp ends messages here and makes them *parcels* for another queue, numbered without gaps
-for each target. Bodies stay where they are, in the frames of this queue; a parcel names their
-sequences, and frames with parcels are kept, and fetched by joining members, like those of live
-messages. `courier` publishes parcels, with their numbers, at the target's master; an OutboxDoneOp
+An OutboxOp ends messages here and makes them *entries* for another queue, numbered without gaps
+for each target. Bodies stay where they are, in the frames of this queue; an entry names their
+sequences, and frames with entries are kept, and fetched by joining members, like those of live
+messages. `courier` publishes entries, with their numbers, at the target's master; an OutboxDoneOp
 ends them when the target has confirmed.
 
 The numbers belong to a producer id of their own, `producer_of`. An unclean promotion begins
@@ -13,9 +13,9 @@ Of a target that lives and to which nothing is on its way, one number is kept: t
 that is deleted nothing is, from an OutboxDoneOp on that says so.
 
 Invariants:
-1. parcels of one target stand in order of number, without gaps, up to its `next_number`.
-2. `kept` holds the sequences of all parcels; none of them is live, and none is in two parcels.
-3. every outlet has a parcel; a target has an outlet or a number in `idle`, never both.
+1. entries of one target stand in order of number, without gaps, up to its `next_number`.
+2. `kept` holds the sequences of all entries; none of them is live, and none is in two entries.
+3. every target outbox has an entry; a target has an outbox or a number in `idle`, never both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from collections.abc import Iterable
 from attrs import define, evolve, field
 
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.protocol.effects import Parcel
+from mirrorq.protocol.effects import OutboxEntry
 from mirrorq.protocol.identities import OUTBOX_BIT, is_spool
 
 __all__ = [
-    "ERRAND",
     "PUT",
+    "TASK",
     "Outbox",
     "TargetOutbox",
     "is_outbox",
@@ -41,18 +41,18 @@ __all__ = [
 ]
 
 GENERATION_SHIFT = 40
-ERRAND = "errand"
-"""Reason of a parcel that is no message but something said of staged ones: `staging` has it. It
+TASK = "errand"
+"""Reason of an entry that is no message but something said of staged ones: `staging` has it. It
 has no sequence."""
 PUT = "put"
-"""Reason of a parcel that was published for its target: it did not end, it begins."""
+"""Reason of an entry that was published for its target: it did not end, it begins."""
 
 Image = list[tuple[int, int, list[tuple[int, int, int, str, int]]]]
-"""(target, next number, parcels) of each outlet."""
+"""(target, next number, entries) of each target outbox."""
 
 
 def producer_of(queue_id: int, generation: int) -> int:
-    """The producer id under which a queue's parcels are published.
+    """The producer id under which a queue's entries are published.
 
     Args:
         generation: unclean promotions of the queue so far: each one has an epoch of its own.
@@ -71,7 +71,7 @@ def needs_no_op(producer: int) -> bool:
 
 
 def sender_of(producer: int) -> int:
-    """The queue whose parcels are published under this id."""
+    """The queue whose entries are published under this id."""
     return producer & (1 << GENERATION_SHIFT) - 1
 
 
@@ -80,11 +80,11 @@ class TargetOutbox:
     """What is on its way to one queue."""
 
     next_number: int = 1
-    parcels: deque[Parcel] = field(factory=deque)
+    entries: deque[OutboxEntry] = field(factory=deque)
 
 
 class Outbox:
-    """All parcels of one queue."""
+    """All entries of one queue."""
 
     def __init__(self) -> None:
         self.target_outboxes: dict[int, TargetOutbox] = {}
@@ -96,18 +96,18 @@ class Outbox:
         state, and nobody looks on a mirror."""
         self.kept = RangeSet()
         """Sequences of this queue whose bodies are needed yet."""
-        self._errands = 0
-        """Parcels that are no messages."""
+        self._tasks = 0
+        """Entries that are no messages."""
 
     @property
     def count(self) -> int:
-        """Messages and errands on their way."""
-        return self.kept.count + self._errands
+        """Messages and tasks on their way."""
+        return self.kept.count + self._tasks
 
     @property
-    def parcel_count(self) -> int:
-        """How many parcels there are: of one or of many messages each."""
-        return sum(len(target_outbox.parcels) for target_outbox in self.target_outboxes.values())
+    def entry_count(self) -> int:
+        """How many entries there are: of one or of many messages each."""
+        return sum(len(target_outbox.entries) for target_outbox in self.target_outboxes.values())
 
     def __contains__(self, target: object) -> bool:
         """Whether the next number for that queue is kept."""
@@ -117,12 +117,12 @@ class Outbox:
         return bool(self.target_outboxes or self.idle)
 
     def next_number(self, target: int) -> int:
-        """Of the next parcel for that queue."""
+        """Of the next entry for that queue."""
         target_outbox = self.target_outboxes.get(target)
         return self.idle.get(target, 1) if target_outbox is None else target_outbox.next_number
 
     def _target_outbox(self, target: int) -> TargetOutbox:
-        """The target's outlet; it is given a parcel next."""
+        """The target's outbox; it is given an entry next."""
         self.fresh[target] = None
         target_outbox = self.target_outboxes.get(target)
         if target_outbox is None:
@@ -133,42 +133,42 @@ class Outbox:
         """These have ended and are to be published in the target."""
         for first, last in ranges:
             target_outbox = self._target_outbox(target)
-            target_outbox.parcels.append(
-                Parcel(target_outbox.next_number, first, last, reason, stamp_us)
+            target_outbox.entries.append(
+                OutboxEntry(target_outbox.next_number, first, last, reason, stamp_us)
             )
             target_outbox.next_number += last - first + 1
             self.kept.add(first, last)
 
-    def add_errand(self, target: int, stamp_us: int) -> int:
+    def add_task(self, target: int, stamp_us: int) -> int:
         """Something is to be said to the target; return its number."""
         target_outbox = self._target_outbox(target)
         number = target_outbox.next_number
-        target_outbox.parcels.append(Parcel(number, 0, 0, ERRAND, stamp_us))
-        self._errands += 1
+        target_outbox.entries.append(OutboxEntry(number, 0, 0, TASK, stamp_us))
+        self._tasks += 1
         target_outbox.next_number += 1
         return number
 
     def done(self, target: int, number: int) -> tuple[Range, ...]:
-        """Parcels up to this number are no more; return the sequences that nobody needs now."""
+        """Entries up to this number are no more; return the sequences that nobody needs now."""
         target_outbox = self.target_outboxes.get(target)
         ended: list[Range] = []
         while (
             target_outbox is not None
-            and target_outbox.parcels
-            and target_outbox.parcels[0].number <= number
+            and target_outbox.entries
+            and target_outbox.entries[0].number <= number
         ):
-            parcel = target_outbox.parcels.popleft()
-            last = min(parcel.last, parcel.first + number - parcel.number)
-            if parcel.reason == ERRAND:
-                self._errands -= 1
+            entry = target_outbox.entries.popleft()
+            last = min(entry.last, entry.first + number - entry.number)
+            if entry.reason == TASK:
+                self._tasks -= 1
             else:
-                ended.append((parcel.first, last))
-            if last < parcel.last:
-                rest = evolve(parcel, number=number + 1, first=last + 1)
-                target_outbox.parcels.appendleft(rest)
+                ended.append((entry.first, last))
+            if last < entry.last:
+                rest = evolve(entry, number=number + 1, first=last + 1)
+                target_outbox.entries.appendleft(rest)
         for first, last in ended:
             self.kept.remove(first, last)
-        if target_outbox is not None and not target_outbox.parcels:
+        if target_outbox is not None and not target_outbox.entries:
             del self.target_outboxes[target]
             self.fresh.pop(target, None)
             self.idle[target] = target_outbox.next_number
@@ -183,24 +183,24 @@ class Outbox:
         """An unclean promotion: these bodies are lost; numbers begin again under another id.
 
         Returns:
-            (target, old number, new number) of each errand.
+            (target, old number, new number) of each task.
         """
-        errands = []
+        tasks = []
         gone = RangeSet(lost)
         old, self.target_outboxes, self.kept = self.target_outboxes, {}, RangeSet()
         self.idle, self.fresh = {}, {}
-        self._errands = 0
+        self._tasks = 0
         for target, target_outbox in old.items():
-            for parcel in target_outbox.parcels:
-                if parcel.reason == ERRAND:
-                    number = self.add_errand(target, parcel.stamp_us)
-                    errands.append((target, parcel.number, number))
+            for entry in target_outbox.entries:
+                if entry.reason == TASK:
+                    number = self.add_task(target, entry.stamp_us)
+                    tasks.append((target, entry.number, number))
                     continue
-                left = RangeSet(((parcel.first, parcel.last),))
-                for first, last in gone.within(parcel.first, parcel.last):
+                left = RangeSet(((entry.first, entry.last),))
+                for first, last in gone.within(entry.first, entry.last):
                     left.remove(first, last)
-                self.add(target, left, parcel.reason, parcel.stamp_us)
-        return errands
+                self.add(target, left, entry.reason, entry.stamp_us)
+        return tasks
 
     def image(self) -> Image:
         """The outbox as plain data; equal ones give equal data."""
@@ -209,7 +209,7 @@ class Outbox:
             (
                 target,
                 target_outbox.next_number,
-                [(p.number, p.first, p.last, p.reason, p.stamp_us) for p in target_outbox.parcels],
+                [(p.number, p.first, p.last, p.reason, p.stamp_us) for p in target_outbox.entries],
             )
             for target, target_outbox in self.target_outboxes.items()
         ]
@@ -219,26 +219,26 @@ class Outbox:
     def restore(cls, image: Image, next_sequence: int) -> Outbox:
         """Read what `image` gave. Raises ValueError when it breaks an invariant."""
         made = cls()
-        for target, next_number, parcels in image:
+        for target, next_number, entries in image:
             target_outbox = TargetOutbox(next_number)
-            number = parcels[0][0] if parcels else next_number
-            for fields in parcels:
-                parcel = Parcel(*fields)
-                is_errand = parcel.reason == ERRAND
-                is_sound = parcel.number == number and parcel.first <= parcel.last < next_sequence
-                if is_errand != (parcel.last == 0):
+            number = entries[0][0] if entries else next_number
+            for fields in entries:
+                entry = OutboxEntry(*fields)
+                is_task = entry.reason == TASK
+                is_sound = entry.number == number and entry.first <= entry.last < next_sequence
+                if is_task != (entry.last == 0):
                     is_sound = False
-                if not is_sound or made.kept.within(parcel.first, parcel.last):
-                    raise ValueError(f"an outbox for queue {target} with a wrong parcel {parcel}")
-                if is_errand:
-                    made._errands += 1
+                if not is_sound or made.kept.within(entry.first, entry.last):
+                    raise ValueError(f"an outbox for queue {target} with a wrong entry {entry}")
+                if is_task:
+                    made._tasks += 1
                 else:
-                    made.kept.add(parcel.first, parcel.last)
-                target_outbox.parcels.append(parcel)
-                number = parcel.last_number + 1
+                    made.kept.add(entry.first, entry.last)
+                target_outbox.entries.append(entry)
+                number = entry.last_number + 1
             if number != next_number:
                 raise ValueError(f"an outbox for queue {target} whose next number is {number}")
-            if target_outbox.parcels:
+            if target_outbox.entries:
                 made.target_outboxes[target] = target_outbox
             elif next_number > 1:
                 made.idle[target] = next_number

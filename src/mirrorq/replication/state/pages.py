@@ -31,9 +31,9 @@ from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
     DropHeadOp,
+    DueOp,
     Entry,
     ExpiryOp,
-    LaneOp,
     OutboxOp,
     ProducerOp,
     PromotedOp,
@@ -102,7 +102,7 @@ def changed_by(entry: Entry) -> list[Stretch]:
             found += [(PRODUCERS, number, number) for number in op.expired or (END,)]
         case PromotedOp() if op.how != "clean":
             found += [(MESSAGES, 0, END), (PRODUCERS, 0, END)]
-        case LaneOp():
+        case DueOp():
             found += [(MESSAGES, *one) for one in (*op.entering, *op.returning)]
         case AckOp() | PurgeOp() | DropHeadOp() | ExpiryOp() | DiscardOp() | OutboxOp() | Step():
             found += [(MESSAGES, *one) for one in op.ranges]
@@ -382,9 +382,7 @@ class Snapshot:
             index = self._keep(kind, stretches, index, first, last)
         return True
 
-    def _keep(
-        self, kind: int, stretches: list[Range], index: int, first: int, last: int
-    ) -> int:
+    def _keep(self, kind: int, stretches: list[Range], index: int, first: int, last: int) -> int:
         """Make the page of a stretch that shares something with first to last, and is cut until it
         is small enough. Returns where to go on."""
         low, high = stretches[index]

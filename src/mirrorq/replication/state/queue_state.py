@@ -11,11 +11,11 @@ A message is *live* from its publish to its ack. Its delivery count is
 Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
 makes a promotion cost the same for ten messages and for ten million.
 
-A *delayed* message lives and is not ready; the LaneOp that ends its delay gives it a new *place*
-behind all that stand in its lane. Horizons and marks are about places; a message that was never
+A *delayed* message lives and is not ready; the DueOp that ends its delay gives it a new *place*
+behind all that stand in its level. Horizons and marks are about places; a message that was never
 delayed stands at its sequence.
 
-Messages of a priority above 0 are members of a *lane*, which has a horizon and marks of its own
+Messages of a priority above 0 are members of a *level*, which has a horizon and marks of its own
 (`priorities`); `horizon` and `marks` here are those of priority 0.
 
 Invariants:
@@ -23,7 +23,7 @@ Invariants:
 2. `returned` holds live sequences only.
 3. outcomes of a producer are above its settled mark, in order of number.
 4. `delayed`, `places` and `resting` hold live sequences only, each of one of the first two at most.
-5. members of lanes are live, each of one lane only; who is of none has priority 0.
+5. members of levels are live, each of one level only; who is of none has priority 0.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
     DropHeadOp,
+    DueOp,
     Entry,
     ExpiryOp,
     Header,
     HorizonOp,
     HorizonsOp,
-    LaneOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -87,14 +87,14 @@ from mirrorq.replication.state.pages import (
     Table,
     changed_by,
 )
-from mirrorq.replication.state.priorities import Lane
+from mirrorq.replication.state.priorities import PriorityLevel
 from mirrorq.replication.state.producer import HELD_PAGES, REFUSED, Producer, Producers
 from mirrorq.replication.state.staging import RUN_BYTES, Outcome, Staging
 
 NUMBER_BYTES = 8
 """Of each number of a range."""
 PLAIN_ITEM_BYTES = 24
-"""Of an item of a plain list or dict: a producer, an outcome of it, a parcel, a mark."""
+"""Of an item of a plain list or dict: a producer, an outcome of it, an entry, a mark."""
 PAGE_BYTES_ABOUT = 32 * 1024
 """Of a page, as a rule."""
 GENERATION_BITS = 40
@@ -109,8 +109,9 @@ OFFSET_SIZE = 4
 HELD_BLOCKS = 64
 """Sealed blocks, some 80 KiB each, that wait in memory for a checkpoint: with more it is due."""
 
+
 class Run(NamedTuple):
-    """Neighbours in order of sequence that share a lane."""
+    """Neighbours in order of sequence that share a level."""
 
     priority: int
     first: int
@@ -145,7 +146,7 @@ class QueueState:
         as its neighbours, is one range, however many messages it is."""
         self.marks: list[tuple[int, int]] = []
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
-        self.lanes: dict[int, Lane] = {}
+        self.levels: dict[int, PriorityLevel] = {}
         """Priorities above 0 that were ever used."""
         self.delayed = Spans()
         """Published with a delay that has not ended, each with the moment at which it will, in
@@ -155,7 +156,7 @@ class QueueState:
         self.resting = RangeMap(1)
         """Returned with a delay that has not ended: the moment at which it will."""
         self._is_mixed = False
-        """Whether there may be a message of another lane, or at another place than its own."""
+        """Whether there may be a message of another level, or at another place than its own."""
         self.outbox = Outbox()
         """Messages that ended here and are on their way to other queues."""
         self.staging = Staging()
@@ -259,15 +260,15 @@ class QueueState:
     def _marks_of(self, run: Run) -> list[tuple[int, int]]:
         if run.is_delayed:
             return []
-        return self.lanes[run.priority].marks if run.priority else self.marks
+        return self.levels[run.priority].marks if run.priority else self.marks
 
     def run(self, first: int, last: int) -> Run:
-        """`first` and those after it, within `last`, that share its lane."""
+        """`first` and those after it, within `last`, that share its level."""
         if not self._is_mixed:
             return Run(0, first, last)
         priority = 0
-        for other, lane in self.lanes.items():
-            low, high = lane.members.run(first, last)
+        for other, level in self.levels.items():
+            low, high = level.members.run(first, last)
             if low == first:
                 priority, last = other, high
                 break
@@ -285,7 +286,7 @@ class QueueState:
         return Run(priority, first, last)
 
     def runs(self, first: int, last: int) -> list[Run]:
-        """first to last, cut where lane or shift change, in order of sequence."""
+        """first to last, cut where level or shift change, in order of sequence."""
         found = []
         while first <= last:
             found.append(self.run(first, last))
@@ -403,7 +404,7 @@ class QueueState:
             self._return(payload.ranges, header.lsn)
         elif isinstance(payload, HorizonOp):
             self.horizon = max(self.horizon, payload.sequence)
-        elif isinstance(payload, LaneOp):
+        elif isinstance(payload, DueOp):
             self._enter(payload)
         elif isinstance(payload, ReturnLaterOp):
             self._return_later(payload, header.lsn)
@@ -428,7 +429,7 @@ class QueueState:
         if header.flags & FLAG_TRANSIENT:
             self.transient.add(first, last)
         if header.flags & FLAG_PRIORITY:
-            self._lane(header.priority).members.add(first, last)
+            self._level(header.priority).members.add(first, last)
         if header.delay_ms:
             due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
             self.delayed.add(first, last, due_us)
@@ -474,9 +475,9 @@ class QueueState:
             self._come_forth(payload, outcome, max(header.timestamp_us, 0) // 1000)
         else:
             outcome = self.staging.on_ask(payload, header.queue_id)
-        for target, errand in outcome.errands:
-            number = self.outbox.add_errand(target, header.timestamp_us)
-            self.staging.errands[target, number] = errand
+        for target, task in outcome.tasks:
+            number = self.outbox.add_task(target, header.timestamp_us)
+            self.staging.tasks[target, number] = task
         self._note(header, sequence, outcome.why)
         return tuple(outcome.dropped)
 
@@ -518,24 +519,24 @@ class QueueState:
 
     def _outbox_done(self, payload: OutboxDoneOp) -> tuple[Range, ...]:
         ended = self.outbox.done(payload.target, payload.number)
-        self.staging.forget_errands(payload.target, payload.number)
+        self.staging.forget_tasks(payload.target, payload.number)
         if payload.outcome == "deleted":
             self.outbox.forget(payload.target)
         return ended
 
-    def _lane(self, priority: int) -> Lane:
-        lane = self.lanes.get(priority)
-        if lane is None:
-            lane = self.lanes[priority] = Lane()
-            self.lanes = dict(sorted(self.lanes.items()))
+    def _level(self, priority: int) -> PriorityLevel:
+        level = self.levels.get(priority)
+        if level is None:
+            level = self.levels[priority] = PriorityLevel()
+            self.levels = dict(sorted(self.levels.items()))
             self._is_mixed = True
-        return lane
+        return level
 
     def _move_horizons(self, payload: HorizonsOp) -> None:
         for priority, place in payload.horizons:
             if priority:
-                lane = self._lane(priority)
-                lane.horizon = max(lane.horizon, place)
+                level = self._level(priority)
+                level.horizon = max(level.horizon, place)
             else:
                 self.horizon = max(self.horizon, place)
 
@@ -564,14 +565,14 @@ class QueueState:
         return ranges
 
     def _leave(self, first: int, last: int) -> None:
-        for lane in self.lanes.values():
-            lane.members.remove(first, last)
+        for level in self.levels.values():
+            level.members.remove(first, last)
         self.delayed.remove(first, last)
         self.places.end(first, last)
         self.resting.remove(first, last)
-        self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
+        self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
 
-    def _enter(self, payload: LaneOp) -> None:
+    def _enter(self, payload: DueOp) -> None:
         """Delays have ended."""
         place = payload.place
         for first, last in payload.entering:
@@ -594,8 +595,8 @@ class QueueState:
 
     def _trim_marks(self) -> None:
         self.marks = self._needed(self.marks, self.live)
-        for lane in self.lanes.values():
-            lane.marks = self._needed(lane.marks, lane.members)
+        for level in self.levels.values():
+            level.marks = self._needed(level.marks, level.members)
 
     def _needed(self, marks: list[tuple[int, int]], members: RangeSet) -> list[tuple[int, int]]:
         least = members.first if members else self.next_sequence
@@ -632,8 +633,8 @@ class QueueState:
             least = ends
             self._skip_to(payload.generation << GENERATION_BITS)
         self.marks.append((lsn, max(min(self.horizon, ends), least)))
-        for lane in self.lanes.values():
-            lane.marks.append((lsn, max(min(lane.horizon, ends), least)))
+        for level in self.levels.values():
+            level.marks.append((lsn, max(min(level.horizon, ends), least)))
         self._trim_marks()
         return ended
 
@@ -700,7 +701,7 @@ class QueueState:
         if self._is_mixed:
             rest = (self.delayed, self.places.by_sequence, self.resting)
             count += sum(each.count_within(first, last) for each in rest)
-            count += sum(lane.members.count_within(first, last) for lane in self.lanes.values())
+            count += sum(level.members.count_within(first, last) for level in self.levels.values())
         return count
 
     def extent_within(self, first: int, last: int) -> Range:
@@ -728,8 +729,8 @@ class QueueState:
                 self.resting.part(first, last),
                 [
                     (priority, members)
-                    for priority, lane in self.lanes.items()
-                    if (members := lane.members.part(first, last))
+                    for priority, level in self.levels.items()
+                    if (members := level.members.part(first, last))
                 ],
             )
         )
@@ -763,10 +764,10 @@ class QueueState:
         self.places.by_sequence.extend(page.places)
         self.returned.extend(page.returned)
         self.resting.extend(page.resting)
-        for priority, members in page.lanes:
-            if priority not in self.lanes:
-                raise ValueError(f"a page names a lane {priority} that is not there")
-            self.lanes[priority].members.extend(members)
+        for priority, members in page.levels:
+            if priority not in self.levels:
+                raise ValueError(f"a page names a level {priority} that is not there")
+            self.levels[priority].members.extend(members)
 
     def end_pages(self) -> None:
         """All pages of a state that is read have been added.
@@ -836,11 +837,11 @@ class QueueState:
     @property
     def _bytes_but_columns(self) -> int:
         runs = len(self.live) + len(self.transient)
-        runs += sum(len(lane.members) for lane in self.lanes.values())
+        runs += sum(len(level.members) for level in self.levels.values())
         numbered = len(self.delayed) + len(self.places.by_sequence) + len(self.resting)
         size = RUN_BYTES * (runs + numbered + len(self.returned))
         size += NUMBER_BYTES * (numbered + 2 * len(self.returned))
-        items = 2 * len(self.producers) + self.outbox.parcel_count + len(self.outbox.idle)
+        items = 2 * len(self.producers) + self.outbox.entry_count + len(self.outbox.idle)
         return size + PLAIN_ITEM_BYTES * items + self.staging.bytes_about
 
     @property
@@ -863,7 +864,10 @@ class QueueState:
             self.marks,
             {},
             self.history,
-            [(priority, lane.horizon, lane.marks, b"") for priority, lane in self.lanes.items()],
+            [
+                (priority, level.horizon, level.marks, b"")
+                for priority, level in self.levels.items()
+            ],
             generation=self.generation,
             fence=self.fence,
             lost=self.lost,
@@ -898,8 +902,8 @@ class QueueState:
             dict(self.producers),
             self.history,
             [
-                (priority, lane.horizon, lane.marks, lane.members.to_bytes())
-                for priority, lane in self.lanes.items()
+                (priority, level.horizon, level.marks, level.members.to_bytes())
+                for priority, level in self.levels.items()
             ],
             columns.sizes.to_bytes(),
             columns.stamps.to_bytes(),
@@ -935,8 +939,8 @@ class QueueState:
         state.horizon = image.horizon
         state.live = RangeSet.from_bytes(image.live)
         state.transient = RangeSet.from_bytes(image.transient)
-        for priority, horizon, marks, members in image.lanes:
-            state.lanes[priority] = Lane(horizon, marks, RangeSet.from_bytes(members))
+        for priority, horizon, marks, members in image.levels:
+            state.levels[priority] = PriorityLevel(horizon, marks, RangeSet.from_bytes(members))
         state.delayed = Spans.from_bytes(image.delayed)
         state.places = Places.from_bytes(image.places, image.next_sequence)
         resting = {sequence: (due_us,) for sequence, due_us in image.resting.items()}
@@ -975,8 +979,8 @@ class QueueState:
 
     def _check(self) -> None:
         """What was read is of messages that the queue has given sequences to."""
-        self._is_mixed = bool(self.lanes or self.delayed or self.places or self.resting)
-        sets = [self.live, self.transient, *(lane.members for lane in self.lanes.values())]
+        self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
+        sets = [self.live, self.transient, *(level.members for level in self.levels.values())]
         ends = [held.last for held in sets if held]
         ends += [held.last for held in (self.returned, self.resting) if held]
         if max(ends, default=0) >= self.next_sequence:

@@ -80,7 +80,7 @@ class Outcome:
     """Of these, in order."""
     dropped: list[Range] = field(factory=list)
     """Origins of what nobody needs any more."""
-    errands: list[tuple[int, CrossQueueTask]] = field(factory=list)
+    tasks: list[tuple[int, CrossQueueTask]] = field(factory=list)
     """What other queues are to be told: (queue id, what)."""
 
 
@@ -134,7 +134,7 @@ class Staging:
         self.origins = Places()
         """Committed messages that live, or are on their way to another queue: their origins are
         the names of these places, their sequences the places."""
-        self.errands: dict[tuple[int, int], CrossQueueTask] = {}
+        self.tasks: dict[tuple[int, int], CrossQueueTask] = {}
         """What is on its way to other queues: (queue id, number in the outbox) -> what."""
         self.attempts = 0
         """How many are open."""
@@ -326,8 +326,8 @@ class Staging:
                 self.attempts -= 1
             run.home = 0
         told = CrossQueueTask("commit", op.transaction, op.version, op.run)
-        errands = [(other, told) for other in op.others]
-        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), errands)
+        tasks = [(other, told) for other in op.others]
+        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), tasks)
 
     def on_abort(self, op: AbortOp) -> Outcome:
         """The run is fenced, and what it has staged is dropped."""
@@ -340,7 +340,7 @@ class Staging:
             return Outcome(self.verdict(op.transaction, op.version, op.run))
         dropped = self._fence(op.transaction, op.version, op.run, op.reason)
         told = CrossQueueTask("abort", op.transaction, op.version, op.run)
-        return Outcome("", dropped=dropped, errands=[(other, told) for other in op.others])
+        return Outcome("", dropped=dropped, tasks=[(other, told) for other in op.others])
 
     def on_ask(self, op: AskOp, me: int) -> Outcome:
         """A sealed run's queue, this one or another, wants to know."""
@@ -350,22 +350,22 @@ class Staging:
             if run is None or not run.home or run.has_asked:
                 return Outcome("nothing is sealed here that is not decided or asked for")
             run.has_asked = True
-            return Outcome("", errands=[(run.home, CrossQueueTask("ask", *name))])
+            return Outcome("", tasks=[(run.home, CrossQueueTask("ask", *name))])
         dropped: list[Range] = []
         if not self.verdict(*name) and (run is None or not run.home):
             dropped = self._fence(*name, "undecided when another queue asked")
-        return Outcome("", dropped=dropped, errands=[(op.asker, CrossQueueTask("abort", *name))])
+        return Outcome("", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))])
 
-    def forget_errands(self, target: int, number: int) -> None:
+    def forget_tasks(self, target: int, number: int) -> None:
         """Those for a queue up to this number have been dealt with."""
-        for key in [key for key in self.errands if key[0] == target and key[1] <= number]:
-            del self.errands[key]
+        for key in [key for key in self.tasks if key[0] == target and key[1] <= number]:
+            del self.tasks[key]
 
     def renumber(self, moves: Iterable[tuple[int, int, int]]) -> None:
-        """An unclean promotion has given errands other numbers."""
-        old, self.errands = self.errands, {}
+        """An unclean promotion has given tasks other numbers."""
+        old, self.tasks = self.tasks, {}
         for target, before, number in moves:
-            self.errands[target, number] = old[target, before]
+            self.tasks[target, number] = old[target, before]
 
     def lose(self, ranges: Iterable[Range]) -> list[Range]:
         """An unclean promotion: these origins are lost. Returns the sequences of committed
@@ -504,7 +504,7 @@ class Staging:
             self.origins.by_sequence.to_bytes(),
             [
                 (*key, one.what, one.transaction, one.version, one.run)
-                for key, one in sorted(self.errands.items())
+                for key, one in sorted(self.tasks.items())
             ],
         ]
 
@@ -515,11 +515,11 @@ class Staging:
         if not image:
             return made
         try:
-            committed, works, sizes, origins, errands = msgspec.convert(image, _IMAGE)
+            committed, works, sizes, origins, tasks = msgspec.convert(image, _IMAGE)
         except MALFORMED as error:
             raise ValueError(f"what is staged: {error}") from error
         made.committed = dict(committed)
-        made.errands = {(one[0], one[1]): CrossQueueTask(*one[2:]) for one in errands}
+        made.tasks = {(one[0], one[1]): CrossQueueTask(*one[2:]) for one in tasks}
         made.sizes = Sizes.from_bytes(sizes)
         made.origins = Places.from_bytes(origins, next_sequence)
         for transaction, version, runs, fenced in works:

@@ -1,4 +1,4 @@
-"""Priorities: each a lane with its own order, horizon and marks."""
+"""Priorities: each a level with its own order, horizon and marks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import AckOp, HorizonOp, HorizonsOp, LaneOp, PromotedOp, ReturnOp
+from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, HorizonsOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
 from mirrorq.replication.master.dispatch import Dispatch, Subscription
-from mirrorq.replication.state.priorities import Horizons, Lane, ReadyLanes
+from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState, Run
 
 from .entries import op, publish
@@ -44,8 +44,8 @@ def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delive
 # --- The applied state ------------------------------------------------------------------
 
 
-def test_a_promotion_counts_what_is_below_the_horizon_of_its_lane() -> None:
-    """Lane 7 was handed out up to sequence 3, lane 0 not at all: only lane 7 is counted."""
+def test_a_promotion_counts_what_is_below_the_horizon_of_its_level() -> None:
+    """Level 7 was handed out up to sequence 3, level 0 not at all: only level 7 is counted."""
     state = QueueState()
     state.apply(publish(1, 1, count=2))
     state.apply(publish(2, 3, count=2, priority=7))
@@ -55,25 +55,25 @@ def test_a_promotion_counts_what_is_below_the_horizon_of_its_lane() -> None:
     assert [state.raised_by_promotion(n) for n in range(1, 5)] == [False, False, True, False]
 
 
-def test_the_horizons_of_lanes_never_fall() -> None:
-    """An older one changes nothing; lane 0 may be moved by either op."""
+def test_the_horizons_of_levels_never_fall() -> None:
+    """An older one changes nothing; level 0 may be moved by either op."""
     state = QueueState()
     state.apply(op(1, HorizonsOp(((0, 9), (3, 5)))))
     state.apply(op(2, HorizonsOp(((0, 4), (3, 2), (5, 1)))))
     state.apply(op(3, HorizonOp(7)))
-    assert (state.horizon, {p: lane.horizon for p, lane in state.lanes.items()}) == (
+    assert (state.horizon, {p: level.horizon for p, level in state.levels.items()}) == (
         9,
         {3: 5, 5: 1},
     )
 
 
-def test_what_ended_is_in_no_lane() -> None:
-    """An ack takes a message out of its lane; the lane and its horizon stay."""
+def test_what_ended_is_in_no_level() -> None:
+    """An ack takes a message out of its level; the level and its horizon stay."""
     state = _state(4, 4, 0)
     state.apply(op(5, AckOp(((1, 3),))))
     assert not state.live
-    assert not state.lanes[4].members
-    assert state.lanes[4].horizon == 100
+    assert not state.levels[4].members
+    assert state.levels[4].horizon == 100
 
 
 def test_runs_end_where_the_priority_changes() -> None:
@@ -88,7 +88,7 @@ def test_runs_end_where_the_priority_changes() -> None:
 
 
 def test_a_state_of_version_1_is_read() -> None:
-    """A checkpoint of an older version is a state without lanes."""
+    """A checkpoint of an older version is a state without levels."""
     state = QueueState()
     state.apply(publish(1, 1, count=3))
     fields = msgspec.msgpack.decode(state.encode())
@@ -123,7 +123,7 @@ def test_nothing_passes_a_higher_priority_that_waits_for_its_horizon() -> None:
     assert [piece.first for piece in _handed(state)] == [2, 1]
 
 
-def test_a_returned_message_goes_back_to_its_place_in_its_lane() -> None:
+def test_a_returned_message_goes_back_to_its_place_in_its_level() -> None:
     """P2: before those behind it, and not before higher priorities."""
     state = _state(2, 2, 2, 9)
     state.apply(op(6, ReturnOp(((2, 2),))))
@@ -133,8 +133,8 @@ def test_a_returned_message_goes_back_to_its_place_in_its_lane() -> None:
     ]  # fmt: skip
 
 
-def test_an_ack_across_a_promotion_finds_its_lane() -> None:
-    """What users hold of several lanes at a failover is acked where it is ready again."""
+def test_an_ack_across_a_promotion_finds_its_level() -> None:
+    """What users hold of several levels at a failover is acked where it is ready again."""
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
     after = Dispatch(state, 2)
@@ -153,7 +153,7 @@ def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> 
     state.apply(publish(3, state.next_sequence, epoch=2, delay_ms=5))
     later = state.next_sequence - 1
     entering = ((1, 1), (later, later))
-    state.apply(op(4, LaneOp(entering, state.next_sequence, ()), epoch=2))
+    state.apply(op(4, DueOp(entering, state.next_sequence, ()), epoch=2))
     assert [state.delivery_count(sequence) for sequence in (1, later)] == [2, 1]
     assert state.raised_by_promotion(1)
     state.apply(op(5, ReturnOp(((1, 1),)), epoch=2))
@@ -161,59 +161,59 @@ def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> 
     assert not state.raised_by_promotion(1)
 
 
-def test_ready_messages_are_counted_over_all_lanes() -> None:
+def test_ready_messages_are_counted_over_all_levels() -> None:
     """qsize counts every priority, and they are listed in the order of delivery."""
-    ready = ReadyLanes(RangeSet(((1, 2),)))
+    ready = ReadyLevels(RangeSet(((1, 2),)))
     assert (ready.count, ready.top()[0], bool(ready)) == (2, 0, True)
     ready.add(5, 7, 9)
     ready.add(2, 4, 4)
     assert (ready.count, ready.top()[0], list(ready)) == (6, 5, [(7, 9), (4, 4), (1, 2)])
-    ready.lane(5).remove(7, 9)
+    ready.level(5).remove(7, 9)
     ready.plain.remove(1, 2)
     assert (ready.count, ready.top()[0], bool(ready)) == (1, 2, True)
-    assert not ready.lane(31)
+    assert not ready.level(31)
 
 
 # --- Horizons ---------------------------------------------------------------------------
 
 
-def test_one_op_moves_the_horizons_of_all_lanes() -> None:
-    """As many messages of each lane may pass as consumers are expected to take."""
-    ready = ReadyLanes(RangeSet(((1, 1000),)))
+def test_one_op_moves_the_horizons_of_all_levels() -> None:
+    """As many messages of each level may pass as consumers are expected to take."""
+    ready = ReadyLevels(RangeSet(((1, 1000),)))
     for place in range(2000, 4000, 2):
         ready.add(4, place, place)
     keeper = Horizons()
-    due = keeper.due(ready, 1, {4: Lane(), 5: Lane()}, 5000, 10, 1)
+    due = keeper.due(ready, 1, {4: PriorityLevel(), 5: PriorityLevel()}, 5000, 10, 1)
     assert due == HorizonsOp(((4, 2531), (5, 5266)))
-    assert keeper.due(ready, 1, {4: Lane()}, 5000, 10, 1) is None
+    assert keeper.due(ready, 1, {4: PriorityLevel()}, 5000, 10, 1) is None
     keeper.on_applied()
-    assert keeper.due(ready, 1, {4: Lane(2531)}, 5000, 10, 1) is None
-    assert keeper.due(ready, 1, {4: Lane(2200)}, 5000, 10, 1) == HorizonsOp(((4, 2531),))
+    assert keeper.due(ready, 1, {4: PriorityLevel(2531)}, 5000, 10, 1) is None
+    assert keeper.due(ready, 1, {4: PriorityLevel(2200)}, 5000, 10, 1) == HorizonsOp(((4, 2531),))
 
 
-def test_lanes_behind_enough_ready_messages_of_others_are_not_moved() -> None:
+def test_levels_behind_enough_ready_messages_of_others_are_not_moved() -> None:
     """They would be counted at a promotion though nobody can have been given them."""
-    ready = ReadyLanes(RangeSet(((1, 1000),)))
+    ready = ReadyLevels(RangeSet(((1, 1000),)))
     ready.add(4, 2001, 2100)
-    due = Horizons().due(ready, 1, {4: Lane()}, 5000, 10, 1)
+    due = Horizons().due(ready, 1, {4: PriorityLevel()}, 5000, 10, 1)
     assert due == HorizonsOp(((0, 167), (4, 5166)))
     ready.add(4, 2001, 2200)
-    due = Horizons().due(ready, 1, {4: Lane()}, 5000, 10, 1)
+    due = Horizons().due(ready, 1, {4: PriorityLevel()}, 5000, 10, 1)
     assert due == HorizonsOp(((4, 5066),))
 
 
 def test_a_priority_that_was_published_is_moved_before_it_is_applied() -> None:
-    """The first message of a lane waits for no round trip of its own."""
+    """The first message of a level waits for no round trip of its own."""
     keeper = Horizons()
     keeper.announce(9)
-    due = keeper.due(ReadyLanes(RangeSet()), 500, {}, 1, 1, 1)
+    due = keeper.due(ReadyLevels(RangeSet()), 500, {}, 1, 1, 1)
     assert due == HorizonsOp(((9, 258),))
 
 
 # --- A whole master ---------------------------------------------------------------------
 
 
-def test_a_purge_ends_ready_messages_of_all_lanes() -> None:
+def test_a_purge_ends_ready_messages_of_all_levels() -> None:
     """Those that are held stay."""
     queue = Queue()
     queue.attach(ONE)
@@ -405,7 +405,7 @@ class Oracle:
 
 @settings(max_examples=400)
 @given(STEPS)
-def test_a_queue_with_lanes_and_delays_does_what_a_sort_does(steps: list[tuple[Any, ...]]) -> None:
+def test_a_queue_with_levels_and_delays_does_what_a_sort_does(steps: list[tuple[Any, ...]]) -> None:
     """Order, counts and what is ready, over acks, returns, delays, purges and failovers."""
     oracle = Oracle()
     for kind, *values in steps:

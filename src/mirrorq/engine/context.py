@@ -12,11 +12,11 @@ from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
 
-__all__ = ["Life"]
+__all__ = ["EngineContext"]
 
 
-class Life:
-    """One life of a node: from its start to its end."""
+class EngineContext:
+    """What the parts of one node's engine share, from the node's start to its end."""
 
     def __init__(
         self, me: MemberId, config: Config, hosting: Hosting, admission: PeerAdmission
@@ -49,7 +49,7 @@ class Life:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the catalog knows this life of the node: it takes part."""
+        """Whether the catalog knows this incarnation of the node: it takes part."""
         record = self.catalog.node(self.me.node)
         return record is not None and record.member == self.me
 

@@ -11,8 +11,8 @@ from harness.swarm import Swarm
 from .world import World
 
 
-def test_each_lane_keeps_its_order_and_its_counts_across_a_failover() -> None:
-    """What was held comes again first of its priority; lanes that nobody was given stay new."""
+def test_each_level_keeps_its_order_and_its_counts_across_a_failover() -> None:
+    """What was held comes again first of its priority; levels that nobody was given stay new."""
     world = World()
     for name, priority in (("low", 0), ("mid", 4), ("high", 9)):
         world.put("b", 3, name, priority=priority)
@@ -28,14 +28,14 @@ def test_each_lane_keeps_its_order_and_its_counts_across_a_failover() -> None:
     after = world.taker("c", prefetch=20)
     world.until(lambda: len(after.seen) == 8)
     assert [body for body, _ in after.seen] == order[1:]
-    # The lowest lane was fetched by nobody: its horizon may be ahead, its messages are not held.
+    # The lowest level was fetched by nobody: its horizon may be ahead, its messages are not held.
     assert all(redelivered for _, redelivered in after.seen[:3])
     world.check_copies()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_lost_or_out_of_order_whatever_breaks(seed: int) -> None:
-    """The swarm with several priorities: every checker is content, order per lane included."""
+    """The swarm with several priorities: every checker is content, order per level included."""
     result = result_of(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False).run(), "test")
     assert not result.wrong, describe(result)
 

@@ -45,7 +45,7 @@ def test_many_messages_of_one_priority_are_one_put() -> None:
         ]
 
 
-def test_a_nack_goes_back_to_its_place_in_its_lane() -> None:
+def test_a_nack_goes_back_to_its_place_in_its_level() -> None:
     """Before what is behind it in its priority, after all higher ones."""
     with FakeHost() as host, host.queue() as queue:
         put_all(queue, (b"1", 3), (b"2", 3), (b"0", 0))
@@ -57,7 +57,7 @@ def test_a_nack_goes_back_to_its_place_in_its_lane() -> None:
 
 
 def test_priorities_survive_a_failover() -> None:
-    """What was held comes again first, redelivered, and each lane keeps its order."""
+    """What was held comes again first, redelivered, and each level keeps its order."""
     with FakeHost() as host, host.queue() as queue:
         put_all(queue, (b"low", 0), (b"high", 9), (b"higher", 10), (b"low 2", 0))
         held = queue.get(timeout=10)
@@ -68,7 +68,7 @@ def test_priorities_survive_a_failover() -> None:
         assert (again[0].redelivered, again[0].delivery_count) == (True, 2)
 
 
-def test_browse_shows_all_lanes_in_order_of_sequence() -> None:
+def test_browse_shows_all_levels_in_order_of_sequence() -> None:
     """Browsing takes nothing and looks at the whole queue."""
     with FakeHost() as host, host.queue() as queue:
         put_all(queue, (b"a", 0), (b"b", 5), (b"c", 0))
