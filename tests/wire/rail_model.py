@@ -87,6 +87,8 @@ class RailModel:
     half: int = 0
     has: int = 0
     used: int = 0
+    is_news: bool = False
+    """Something is among what was handed over that Python should not be late for."""
     is_broken: bool = False
     garbage: int = 0
 
@@ -135,6 +137,7 @@ class RailModel:
         if why:
             self._stop(message.queue_id, why)
         self.out.append(Batch(RAW, *message[:5], 0, message.frames))
+        self.is_news = True
         return 0
 
     def _look(self, lane: Lane, message: Message) -> tuple[int, int]:
@@ -228,6 +231,7 @@ class RailModel:
         for queue_id in dict.fromkeys(one.queue_id for one in self.group):
             self._stop(queue_id, why)
         self.out += [Batch(RAW, *one[:5], 0, one.frames) for one in self.group]
+        self.is_news = self.is_news or bool(self.group)
         self.group, self.in_flight = [], 0
 
     def next_mark(self) -> tuple[bytes, int] | None:
@@ -249,8 +253,12 @@ class RailModel:
             size -= self.out[0].size
             taken.append(self.out.pop(0))
         if not self.out:
-            self.used = 0
+            self.used, self.is_news = 0, False
         return taken
+
+    @property
+    def is_urgent(self) -> bool:
+        return self.is_news or self.waiting > URGENT_BYTES or self.used > self.half_bytes // 2
 
     @property
     def waiting(self) -> int:
@@ -266,3 +274,4 @@ class RailModel:
         lane = self.lanes.pop(queue_id)
         self.marks.pop(queue_id, None)
         self.out.append(Batch(STOPPED, lane.peer, queue_id, lane.epoch, why, 0, 0, b""))
+        self.is_news = True

@@ -223,10 +223,7 @@ class Both:
         assert self.rail.waiting == self.model.waiting
         assert self.rail.counts.garbage == self.model.garbage
         assert lib.mq_rail_number(self.rail.rail) == self.model.number
-        news = any(batch.kind != LOGGED for batch in self.model.out)
-        is_half_full = self.model.used > HALF // 2
-        if not self.model.out or news or is_half_full:
-            assert self.rail.is_urgent == (bool(self.model.out) and (news or is_half_full))
+        assert self.rail.is_urgent == self.model.is_urgent
 
 
 @settings(max_examples=150, deadline=None)
