@@ -15,8 +15,9 @@ from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, HorizonsOp, PromotedOp
 from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
 from mirrorq.replication.master.dispatch import Dispatch, Subscription
+from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
-from mirrorq.replication.state.queue_state import QueueState, Run
+from mirrorq.replication.state.queue_state import QueueState
 
 from .entries import op, publish
 from .test_master import ONE, Queue

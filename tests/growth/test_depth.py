@@ -37,7 +37,8 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
-from mirrorq.replication.state.queue_state import Producer, QueueState
+from mirrorq.replication.state.producer import Producer
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 
 from .instructions import Work, work_of

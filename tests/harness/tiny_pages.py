@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from mirrorq.replication import checkpoints, donor
 from mirrorq.replication.master import log_tail
-from mirrorq.replication.state import pages, producer, queue_state
+from mirrorq.replication.state import pages, paging, producer
 from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
 
@@ -27,9 +27,9 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(pages, "PREIMAGES_MAX", 1))
         stack.enter_context(patch.object(pages, "KEPT_MAX", 3))
         stack.enter_context(patch.object(pages, "CACHED_PAGES", 2))
-        stack.enter_context(patch.object(queue_state, "HELD_BLOCKS", 3))
+        stack.enter_context(patch.object(paging, "HELD_BLOCKS", 3))
         stack.enter_context(patch.object(log_tail, "SAID_COUNT", 2))
         stack.enter_context(patch.object(producer, "OPEN_PAGES", 1))
         stack.enter_context(patch.object(producer, "WALKED_PAGES", 1))
-        stack.enter_context(patch.object(queue_state, "HELD_PAGES", 3))
+        stack.enter_context(patch.object(paging, "HELD_PAGES", 3))
         yield

@@ -13,7 +13,7 @@ from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
 from mirrorq.replication import history
-from mirrorq.replication.state import queue_state
+from mirrorq.replication.state import contents, paging
 from mirrorq.replication.state.queue_state import QueueState
 
 from .world import World
@@ -389,7 +389,7 @@ def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(
 ) -> None:
     """R6: it shares no epoch with its master that anybody still knows, so its copy is made anew;
     nothing is lost, and the histories stay as short as they may be."""
-    for module in (history, queue_state):
+    for module in (history, contents, paging):
         monkeypatch.setattr(module, "HISTORY_COUNT", 2)
     world = World("abcde", witnesses="de")
     world.put("a", 10)

@@ -7,19 +7,19 @@ from typing import Any
 
 from harness.mutations.registry import Patch, named
 from mirrorq.replication.state.columns import Columns
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.paging import PagedContents
 
 
 @named("block of columns not written")
 def _not_written() -> Sequence[Patch]:
     """It leaves the memory though its page is not on the disk."""
-    real = QueueState.changed_pages
+    real = PagedContents.changed_pages
 
-    def changed(self: QueueState) -> Any:
+    def changed(self: PagedContents) -> Any:
         self.columns.table.changed.pop(self.columns.table.firsts[0], None)
         return real(self)
 
-    return [(QueueState, "changed_pages", changed)]
+    return [(PagedContents, "changed_pages", changed)]
 
 
 @named("block of an older checkpoint believed")

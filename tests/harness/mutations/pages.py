@@ -8,19 +8,19 @@ from typing import Any
 from harness.mutations.registry import Patch, named
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.replication.checkpoints import Checkpoints
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.paging import PagedContents
 from mirrorq.testing import disk
 
 
 @named("changed page not written")
 def _changed_not_written() -> Sequence[Patch]:
-    real = QueueState.changed_pages
+    real = PagedContents.changed_pages
 
-    def changed(self: QueueState) -> Any:
+    def changed(self: PagedContents) -> Any:
         found = real(self)
         return found[1:] if len(found) > 1 else found
 
-    return [(QueueState, "changed_pages", changed)]
+    return [(PagedContents, "changed_pages", changed)]
 
 
 @named("page counted that the checkpoint does not cover")

@@ -7,21 +7,21 @@ from typing import Any
 
 from harness.mutations.registry import Patch, named
 from mirrorq.replication.state.pages import PageCache
+from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.producer import Producers
-from mirrorq.replication.state.queue_state import QueueState
 
 
 @named("page of producers not written")
 def _not_written() -> Sequence[Patch]:
     """It leaves the memory with those that were."""
-    real = QueueState.changed_pages
+    real = PagedContents.changed_pages
 
-    def changed(self: QueueState) -> Any:
+    def changed(self: PagedContents) -> Any:
         table = self.producers.table
         table.changed.pop(next(iter(table.changed), 0), None)
         return real(self)
 
-    return [(QueueState, "changed_pages", changed)]
+    return [(PagedContents, "changed_pages", changed)]
 
 
 @named("page of producers that has changed since leaves the memory")

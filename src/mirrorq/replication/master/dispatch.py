@@ -24,8 +24,9 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
 from mirrorq.replication.master.open_deliveries import ConsumerKey, Extensions, OpenDelivery
+from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import ReadyLevels
-from mirrorq.replication.state.queue_state import QueueState, Run
+from mirrorq.replication.state.queue_state import QueueState
 
 BACK_COUNT = 16_384
 """Deliveries of which it is remembered what went back: some 4 MB. Beyond them an ack that comes

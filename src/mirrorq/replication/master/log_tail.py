@@ -22,8 +22,9 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, Stage
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.state.contents import GENERATION_BITS
 from mirrorq.replication.state.outbox import is_outbox
-from mirrorq.replication.state.queue_state import GENERATION_BITS, QueueState
+from mirrorq.replication.state.queue_state import QueueState
 
 __all__ = ["LogTail"]
 

@@ -1,0 +1,374 @@
+"""The state of one queue as pages and as bytes: what a checkpoint keeps, and a transfer carries."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import msgspec
+
+from mirrorq.containers.range_map import Places, Spans
+from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.errors import MALFORMED
+from mirrorq.protocol.effects import Page, QueueImage
+from mirrorq.replication.history import HISTORY_COUNT
+from mirrorq.replication.state.contents import Contents
+from mirrorq.replication.state.image import (
+    PAGED_VERSION,
+    PLAIN_COUNT,
+    PLAIN_VERSION,
+    STATE_VERSION,
+    MessagesPage,
+    StateImage,
+    block_of,
+    image_of,
+    ranges_of,
+)
+from mirrorq.replication.state.outbox import Outbox
+from mirrorq.replication.state.pages import (
+    COLUMNS,
+    END,
+    MESSAGES,
+    PRODUCERS,
+    SMALL_MAX,
+    PageCache,
+    Table,
+)
+from mirrorq.replication.state.priorities import PriorityLevel
+from mirrorq.replication.state.producer import HELD_PAGES
+from mirrorq.replication.state.staging import RUN_BYTES, Staging
+
+NUMBER_BYTES = 8
+"""Of each number of a range."""
+PLAIN_ITEM_BYTES = 24
+"""Of an item of a plain list or dict: a producer, an outcome of it, an entry, a mark."""
+PAGE_BYTES_ABOUT = 32 * 1024
+"""Of a page, as a rule."""
+HELD_BLOCKS = 64
+"""Sealed blocks, some 80 KiB each, that wait in memory for a checkpoint: with more it is due."""
+
+
+class PagedContents(Contents):
+    """What of them is on the disk, what has changed since, and how they are read again."""
+
+    def keep_in(self, cache: PageCache, queue_id: int) -> None:
+        """What is on the disk needs not be in memory any more."""
+        self.columns.keep_in(cache, queue_id)
+        self.producers.keep_in(cache, queue_id)
+
+    def release(self) -> None:
+        """All that was given to the disk is there, and no checkpoint is being made."""
+        self.columns.release()
+        self.producers.release()
+
+    # --- Pages --------------------------------------------------------------------------
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is one value on the disk, without pages."""
+        return (
+            self.count_within(MESSAGES, 0, END) <= SMALL_MAX[MESSAGES]
+            and len(self.producers) <= SMALL_MAX[PRODUCERS]
+            and self.columns.is_small(self.live, SMALL_MAX[COLUMNS])
+        )
+
+    def count_within(self, kind: int, first: int, last: int) -> int:
+        """How many entries the page of this stretch has; 0: it holds nothing."""
+        if kind == PRODUCERS:
+            return self.producers.count_within(first, last)
+        if kind == COLUMNS:
+            return self.columns.count_of(first)
+        count, blocks = self.live.count_within(first, last), self.columns.blocks(first, last)
+        if not count:
+            return blocks
+        count += blocks
+        if self.transient:
+            count += self.transient.count_within(first, last)
+        if self.returned:
+            count += self.returned.count_within(first, last)
+        if self._is_mixed:
+            rest = (self.delayed, self.places.by_sequence, self.resting)
+            count += sum(each.count_within(first, last) for each in rest)
+            count += sum(level.members.count_within(first, last) for level in self.levels.values())
+        return count
+
+    def extent_within(self, first: int, last: int) -> Range:
+        """The first and the last thing of messages in this stretch, which holds something."""
+        blocks = self.columns.directory.extent(first, last)
+        if not self.live.count_within(first, last):
+            return blocks
+        least, most = self.live.extent_within(first, last)
+        return min(least, blocks[0]), max(most, blocks[1])
+
+    def page(self, kind: int, first: int, last: int) -> bytes:
+        """The page of this stretch, which holds something."""
+        if kind == PRODUCERS:
+            return self.producers.page(first, last)
+        if kind == COLUMNS:
+            return self.columns.page(first)
+        return msgspec.msgpack.encode(
+            MessagesPage(
+                self.live.part(first, last),
+                self.columns.directory.part(first, last),
+                self.transient.part(first, last),
+                self.delayed.part(first, last),
+                self.places.by_sequence.part(first, last),
+                self.returned.part(first, last),
+                self.resting.part(first, last),
+                [
+                    (priority, members)
+                    for priority, level in self.levels.items()
+                    if (members := level.members.part(first, last))
+                ],
+            )
+        )
+
+    def add_page(self, page: Page) -> None:
+        """A page of a state that is read, behind those of its kind before.
+
+        Raises ValueError when it is no such thing.
+        """
+        if page.data == b"" or not self.is_paged:
+            raise ValueError(f"a page from {page.first} that no state has")
+        if page.kind == COLUMNS:
+            self.columns.add_page(page)
+            return
+        if page.kind == PRODUCERS:
+            self.producers.add_page(page)
+            return
+        if page.data is None:
+            raise ValueError(f"a page from {page.first} that was not read")
+        try:
+            self._add_messages(msgspec.msgpack.decode(page.data, type=MessagesPage))
+        except MALFORMED as error:
+            raise ValueError(f"a page of {len(page.data)} bytes: {error}") from error
+        self.tables[page.kind].load(page.first, page.lsn)
+
+    def _add_messages(self, page: MessagesPage) -> None:
+        self.live.extend(page.live)
+        self.transient.extend(page.transient)
+        self.columns.directory.extend(page.blocks)
+        self.delayed.extend(page.delayed)
+        self.places.by_sequence.extend(page.places)
+        self.returned.extend(page.returned)
+        self.resting.extend(page.resting)
+        for priority, members in page.levels:
+            if priority not in self.levels:
+                raise ValueError(f"a page names a level {priority} that is not there")
+            self.levels[priority].members.extend(members)
+
+    def end_pages(self) -> None:
+        """All pages of a state that is read have been added.
+
+        Raises ValueError when some are missing, or tell what cannot be.
+        """
+        messages, producers, tail_end, seal = self._awaited
+        if self.live.count != messages:
+            raise ValueError(f"pages of {self.live.count} messages, not {messages}")
+        self.producers.end_pages(producers, seal)
+        self.columns.end_pages(tail_end, self.next_sequence)
+        self.places = Places.from_bytes(self.places.by_sequence.to_bytes(), self.next_sequence)
+        self._check()
+
+    def note_unwritten(self) -> None:
+        """No page of it is on the disk."""
+        for table in self.tables.values():
+            table.touch(0, END)
+
+    def forget_pages(self) -> None:
+        """All of it is one value on the disk."""
+        for kind in self.tables:
+            self.tables[kind] = Table()
+            self.tables[kind].changed = {0: None}
+        self.columns.collapse(self.tables[COLUMNS], self.live)
+        self.producers.collapse(self.tables[PRODUCERS])
+
+    def changed_pages(self) -> list[tuple[int, Range]]:
+        """(kind, stretch) of what is not on the disk as it is; from now on it counts as written."""
+        wanted = []
+        for kind, table in self.tables.items():
+            for first in sorted(table.changed):
+                stretch = table.stretch(first)
+                if self.count_within(kind, *stretch):
+                    if first in table.gone:
+                        table.renew(first)
+                    wanted.append((kind, stretch))
+                elif kind == COLUMNS:
+                    table.clear(first)  # It is the last one, which stays.
+                else:
+                    if kind == PRODUCERS:
+                        self.producers.drop(first)
+                    table.drop(first)
+            table.changed = {}
+        self.producers.give()
+        return wanted
+
+    def all_pages(self) -> list[tuple[int, Range]]:
+        """(kind, stretch) of every page."""
+        return [
+            (kind, stretch) for kind, table in self.tables.items() for stretch in table.stretches()
+        ]
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether much waits in memory for the next checkpoint."""
+        held = self.columns.held_count >= HELD_BLOCKS
+        return held or self.producers.held_count >= HELD_PAGES
+
+    # --- Bytes --------------------------------------------------------------------------
+
+    @property
+    def bytes_about(self) -> int:
+        """Of `encode`, without making it."""
+        return self._bytes_but_columns + self.columns.bytes_about
+
+    @property
+    def _bytes_but_columns(self) -> int:
+        runs = len(self.live) + len(self.transient)
+        runs += sum(len(level.members) for level in self.levels.values())
+        numbered = len(self.delayed) + len(self.places.by_sequence) + len(self.resting)
+        size = RUN_BYTES * (runs + numbered + len(self.returned))
+        size += NUMBER_BYTES * (numbered + 2 * len(self.returned))
+        items = 2 * len(self.producers) + self.outbox.entry_count + len(self.outbox.idle)
+        return size + PLAIN_ITEM_BYTES * items + self.staging.bytes_about
+
+    @property
+    def changed_bytes_about(self) -> int:
+        """Of what the next checkpoint writes, or more."""
+        changed = sum(len(self.tables[kind].changed) for kind in (MESSAGES, PRODUCERS))
+        rest = min(self._bytes_but_columns, changed * PAGE_BYTES_ABOUT)
+        return rest + self.columns.changed_bytes
+
+    def encode_head(self) -> bytes:
+        """What of the state is in no page."""
+        image = StateImage(
+            PAGED_VERSION,
+            self.applied,
+            self.next_sequence,
+            self.horizon,
+            b"",
+            b"",
+            {},
+            self.marks,
+            {},
+            self.history,
+            [
+                (priority, level.horizon, level.marks, b"")
+                for priority, level in self.levels.items()
+            ],
+            generation=self.generation,
+            fence=self.fence,
+            lost=self.lost,
+            outbox=self.outbox.image(),
+            staging=self.staging.image(),
+            time_us=self.time_us,
+            held=(self.live.count, len(self.producers), self.columns.tail_end),
+            producer_pages=self.producers.seal(),
+        )
+        return msgspec.msgpack.encode(image)
+
+    def encode(self, version: int = STATE_VERSION) -> bytes:
+        """The whole state as bytes; equal states give equal bytes.
+
+        Args:
+            version: the newest that who reads it knows.
+        """
+        is_plain = version <= PLAIN_VERSION
+        is_plain = is_plain or self.returned.count + self.resting.count <= PLAIN_COUNT
+        returned = self.returned if is_plain else ()
+        resting = self.resting if is_plain else ()
+        columns = self.columns.merged(self.live)
+        image = StateImage(
+            PLAIN_VERSION if is_plain else STATE_VERSION,
+            self.applied,
+            self.next_sequence,
+            self.horizon,
+            self.live.to_bytes(),
+            self.transient.to_bytes(),
+            {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
+            self.marks,
+            dict(self.producers),
+            self.history,
+            [
+                (priority, level.horizon, level.marks, level.members.to_bytes())
+                for priority, level in self.levels.items()
+            ],
+            columns.sizes.to_bytes(),
+            columns.stamps.to_bytes(),
+            self.generation,
+            self.fence,
+            self.lost,
+            columns.ttls.to_bytes(),
+            self.delayed.to_bytes(),
+            self.places.by_sequence.to_bytes(),
+            {n: due_us for a, b, (due_us,) in resting for n in range(a, b + 1)},
+            self.outbox.image(),
+            self.staging.image(),
+            self.time_us,
+            b"" if is_plain else self.returned.to_bytes(),
+            b"" if is_plain else self.resting.to_bytes(),
+        )
+        return msgspec.msgpack.encode(image)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read what `encode` wrote, or `encode_head`: then pages are to be added.
+
+        Raises ValueError on anything else.
+        """
+        image = image_of(data)
+        state = cls()
+        state.is_paged = image.version == PAGED_VERSION
+        state._awaited = (*image.held, image.producer_pages)
+        for table in state.tables.values():
+            table.changed = {}
+        state.applied = image.applied
+        state.next_sequence = image.next_sequence
+        state.horizon = image.horizon
+        state.live = RangeSet.from_bytes(image.live)
+        state.transient = RangeSet.from_bytes(image.transient)
+        for priority, horizon, marks, members in image.levels:
+            state.levels[priority] = PriorityLevel(horizon, marks, RangeSet.from_bytes(members))
+        state.delayed = Spans.from_bytes(image.delayed)
+        state.places = Places.from_bytes(image.places, image.next_sequence)
+        resting = {sequence: (due_us,) for sequence, due_us in image.resting.items()}
+        state.resting = ranges_of(image.resting_ranges, resting, 1)
+        state.outbox = Outbox.restore(image.outbox, image.next_sequence)
+        state.staging = Staging.restore(image.staging, image.next_sequence)
+        state.returned = ranges_of(image.returned_ranges, image.returned, 2)
+        state.marks = image.marks
+        state.history = image.history[-HISTORY_COUNT:]
+        state._check()
+        if not state.is_paged:
+            state.columns.replace(state.tables[COLUMNS], block_of(image))
+            state.note_unwritten()
+        state.generation = image.generation
+        state.fence = image.fence
+        state.lost = image.lost
+        state.producers.load(image.producers)
+        state.time_us = image.time_us or state.latest_stamp_us()
+        return state
+
+    @classmethod
+    def of_image(cls, image: QueueImage, cache: PageCache | None = None) -> Self:
+        """The state of a copy's checkpoint. Raises ValueError when it is none.
+
+        Args:
+            cache: reads pages of this disk, of which the image has only the names.
+        """
+        state = cls() if image.state is None else cls.decode(image.state)
+        if cache is not None:
+            state.keep_in(cache, image.queue_id)
+        if state.is_paged:
+            for page in image.pages:
+                state.add_page(page)
+            state.end_pages()
+        return state
+
+    def _check(self) -> None:
+        """What was read is of messages that the queue has given sequences to."""
+        self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
+        sets = [self.live, self.transient, *(level.members for level in self.levels.values())]
+        ends = [held.last for held in sets if held]
+        ends += [held.last for held in (self.returned, self.resting) if held]
+        if max(ends, default=0) >= self.next_sequence:
+            raise ValueError(f"a queue's state holds {max(ends)} of {self.next_sequence - 1}")
