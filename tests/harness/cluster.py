@@ -490,6 +490,7 @@ class SimulatedCluster:
         until_ms = self.now_ms + duration_ms
         if noticed:
             node.no_room_until_ms = until_ms
+            self._schedule(node)
         else:
             node.full_until_ms = until_ms
         self.note(f"disk of {name} full for {duration_ms} ms{', noticed' if noticed else ''}")
@@ -821,6 +822,9 @@ class SimulatedCluster:
     def _taken(self, node: SimulatedNode, rail: Rail) -> list[EngineEvent]:
         """What the rail hands over, first of all in a step."""
         events: list[EngineEvent] = []
+        if self.now_ms < node.no_room_until_ms:
+            for queue_id in sorted(rail.queues):
+                rail.disarm(queue_id)
         for one in rail.take():
             self.rail_counts[f"handed over: {one.kind}"] += 1
             if one.kind == STOPPED:
@@ -837,7 +841,10 @@ class SimulatedCluster:
 
     def _tend_rail(self, node: SimulatedNode, rail: Rail, effects: EngineEffects) -> None:
         for queue_id, wish in effects.rail:
-            if isinstance(wish, RailArm):
+            if isinstance(wish, RailArm) and self.now_ms < node.no_room_until_ms:
+                self._tell(node, RailLetGo(queue_id))
+                self.rail_counts["arming refused"] += 1
+            elif isinstance(wish, RailArm):
                 rail.arm(queue_id, wish)
                 self.rail_counts["armed" if queue_id in rail.queues else "arming refused"] += 1
             else:

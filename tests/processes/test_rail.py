@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from .oracle import Traffic
 pytest.importorskip("mirrorq._native._rail", reason="this system has no rail")
 RAIL = {"star": True, "rail": True}
 LOG = "mirrorq.rail"
+PLENTY_BYTES = 4 << 30
 
 
 @pytest.fixture
@@ -22,6 +25,28 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
     finally:
         made.end()
+
+
+@pytest.fixture
+def elastic_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
+    """A tmpfs, and what gives it another size."""
+    path = tmp_path / "elastic"
+    path.mkdir()
+
+    def mount(size: int, *, again: str = "remount,") -> bool:
+        options = ["-o", f"{again}size={size}", "mirrorq-test", str(path)]
+        done = subprocess.run(["mount", "-t", "tmpfs", *options], capture_output=True)
+        return done.returncode == 0
+
+    def resize(size: int) -> None:
+        assert mount(size)
+
+    if os.geteuid() != 0 or not mount(PLENTY_BYTES, again=""):
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield path, resize
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def is_used(cluster: Cluster, node: str) -> bool:
@@ -96,3 +121,46 @@ def test_what_is_marked_at_receipt_outlives_a_member(cluster: Cluster, victim: s
     traffic.wait_more_confirmed(200)
     traffic.stop()
     traffic.check(100_000)
+
+
+def _is_blocked(cluster: Cluster, node: str) -> bool:
+    return bool(cluster.status(node)["blocked_by"])
+
+
+def test_the_disk_of_a_mirror_fills_while_its_rail_has_the_queue(
+    cluster: Cluster, elastic_disk: tuple[Path, Callable[[int], None]]
+) -> None:
+    """Its copy judges each message by the room that there is from then on. What was confirmed is
+    there after a kill with the disk still full, and with space again it goes on."""
+    path, resize = elastic_disk
+    (cluster.path / "c").symlink_to(path)
+    cluster.found("abc")
+    cluster.open("orders", "abc")
+    cluster.wait_in_sync(2, on="b")
+    count = 0
+    while not is_used(cluster, "c"):
+        assert cluster.ask("a", "put", body=f"m{count}") == count + 1
+        count += 1
+        assert count < 20_000, "rails are used after a second or two"
+    disk = os.statvfs(path)
+    resize((disk.f_blocks - disk.f_bfree) * disk.f_frsize + (64 << 10))
+    bodies: list[str] = []
+    numbers: list[int] = []
+
+    def is_done() -> bool:
+        return bool(cluster["a"].ask("is_done", number=numbers[-1])) or _is_blocked(cluster, "c")
+
+    while not _is_blocked(cluster, "c"):
+        bodies.append(f"n{len(bodies)}")
+        numbers += cluster.ask("a", "put_open", bodies=bodies[-1:], size=20_000)
+        until(is_done, lambda: cluster.status("c"))
+        assert len(bodies) < 2000, "40 MB are more than its disk has"
+    cluster.kill("c")
+    cluster.start("c")
+    cluster.open("orders", "c", passive=True)
+    resize(PLENTY_BYTES)
+    for number in numbers:
+        cluster["a"].ask("outcome", number=number)
+    cluster.wait_in_sync(2, on="c")
+    found = [body for _, body in cluster.ask("c", "browse")]
+    assert found == [*(f"m{number}" for number in range(count)), *bodies]

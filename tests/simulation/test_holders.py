@@ -65,8 +65,10 @@ def test_who_is_served_beside_the_only_one_is_seen() -> None:
     """Two consumers of a queue with one active consumer: the second is not to be served."""
     world = World()
     world.put("b", 2)
-    takers = [world.taker("b", prefetch=1), world.taker("c", prefetch=1)]
-    world.until(lambda: all(len(taker.held) == 1 for taker in takers))
+    takers = [world.taker("b", prefetch=1)]
+    world.until(lambda: len(takers[0].held) == 1)
+    takers.append(world.taker("c", prefetch=1))
+    world.until(lambda: len(takers[1].held) == 1)
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
     assert replica.master is not None

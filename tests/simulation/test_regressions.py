@@ -235,14 +235,23 @@ def test_an_exclusive_queue_goes_with_its_node_though_it_had_dead_letters_to_sen
     )
 
 
+ROW = Config(star=False, rail=False)
+WITH_RAIL = Config(star=True, rail=True)
+
+
+@pytest.mark.parametrize("config", [ROW, WITH_RAIL], ids=["row", "rail"])
 @pytest.mark.parametrize("full", ["a", "b", "c"])
-def test_a_copy_without_room_comes_back_when_the_queue_is_empty(full: str) -> None:
+def test_a_copy_without_room_comes_back_when_the_queue_is_empty(full: str, config: Config) -> None:
     """A member that cannot take the next message is moved out of the ring, even if all that it
     has is stable; it stands before that message then and hears of no ack behind it. It takes the
-    state anew: when the queue is drained it is in sync again, while its store is still full."""
-    world = World("abc")
+    state anew: when the queue is drained it is in sync again, while its store is still full.
+
+    A rail that had the queue lets go of it when there is no room: it took messages all the same."""
+    world = World(cluster=SimulatedCluster(seed=1, config=config))
     world.put("a", 10, "held")
     world.cluster.run(3000)
+    rail = world.cluster.nodes["c"].rail
+    assert config is ROW or (rail is not None and world.queue_id in rail.queues)
     world.cluster.fill_disk(full, FOREVER_MS, noticed=True)
     others = [name for name in "abc" if name != full]
     if full == "a":

@@ -34,6 +34,8 @@ class NodeRail:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = []
         """Peers by their numbers."""
+        self._armed: set[int] = set()
+        """Queues that it has, as far as this side knows."""
         self._at_receipt: dict[int, int] = {}
         """Queues that it marks at receipt -> the last op that it is known to have marked."""
         self._cut = 0
@@ -78,7 +80,7 @@ class NodeRail:
                 and self._arm(queue_id, wanted)
             )
         else:
-            has_it = self._native.disarm(queue_id)
+            has_it = self._disarm(queue_id)
         return [] if has_it else [RailLetGo(queue_id)]
 
     def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
@@ -93,15 +95,25 @@ class NodeRail:
         has_it = self._native.arm(
             queue_id, wanted.epoch, wanted.after, peer, at_receipt=wanted.at_receipt
         )
+        if has_it:
+            self._armed.add(queue_id)
         if has_it and wanted.at_receipt:
             self._at_receipt[queue_id] = wanted.after
         return has_it
+
+    def _disarm(self, queue_id: int) -> bool:
+        self._armed.discard(queue_id)
+        return self._native.disarm(queue_id)
 
     def take(self) -> list[EngineEvent]:
         """What the rail has handed over: it is in the store now, and the engine is to hear it."""
         handed = self._native.take()
         if handed:
             self._note(handed)
+        if self._armed and not self._store.has_plenty:
+            # From here on the copy judges each message by the room that there is.
+            for queue_id in sorted(self._armed):
+                self._disarm(queue_id)
         if self._cut != self._log.lmdb_has:
             self._cut = self._log.lmdb_has
             self._native.cut(self._cut)
@@ -116,13 +128,11 @@ class NodeRail:
         ]
         if logged:
             self._store.take_railed(writes, logged[-1].number)
-        if not self._store.has_plenty:
-            for queue_id in {*self._at_receipt, *(write.queue_id for write in writes)}:
-                self._native.disarm(queue_id)
 
     def _events_of(self, handed: Sequence[Handed]) -> Iterator[EngineEvent]:
         for one in handed:
             if one.kind == STOPPED:
+                self._armed.discard(one.queue_id)
                 self._at_receipt.pop(one.queue_id, None)
                 yield RailLetGo(one.queue_id)
             elif one.message is not None and (one.kind == LOGGED or self._is_marked(one.message)):
