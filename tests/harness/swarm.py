@@ -214,6 +214,8 @@ class Swarm:
             self.cluster.config = evolve(self.cluster.config, star=True, rail=has_rail)
             if own.random() < MIXED_SHARE:
                 self.cluster.without_star = names[own.randrange(count)]
+        else:
+            self.cluster.config = evolve(self.cluster.config, star=False, rail=False)
         by_chance = Random(f"{seed} clocks").random() < CLOCK_SHARE
         self.clocks: ClockFaults | None = None
         """Who sets wall clocks; None: they are right."""
