@@ -23,6 +23,7 @@ from harness.fleeting import Fleeting
 from harness.holders import Holders
 from harness.load import Life, Load
 from harness.membership import MembershipFaults
+from harness.owned import Owned
 from harness.policy_faults import PolicyFaults
 from harness.tiny_pages import tiny_pages
 from harness.workload import Attempt
@@ -62,6 +63,9 @@ FAN_SHARE = 0.2
 DELAY_SHARE = 0.15
 HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
+OWNED_SHARE = 0.15
+RETURN_MS = 10_000
+"""An owner is waited for so long where there are any, in place of half a minute."""
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
 STAR_SHARE = 0.4
@@ -121,6 +125,7 @@ class Swarm:
         unclean: bool | None = None,
         holders: bool | None = None,
         fleeting: bool | None = None,
+        owned: bool | None = None,
         is_short: bool | None = None,
         bulk: bool | None = None,
         clients: bool | None = None,
@@ -186,6 +191,11 @@ class Swarm:
         by_chance = is_plain and own.random() < FLEETING_SHARE
         self._has_fleeting = by_chance if fleeting is None else fleeting
         self.fleeting: Fleeting | None = None
+        by_chance = is_plain and Random(f"{seed} owned").random() < OWNED_SHARE
+        self._has_owned = by_chance if owned is None else owned
+        self.owned: Owned | None = None
+        if self._has_owned:
+            self.cluster.config = evolve(self.cluster.config, consumer_return_ms=RETURN_MS)
         entries = Random(f"{seed} clients")
         by_chance = is_plain and entries.random() < CLIENT_SHARE
         self._clients = entries if (by_chance if clients is None else clients) else None
@@ -247,6 +257,11 @@ class Swarm:
     def _all_loads(self) -> list[Load]:
         return [*self.loads, *self.extras]
 
+    @property
+    def _visits(self) -> list[Fleeting | Owned]:
+        """Queues that go with somebody."""
+        return [one for one in (self.fleeting, self.owned) if one is not None]
+
     def _queue_ids(self) -> list[int]:
         dead = [self.dead_id] if self.dead_id and self.dead is None else []
         return [load.life.queue_id for load in self._all_loads] + dead
@@ -265,8 +280,8 @@ class Swarm:
             load.quiet_down()
         if self.fan is not None:
             self.fan.quiet_down()
-        if self.fleeting is not None:
-            self.fleeting.quiet_down()
+        for visits in self._visits:
+            visits.quiet_down()
         wrong, healed_ms = self._heal_and_drain()
         tally = checkers.Tally()
         for life in self._lives():
@@ -325,8 +340,8 @@ class Swarm:
             load.start()
         if self.fan is not None:
             self.fan.start()
-        if self.fleeting is not None:
-            self.fleeting.start()
+        for visits in self._visits:
+            visits.start()
         self.faults.start()
         if self.clocks is not None:
             self.clocks.start()
@@ -359,6 +374,9 @@ class Swarm:
             self.fleeting = Fleeting(
                 cluster, Random(self.seed), self.faults.counts, pace=min(pace, 3)
             )
+        if self._has_owned:
+            own = Random(f"{self.seed} owners")
+            self.owned = Owned(cluster, own, self.faults.counts, pace=min(pace, 3))
 
     def _extra(self, kind: type[L], name: str, pace: int) -> L:
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), name)
@@ -378,7 +396,7 @@ class Swarm:
             self.cluster.after(PRESS_MS, self._press)
 
     def _lives(self) -> list[Life]:
-        fleeting = self.fleeting.lives if self.fleeting is not None else []
+        fleeting = [life for visits in self._visits for life in visits.lives]
         return [*(life for load in self._all_loads for life in load.lives), *fleeting]
 
     # --- The end ------------------------------------------------------------------------
@@ -396,8 +414,8 @@ class Swarm:
             load.drain()
         if self.fan is not None:
             self.fan.drain()
-        if self.fleeting is not None:
-            self.fleeting.drain()
+        for visits in self._visits:
+            visits.drain()
         began_ms = cluster.now_ms
         self._press()
         if self.policies is not None:
@@ -415,8 +433,8 @@ class Swarm:
         if self.holders is not None:
             self.holders.judge()
         wrong = [*self.limits.wrong, *(text for load in self._all_loads for text in load.wrong)]
-        if self.fleeting is not None:
-            wrong += self.fleeting.wrong
+        for visits in self._visits:
+            wrong += visits.wrong
         self._note_dead_letters()
         for life in self._lives():
             self._note_endings(life)
@@ -481,7 +499,7 @@ class Swarm:
         count = len(self.data_nodes)
         if self.fan is not None and not self.fan.is_drained:
             return False
-        if self.fleeting is not None and not self.fleeting.is_over:
+        if not all(visits.is_over for visits in self._visits):
             return False
         return all(load.is_drained for load in self._all_loads) and all(
             len(self.cluster.in_sync(queue_id)) == count for queue_id in self._queue_ids()

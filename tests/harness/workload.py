@@ -239,7 +239,7 @@ class SimulatedHandle:
             self._session_id,
             session._attachment,
             session._request + 1,
-            Detach(),
+            Detach(is_lost=True),
         )
         self.cluster.after(random.choice(SILENCES_MS), self._on_missed, goodbye)
         self._turn += 1
@@ -319,14 +319,17 @@ class SimulatedHandle:
     def _flush(self) -> None:
         for request in self.session.flush(self.clock_ms):
             if self._line and isinstance(request.request, Attach):
-                attach = replace(request.request, line=self._line, turn=self._turn)
-                request = replace(request, request=attach)
+                request = replace(request, request=self.attach_request(request.request))
             self.cluster.request(request)
         wake = self.session.wake_at_ms()
         if wake is not None:
             node = self.cluster.nodes[self.node]
             at_ms = wake if self._line else self.cluster.true_ms(node, wake)
             self.poke(max(at_ms - self.cluster.now_ms, 0))
+
+    def attach_request(self, attach: Attach) -> Attach:
+        """What a client's entry node makes of it."""
+        return replace(attach, line=self._line, turn=self._turn)
 
     def take(self, outputs: list[Output]) -> None:
         """What the session tells."""

@@ -10,6 +10,7 @@ from collections import Counter
 from random import Random
 
 import pytest
+from attrs import evolve
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.stateful import run_state_machine_as_test
@@ -18,6 +19,7 @@ from harness import checkers, explore_branch
 from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting
 from harness.holders import Holders
+from harness.owned import Owned
 from harness.swarm import Swarm
 from mirrorq.cluster.raft import replication
 from mirrorq.protocol.commands import SetPolicy
@@ -32,6 +34,8 @@ from .complaints import complaint, one_of_each
 
 HOLDERS_END_MS = 5000
 """The longest lease and the give-up of a dead handle are over by then."""
+RETURN_MS = 8000
+"""An owner is waited for so long, in place of half a minute."""
 SIZES = ("ab", "abc", "abcde")
 
 
@@ -209,6 +213,44 @@ def fleeting(seed: int) -> str:
         cluster.run(500)
         load.drain()
         is_done = cluster.run_until(lambda: load.is_over, HOLDERS_END_MS)
+        wrong.extend([] if is_done else ["no progress: not every queue is gone"])
+        wrong.extend([*load.wrong, *cluster.onlooker.wrong])
+        for life in load.lives:
+            life.journal.ended = cluster.onlooker.ended.get(life.queue_id, {})
+            wrong.extend(checkers.all_of_journal(life.journal))
+            wrong.extend(checkers.undeleted(cluster, life.queue_id))
+
+    return complaint(run) or one_of_each(wrong)
+
+
+def owned(seed: int) -> str:
+    """Queues of one connection on 3 nodes: two of these are killed, one after the other, and
+    come back; a third is cut off from the others for longer than the silence of a dead one."""
+    wrong: list[str] = []
+
+    def run() -> None:
+        cluster = SimulatedCluster(seed=seed)
+        cluster.config = evolve(cluster.config, consumer_return_ms=RETURN_MS)
+        cluster.start()
+        load = Owned(cluster, Random(seed), Counter())
+        load.start()
+        cluster.run(3000)
+        for name in ("abc"[seed % 3], "bca"[seed % 3]):
+            cluster.kill(name)
+            cluster.run(1500)
+            cluster.start(name)
+            cluster.run(2500)
+        lone = "cab"[seed % 3]
+        for other in set("abc") - {lone}:
+            cluster.cut(lone, other, silent=True)
+        cluster.run(3000)
+        cluster.heal_all()
+        cluster.run(2000)
+        load.quiet_down()
+        cluster.run(500)
+        load.drain()
+        is_done = cluster.run_until(lambda: load.is_over, RETURN_MS + HOLDERS_END_MS)
+        cluster.run(1000)
         wrong.extend([] if is_done else ["no progress: not every queue is gone"])
         wrong.extend([*load.wrong, *cluster.onlooker.wrong])
         for life in load.lives:

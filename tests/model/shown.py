@@ -67,6 +67,11 @@ SHOWN: dict[str, Shown] = {
         "several consumers active at once", "served beside the only one"
     ),
     "held by the dead": Shown("place of a dead handle kept", "held by the dead"),
+    "taken by others": Shown("everybody takes from a connection's queue", "taken by others"),
+    "two owners": Shown("connection's queue declared by another one", "two owners"),
+    "refused by its own past": Shown(
+        "past life of a node keeps its queues", "refused by its own past"
+    ),
     "torn": Shown("decided without a seal", "torn"),
 }
 """By the names that docs/notes/reliability.md gives them."""

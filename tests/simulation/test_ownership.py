@@ -11,12 +11,16 @@ import pytest
 from harness import checkers
 from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting, Visitor
+from harness.owned import Keeper, User
 from harness.swarm import Swarm
 from harness.workload import Journal, Producer, SimulatedHandle
 from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
-from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.commands import DeclareQueue, DeclareWithArguments, TransferMaster
+from mirrorq.protocol.identities import connection_of
+from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.views import View
+from model import runs
 
 from .world import Taker
 
@@ -126,6 +130,125 @@ def test_an_exclusive_queue_whose_declarer_gave_up_is_deleted() -> None:
     cluster.open_session("b", queue_id, lambda _: None, owner)
     cluster.close_session(owner)
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
+
+
+# --- Of one connection ------------------------------------------------------------------------
+
+
+def declaring(node: str, connection: str) -> DeclareWithArguments:
+    arguments = owned_arguments("", connection)
+    return DeclareWithArguments("mine", True, False, False, node, None, (), arguments)
+
+
+def owned_by(cluster: SimulatedCluster, connection: str, node: str = "a") -> int:
+    """A queue of this connection that is in sync everywhere, its master on this node."""
+    answer = cluster.ask(node, declaring(node, connection))
+    assert not answer.error, answer.text
+    queue_id: int = answer.value
+    assert cluster.run_until(lambda: len(cluster.in_sync(queue_id)) == len(cluster.nodes))
+    assert cluster.run_until(lambda: cluster.master(queue_id) == node)
+    return queue_id
+
+
+def kept_by(cluster: SimulatedCluster, node: str, queue_id: int, client: str = "") -> Keeper:
+    """The owner's handle on it, attached: a client's, or the node's own."""
+    keeper = Keeper(cluster, node, queue_id, "keeper", Random(1), Journal())
+    if client:
+        keeper.be_of(client, Random(1))
+        keeper.may_leave = False
+    keeper.poke()
+    assert cluster.run_until(lambda: is_attached(cluster, queue_id, keeper))
+    return keeper
+
+
+def is_attached(cluster: SimulatedCluster, queue_id: int, handle: User) -> bool:
+    name = cluster.master(queue_id)
+    master = None if name is None else cluster.engine(name).replicas[queue_id].master
+    return master is not None and handle._session_id in master.attachments
+
+
+def test_a_connections_queue_outlives_its_master_and_its_clients_entry_node() -> None:
+    """The client stays and attaches to each next master; as it closes the queue goes."""
+    cluster = a_cluster()
+    queue_id = owned_by(cluster, "client1")
+    keeper = kept_by(cluster, "b", queue_id, "client1")
+    for name in "ab":
+        cluster.kill(name)
+        cluster.run(cluster.config.consumer_return_ms)
+        cluster.start(name)
+        cluster.run(cluster.config.consumer_return_ms)
+        assert is_attached(cluster, queue_id, keeper)
+    keeper.close()
+    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
+
+
+def test_a_connections_queue_goes_though_its_owner_died_with_its_master() -> None:
+    """The next master has never seen the owner: it waits for it as for one that was lost."""
+    cluster = a_cluster()
+    queue_id = owned_by(cluster, "client1")
+    keeper = kept_by(cluster, "b", queue_id, "client1")
+    cluster.kill("a")
+    keeper.fall_silent(Random(1))
+    cluster.run(cluster.config.consumer_return_ms)
+    assert not is_gone(cluster, queue_id)
+    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 10_000)
+
+
+def test_of_two_connections_that_declare_at_once_one_owns_the_queue() -> None:
+    """The other one is told whose it is."""
+    cluster = a_cluster()
+    tokens = {name: cluster.new_token() for name in "bc"}
+    for name, token in tokens.items():
+        cluster.tell(name, Ask(token, declaring(name, f"client {name}")))
+    answers = [cluster.nodes[name].answers for name in tokens]
+    assert cluster.run_until(lambda: all(answers))
+    errors = sorted(answer.error for one in answers for answer in one.values())
+    assert errors == ["", "PreconditionFailed"]
+
+
+def test_a_nodes_queue_is_gone_when_its_next_life_comes() -> None:
+    """That may have the name at once; what the past life had in it is not its own."""
+    cluster = a_cluster()
+    queue_id = owned_by(cluster, connection_of(cluster.new_session("b")))
+    kept_by(cluster, "b", queue_id)
+    cluster.kill("b")
+    cluster.start("b")
+    assert cluster.run_until(lambda: cluster.engine("b").is_registered)
+    again = owned_by(cluster, connection_of(cluster.new_session("b")), "b")
+    assert again != queue_id
+    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
+
+
+def test_a_nodes_queue_outlives_its_silence() -> None:
+    """Its master, on another node, hears nothing of it for as long as a dead one is silent; it may
+    only be slow, or cut off."""
+    cluster = a_cluster()
+    queue_id = owned_by(cluster, connection_of(cluster.new_session("b")), "b")
+    keeper = kept_by(cluster, "b", queue_id)
+    assert not cluster.ask("a", TransferMaster("mine", "a")).error
+    assert cluster.run_until(lambda: is_attached(cluster, queue_id, keeper))
+    for other in "ac":
+        cluster.cut("b", other, silent=True)
+    cluster.run(5 * cluster.config.failure_ms)
+    assert not is_attached(cluster, queue_id, keeper)
+    cluster.heal_all()
+    assert cluster.run_until(lambda: is_attached(cluster, queue_id, keeper))
+    cluster.run(2 * cluster.config.consumer_return_ms)
+    assert not is_gone(cluster, queue_id)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_connections_queues_go_with_their_owners_whatever_breaks(seed: int) -> None:
+    """Nobody loses its queue or takes from another's, none is left, nothing confirmed is lost."""
+    assert runs.owned(seed) == ""
+
+
+def test_connections_queues_in_a_swarm() -> None:
+    """The same beside all other faults, and other queues."""
+    swarm = Swarm(2, chain=False, fan=False, owned=True)
+    assert swarm.run().wrong == []
+    assert swarm.owned is not None
+    assert sum(len(life.journal.attempts) for life in swarm.owned.lives) > 50
 
 
 # --- Auto-delete --------------------------------------------------------------------------

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.mutations.registry import Patch, named
+from mirrorq.cluster.catalog import declarations
+from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.engine.hosting import Hosting
+from mirrorq.replication.master.attachments import Attachments
 from mirrorq.replication.master.auto_delete import AutoDelete
+from mirrorq.replication.master.core import Master
 
 
 @named("exclusive queue outlives its handle")
@@ -52,3 +56,63 @@ def _never_consumed() -> Sequence[Patch]:
         return None
 
     return [(AutoDelete, "judge", judge)]
+
+
+# --- Of one connection ------------------------------------------------------------------------
+
+
+@named("next master does not wait for the owner")
+def _owner_unknown() -> Sequence[Patch]:
+    real = AutoDelete.lose
+
+    def lose(self: AutoDelete, handle: Any, now_ms: int, wait_ms: int) -> None:
+        if handle is not None:
+            real(self, handle, now_ms, wait_ms)
+
+    def expect(self: AutoDelete, by_ms: int) -> None:
+        pass
+
+    return [(AutoDelete, "lose", lose), (AutoDelete, "expect", expect)]
+
+
+@named("owner that is silent is gone")
+def _silence() -> Sequence[Patch]:
+    def await_owner(self: Master, now_ms: int, session: Any, attachment: Any) -> None:
+        pass
+
+    return [(Master, "_await_owner", await_owner)]
+
+
+@named("connection's queue outlives it")
+def _owner_for_ever() -> Sequence[Patch]:
+    def count_of(self: Attachments, connection: str) -> int:
+        return self._counts.get(connection, 1)
+
+    return [(Attachments, "count_of", count_of)]
+
+
+@named("everybody takes from a connection's queue")
+def _open_to_all() -> Sequence[Patch]:
+    def is_foreign(self: Master, attachment: Any) -> bool:
+        return False
+
+    return [(Master, "_is_foreign", is_foreign)]
+
+
+@named("connection's queue declared by another one")
+def _declared_by_all() -> Sequence[Patch]:
+    real = declarations._known_error
+
+    def known_error(known: Any, command: Any) -> str:
+        why = real(known, command)
+        return "" if "belongs to connection" in why else why
+
+    return [(declarations, "_known_error", known_error)]
+
+
+@named("past life of a node keeps its queues")
+def _past_owner() -> Sequence[Patch]:
+    def end_owned(self: Catalog, node: str) -> tuple[int, ...]:
+        return ()
+
+    return [(Catalog, "_end_owned", end_owned)]

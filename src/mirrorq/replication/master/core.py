@@ -363,11 +363,16 @@ class Master:
         attachment = self.attachments.get(session)
         if attachment is None:
             return
-        handle, wait_ms = attachment.handle(session), self._config.consumer_return_ms
-        if attachment.connection == self.connection:
-            self.ownership.lose(handle, now_ms, wait_ms)
+        self._await_owner(now_ms, session, attachment)
         if self._term.dispatch.has_consumer(session):
-            self.auto_delete.lose(handle, now_ms, wait_ms)
+            wait_ms = self._config.consumer_return_ms
+            self.auto_delete.lose(attachment.handle(session), now_ms, wait_ms)
+
+    def _await_owner(self, now_ms: int, session: SessionId, attachment: Attachment) -> None:
+        """A handle is about to go that nobody has closed: an owner's may come back."""
+        if attachment.connection == self.connection:
+            wait_ms = self._config.consumer_return_ms
+            self.ownership.lose(attachment.handle(session), now_ms, wait_ms)
 
     def on_session_gone(self, session: SessionId) -> None:
         """A handle was closed or its process is gone: what it held goes back, counted."""
@@ -391,6 +396,10 @@ class Master:
                 attachment = self.attachments.get(session)
                 if attachment is not None and attachment.line:
                     self._lose(now_ms, session)
+                elif attachment is not None and incarnation is None:
+                    # The node may only be silent. When it is not, the catalog ends what it owned
+                    # as its next life comes.
+                    self._await_owner(now_ms, session, attachment)
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
