@@ -53,10 +53,9 @@ def test_a_master_asks_three_times_a_lease_until_it_is_answered_and_others_never
     """So one lost answer costs nothing, and a node without masters costs no round."""
     holder = LeaseHolder(A, LEASE_MS)
     assert holder.poll(1000, False) is None
-    assert holder.wake_at_ms(1000, False) is None
     assert holder.poll(1000, True) == LeaseRequest(1, A)
     assert holder.poll(1099, True) is None
-    assert holder.wake_at_ms(1099, True) == 1100
+    assert holder.due_ms == 1100
     assert holder.poll(1100, True) == LeaseRequest(2, A)
 
 
@@ -67,12 +66,12 @@ def test_a_lease_that_is_granted_in_time_is_renewed_at_its_half() -> None:
     holder.on_answer(LeaseAnswer(1, 2, 0))
     assert holder.poll(1149, True) is None
     assert holder.poll(1150, True) == LeaseRequest(2, A)
-    assert holder.wake_at_ms(1150, True) == 1250
+    assert holder.due_ms == 1250
     assert holder.poll(1250, True) == LeaseRequest(3, A)
     holder.on_answer(LeaseAnswer(2, 2, 0))
-    assert holder.wake_at_ms(1251, True) == 1350
+    assert holder.due_ms == 1350
     holder.on_answer(LeaseAnswer(3, 2, 0))
-    assert holder.wake_at_ms(1252, True) == 1400
+    assert holder.due_ms == 1400
 
 
 def test_answers_count_once_and_only_to_known_requests() -> None:

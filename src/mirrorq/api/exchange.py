@@ -42,7 +42,6 @@ from mirrorq.protocol.routing import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
 
     from mirrorq.api.sharded.handle import ShardedHandle
 
@@ -419,12 +418,7 @@ class Exchange:
     def __enter__(self) -> Exchange:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 
 from msgspec.structs import replace
 
@@ -332,12 +331,7 @@ class RangeLease(_Holding):
     def __enter__(self) -> RangeLease:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """What was not acked goes back."""
         if not self._is_over:
             self.give_back(30.0)

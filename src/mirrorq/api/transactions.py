@@ -8,7 +8,6 @@ batch, the first body one too, so that its outcome is known across failovers: al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Unpack
 
 from attrs import define
@@ -210,12 +209,7 @@ class Transaction:
         self._check()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._is_over = True
         if kind is None:
             self._confirmation = in_thread(self._sending())

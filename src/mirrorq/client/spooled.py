@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from mirrorq.api.host import Host
@@ -61,12 +60,7 @@ class SpoolClient(Generic[Client]):
     def __enter__(self) -> SpoolClient[Client]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def queue(self, name: str, *, durable: bool = True, auto_delete: bool = False) -> SpooledQueue:

@@ -31,7 +31,6 @@ __all__ = [
     "arguments_text",
     "binding_error",
     "exchange_error",
-    "topic_matches",
 ]
 
 KINDS = ("direct", "fanout", "topic", "headers")
@@ -169,11 +168,6 @@ class Routes:
                 self._memo.clear()
             known = self._memo[key] = _once(found)
         return known
-
-
-def topic_matches(pattern: str, key: str) -> bool:
-    """Say whether a topic binding's key matches a routing key."""
-    return _words_match(tuple(pattern.split(".")), tuple(key.split(".")))
 
 
 def _words_match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:

@@ -216,11 +216,6 @@ class Transfer:
         self.begin(QueueState(), RangeSet())
 
     @property
-    def state_parts(self) -> int:
-        """How many parts of a state have come that is not whole yet."""
-        return self._incoming.count
-
-    @property
     def is_receiving(self) -> bool:
         """Whether some of a state has come, and is asked for on."""
         return self._state_number > 0 and self._incoming.count > 0

@@ -36,7 +36,6 @@ FORMAT = 1
 FORMAT_KEY = b"format"
 _KEY = struct.Struct(">QQI")
 _LINE = struct.Struct(">Q")
-_LARGEST = 2**64 - 1
 
 
 class LineHead(msgspec.Struct):

@@ -91,10 +91,6 @@ class LeaseHolder:
             del self._sent[min(self._sent)]
         return LeaseRequest(self._number, self._member)
 
-    def wake_at_ms(self, now_ms: int, needed: bool) -> int | None:
-        """Return when `poll` has something to send next; None: nothing while not needed."""
-        return max(self.due_ms, now_ms) if needed else None
-
     def _set_due(self) -> None:
         if self._asked_ms is None:
             self.due_ms = LONG_AGO_MS

@@ -205,7 +205,7 @@ class Gateway:
         own = self._lineage
         if own and hello.lineage not in (0, own):
             self._warn("refused client %s: it is another cluster's", name)
-            send(self._transport, identity, ClientRefused(self._stray_text))
+            self._refuse_stray(identity)
             return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
@@ -222,13 +222,13 @@ class Gateway:
         """Of this node's cluster, 0 while it knows none."""
         return lineage(self._engine.catalog.cluster)
 
-    @property
-    def _stray_text(self) -> str:
-        return (
+    def _refuse_stray(self, identity: bytes) -> None:
+        why = (
             f"node {self._engine.me.node} is of another cluster than the one that this client has "
             "begun with, whose address it has now, or whose stores were wiped. To use this one, "
             "connect anew"
         )
+        send(self._transport, identity, ClientRefused(why))
 
     def _is_ours(self, client: ServedClient) -> bool:
         """Whether a client may speak now that this node may know its cluster: a queue's id means
@@ -237,7 +237,7 @@ class Gateway:
         if not own or self._unplaced.pop(identity, own) == own:
             return True
         self._end(client, "it is another cluster's")
-        send(self._transport, identity, ClientRefused(self._stray_text))
+        self._refuse_stray(identity)
         return False
 
     def _client(self, inbound: ClientMessage, name: str) -> ServedClient:

@@ -82,10 +82,6 @@ class IdleTimeouts:
         signs.patience = self._patience.percent(now_ms, len(self._signs))
         return signs.patience
 
-    def patience_of(self, identity: bytes) -> int:
-        """What a client was last promised."""
-        return self._signs[identity].patience
-
     def overdue(self, now_ms: int) -> list[tuple[bytes, int]]:
         """Each client has had its turn to be read: who is gone, and was silent for how many ms."""
         stood_ms = max(now_ms - self._listened_ms - self._heartbeat_ms, 0)
