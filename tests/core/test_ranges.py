@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+import gc
 import operator
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.containers import ranges as ranges_module
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.range_map import RangeMap
+from mirrorq.containers.ranges import Chunks, Packed, Range, RangeSet
 
 SMALL = st.integers(0, 40)
-CHANGE = st.tuples(st.booleans(), SMALL, st.integers(0, 8))
+CHANGE = st.one_of(
+    st.tuples(st.booleans(), SMALL, st.integers(0, 8)),
+    st.tuples(st.just(value=True), SMALL, st.just(0)),
+    st.tuples(st.just(value=False), SMALL, st.integers(8, 40)),
+)
 CHANGES = st.lists(CHANGE, max_size=30)
 
 
-@pytest.fixture(params=[3, ranges_module.CHUNK_COUNT], autouse=True, scope="module")
+@pytest.fixture(
+    params=[(3, 2), (3, 64), (ranges_module.CHUNK_COUNT, 64)], autouse=True, scope="module"
+)
 def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With every edge of a chunk, and without."""
+    """With every edge of a chunk, most of them packed or none; and without."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges_module, "CHUNK_COUNT", request.param)
+        patch.setattr(ranges_module, "CHUNK_COUNT", request.param[0])
+        patch.setattr(ranges_module, "WARM_COUNT", request.param[1])
         yield
+
+
+def _check_chunks(ranges: Chunks) -> None:
+    """What the class says of its chunks; and no more of them than may be are arrays."""
+    chunks = ranges._chunks
+    assert all(0 < len(each[0]) <= ranges_module.CHUNK_COUNT for each in chunks)
+    assert [each[0][0] for each in chunks] == list(ranges._starts)
+    arrays = [each for each in chunks if isinstance(each, list)]
+    if ranges._warm is None:
+        assert len(arrays) == len(chunks) <= ranges_module.WARM_COUNT
+    else:
+        assert not ranges._is_plain
+        assert len(arrays) <= len(ranges._warm) <= ranges_module.WARM_COUNT
+        assert all(any(each is one for one in ranges._warm) for each in arrays)
 
 
 def _both(changes: list[tuple[bool, int, int]]) -> tuple[RangeSet, set[int]]:
@@ -54,8 +79,7 @@ def test_holds_what_a_set_holds(changes: list[tuple[bool, int, int]]) -> None:
     assert _members(ranges) == plain
     assert ranges.count == len(plain)
     assert bool(ranges) == bool(plain)
-    assert all(0 < len(each[0]) <= ranges_module.CHUNK_COUNT for each in ranges._chunks)
-    assert [each[0][0] for each in ranges._chunks] == list(ranges._starts)
+    _check_chunks(ranges)
     assert all((value in ranges) == (value in plain) for value in range(60))
 
 
@@ -75,6 +99,8 @@ def test_copies_share_nothing_that_changes(
             for one, known in twins:
                 assert _members(one) == known
                 assert one.count == len(known)
+                assert len(one) == len(list(one))
+                _check_chunks(one)
 
 
 def test_a_copy_copies_what_changes_later() -> None:
@@ -82,11 +108,56 @@ def test_a_copy_copies_what_changes_later() -> None:
     ranges = RangeSet((first, first) for first in range(0, 2_000, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges_module, "EAGER_COUNT", 0)
+        patch.setattr(ranges_module, "WARM_COUNT", 2_000)
+        ranges = RangeSet(ranges)
         twin = ranges.copy()
     assert all(map(operator.is_, ranges._chunks, twin._chunks))
     twin.remove(1000, 1000)
     assert len(ranges._chunks) == len(twin._chunks)
     assert sum(map(operator.is_not, ranges._chunks, twin._chunks)) == 1
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 300, 1 << 20, 1 << 40]), st.integers(0, 1 << 33),
+                       st.integers(0, 1 << 62)), min_size=1, max_size=9)
+)  # fmt: skip
+def test_a_packed_chunk_is_what_it_was(pieces: list[tuple[int, int, int]]) -> None:
+    """However far its edges are apart, and whatever its numbers are."""
+    ranges, at = RangeMap(2), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "CHUNK_COUNT", 512)
+        for gap, length, number in pieces:
+            at += gap + 1
+            ranges.put(at, at + length, number, number % 3)
+            at += length
+    chunk = [*ranges._chunks[0]]
+    packed = Packed.of(chunk)
+    assert [*packed] == chunk
+    assert (packed.size, packed.count) == (len(ranges), ranges.count)
+
+
+def _holes(count: int) -> Iterator[Range]:
+    """Some hundred messages from each to the next."""
+    chance = Random(count)
+    return ((at, at + chance.randrange(60)) for at in range(1, 100 * count, 100))
+
+
+def test_a_hole_costs_four_bytes() -> None:
+    """Whatever sequences it stands at; and nothing that Python's garbage collector looks at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges_module, "CHUNK_COUNT", 512)
+        patch.setattr(ranges_module, "WARM_COUNT", 64)
+        few, many = RangeSet(_holes(50_000)), RangeSet(_holes(200_000))
+    sizes = [sum(map(_bytes_of, ranges._chunks)) for ranges in (few, many)]
+    assert sizes[1] - sizes[0] < 4.5 * 150_000
+    tracked = [sum(map(gc.is_tracked, ranges._chunks)) for ranges in (few, many)]
+    assert tracked[0] == tracked[1] < 64
+
+
+def _bytes_of(chunk: Iterable[object]) -> int:
+    rest = chunk.data if isinstance(chunk, Packed) else b""
+    columns = chunk if isinstance(chunk, list) else ()
+    return sum(map(sys.getsizeof, (chunk, rest, *columns)))
 
 
 @given(CHANGES)

@@ -89,6 +89,7 @@ def test_a_range_map_holds_what_a_dict_holds(
     """Whatever was put and removed, in chunks of two, over bytes and copies too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges_module, "CHUNK_COUNT", 3)
+        patch.setattr(ranges_module, "WARM_COUNT", 2)
         ranges, plain = _mapped(steps)
         again = RangeMap.from_bytes(ranges.to_bytes(), 2)
         for held in (ranges, again, again.copy()):

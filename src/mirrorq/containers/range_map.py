@@ -257,7 +257,7 @@ class RangeMap(Chunks):
         at, index = self._find(value)
         if at == len(self._chunks) or self._chunks[at][0][index] > value:
             return (0,) * self._width
-        return tuple([column[index] for column in self._chunks[at][2:]])
+        return tuple([column[index] for column in self._chunks[at]][2:])
 
     def put(self, first: int, last: int, *numbers: int) -> None:
         """Give first to last these numbers, whatever they had."""

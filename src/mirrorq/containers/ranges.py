@@ -3,16 +3,25 @@
 Sixteen bytes a range, whatever its length: a queue of five million messages in a row is
 one range. The arrays are chunks of some hundred ranges: a change moves what stands in its
 chunk, however many ranges there are.
+
+Where there are many chunks, those that were not changed for a while are *packed*: how far it is
+from each edge to the next, in as many bytes as the widest of them needs, two to four a range
+as a rule. A packed chunk is read like any other, is made an array again before it changes, and is
+nothing that Python's garbage collector looks at.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from functools import lru_cache
+from itertools import accumulate, chain, islice
 from operator import le, lt
-from typing import Self
+from typing import Literal, Self, cast
+
+import msgspec
 
 __all__ = ["Range"]
 
@@ -23,18 +32,104 @@ CHUNK_COUNT = 512
 """Most ranges of a chunk."""
 EAGER_COUNT = 4
 """So few chunks are copied at once."""
+WARM_COUNT = 64
+"""So many chunks of a set are arrays, half a megabyte; others are packed."""
+READ_COUNT = 64
+"""Packed chunks, of all sets, that are kept as arrays when they were read last."""
+WIDTHS: dict[Literal["B", "H", "I", "Q"], int] = {"B": 1, "H": 2, "I": 4, "Q": 8}
+"""Bytes of an item of these arrays."""
+BASE_BYTES = 8
 Chunk = list["array[int]"]
 """Firsts, lasts, and a column for each number that ranges have."""
+
+
+class Packed(msgspec.Struct, frozen=True, gc=False):
+    """A chunk in little memory. It never changes."""
+
+    size: int
+    """Ranges."""
+    count: int
+    """Integers in them."""
+    data: bytes
+
+    def __getitem__(self, column: int) -> array[int]:
+        return _columns(self)[column]
+
+    def __iter__(self) -> Iterator[array[int]]:
+        return iter(_columns(self))
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Self:
+        firsts, lasts, *numbers = chunk
+        size = len(firsts)
+        edges = array("Q", bytes(2 * BASE_BYTES * size))
+        edges[::2], edges[1::2] = firsts, lasts
+        steps = _less(edges[1:], edges[:-1])
+        parts = [_narrow(edges[0], steps)]
+        for column in numbers:
+            least = min(column)
+            parts.append(_narrow(least, _less(column, array("Q", [least]) * size)))
+        return cls(size, sum(steps[::2]) + size, b"".join(parts))
+
+
+def _less(numbers: array[int], others: array[int]) -> array[int]:
+    """Each number less the one of the others at its place, which is no greater: one subtraction,
+    as no place has to borrow from the next."""
+    rest = int.from_bytes(numbers, "little") - int.from_bytes(others, "little")
+    return array("Q", rest.to_bytes(BASE_BYTES * len(numbers), "little"))
+
+
+def _narrow(base: int, above: array[int]) -> bytes:
+    """Numbers by a base and how far they are from it, or from each other."""
+    bits = max(above).bit_length()
+    code, width = next(item for item in WIDTHS.items() if bits <= 8 * item[1])
+    narrow: memoryview = memoryview(above.tobytes()).cast(code)[:: BASE_BYTES // width]
+    return base.to_bytes(BASE_BYTES, "little") + code.encode() + narrow.tobytes()
+
+
+@lru_cache(maxsize=READ_COUNT)
+def _columns(packed: Packed) -> Chunk:
+    """A packed chunk's columns, to be looked at only."""
+    base, above, at = _wide(packed.data, 0, 2 * packed.size - 1)
+    edges = array("Q", accumulate(above, initial=base))
+    columns = [edges[::2], edges[1::2]]
+    while at < len(packed.data):
+        base, above, at = _wide(packed.data, at, packed.size)
+        columns.append(array("Q", [base + number for number in above]))
+    return columns
+
+
+def _wide(data: bytes, at: int, count: int) -> tuple[int, array[int], int]:
+    """(base, numbers, where the next ones begin) as `_narrow` wrote them."""
+    base, at = int.from_bytes(data[at : at + BASE_BYTES], "little"), at + BASE_BYTES
+    code = chr(data[at])
+    end = at + 1 + count * array(code).itemsize
+    return base, array(code, data[at + 1 : end]), end
+
+
+def _size(chunk: Chunk | Packed) -> int:
+    """How many ranges it has."""
+    return chunk.size if isinstance(chunk, Packed) else len(chunk[0])
+
+
+def _count(chunk: Chunk | Packed) -> int:
+    """How many integers are in them."""
+    if isinstance(chunk, Packed):
+        return chunk.count
+    return sum(chunk[1]) - sum(chunk[0]) + len(chunk[0])
 
 
 class Chunks:
     """Sorted disjoint ranges, each with some numbers of its own.
 
     No chunk is empty, and none has more than `CHUNK_COUNT` ranges. A copy shares chunks with what
-    it was made of; who changes one makes it its own before.
+    it was made of; who changes one makes it its own before. While some may be packed, all others
+    are in `_warm`; a chunk is packed only when nobody is about to change it.
     """
 
-    __slots__ = ("_chunks", "_length", "_shared", "_starts", "_width", "count")
+    __slots__ = (
+        "_chunks", "_is_plain", "_length", "_shared", "_starts", "_warm", "_width", "count",
+    )  # fmt: skip
     GAP = 0
     """Integers between neighbours at least."""
 
@@ -43,9 +138,14 @@ class Chunks:
         """How many numbers each range has."""
         self._starts = array("Q")
         """The first integer of each chunk."""
-        self._chunks: list[Chunk] = []
+        self._chunks: list[Chunk | Packed] = []
         self._shared: set[int] = set()
         """What `id` says of chunks that another one may have, too."""
+        self._warm: deque[Chunk] | None = None
+        """Chunks that are arrays, the last that became so behind the others; some may be here no
+        more. None: no chunk is packed."""
+        self._is_plain = True
+        """No chunk is packed or shared."""
         self._length = 0
         self.count = 0
         """How many integers are in the ranges."""
@@ -97,22 +197,68 @@ class Chunks:
             del self._starts[:]
             self._length = self.count = 0
             return before
-        begin, index = self._find(first)
-        at = begin
-        while at < len(chunks) and chunks[at][0][index] <= last:
-            self._cut(self._own(at), index, bisect_right(chunks[at][0], last, index), first, last)
-            at, index = at + 1, 0
-        if at > begin:
-            self._tidy(begin, at)
+        at, index = self._find(first)
+        if at < len(chunks) and chunks[at][0][index] <= last:
+            chunk, end = self._own(at), at + 1
+            self._cut(chunk, index, bisect_right(chunk[0], last, index), first, last)
+            if end < len(chunks) and self._starts[end] <= last:
+                end = self._remove_behind(end, first, last)
+            self._tidy(at, end)
         return before - self.count
 
+    def _remove_behind(self, at: int, first: int, last: int) -> int:
+        """The same from a chunk on that begins there: whole chunks, and ranges of the one behind
+        them. Returns where what has changed ends."""
+        whole = bisect_right(self._starts, last) - 1
+        self.count -= sum(map(_count, self._chunks[at:whole]))
+        self._length -= sum(map(_size, self._chunks[at:whole]))
+        del self._chunks[at:whole], self._starts[at:whole]
+        chunk = self._own(at)
+        self._cut(chunk, 0, bisect_right(chunk[0], last), first, last)
+        return at + 1
+
     def _own(self, at: int) -> Chunk:
-        """A chunk that is about to change."""
+        """A chunk that is about to change; no other one is."""
         chunk = self._chunks[at]
-        if self._shared and id(chunk) in self._shared:
-            self._shared.remove(id(chunk))
-            chunk = self._chunks[at] = [column[:] for column in chunk]
-        return chunk
+        if self._is_plain or not (isinstance(chunk, Packed) or id(chunk) in self._shared):
+            return cast(Chunk, chunk)
+        if self._warm is not None:
+            self._cool()
+        self._shared.discard(id(chunk))
+        own = self._chunks[at] = [column[:] for column in self._chunks[at]]
+        if self._warm is not None:
+            self._warm.append(own)
+        return own
+
+    # --- What is packed -----------------------------------------------------------------
+
+    def _warm_up(self, made: Iterable[Chunk]) -> None:
+        """There are these chunks, and none of them is about to change."""
+        if self._warm is not None:
+            self._warm.extend(made)
+            self._cool()
+        elif len(self._chunks) > WARM_COUNT:
+            self._warm = deque([one for one in self._chunks if isinstance(one, list)])
+            self._is_plain = False
+            self._cool()
+
+    def _cool(self) -> None:
+        """Pack what has not become warm for the longest time, until there is place for another."""
+        assert self._warm is not None
+        while len(self._warm) >= WARM_COUNT:
+            chunk = self._warm.popleft()
+            at = bisect_right(self._starts, chunk[0][0]) - 1 if chunk[0] else -1
+            if at >= 0 and self._chunks[at] is chunk:
+                self._shared.discard(id(chunk))
+                self._chunks[at] = Packed.of(chunk)
+
+    def _thaw(self) -> None:
+        """There are few chunks: none is packed any more."""
+        for at, chunk in enumerate(self._chunks):
+            if isinstance(chunk, Packed):
+                self._chunks[at] = [column[:] for column in chunk]
+        self._warm = None
+        self._is_plain = not self._shared
 
     def _cut(self, chunk: Chunk, low: int, high: int, first: int, last: int) -> None:
         """Take first to last out of those ranges of a chunk that share something with it."""
@@ -162,10 +308,11 @@ class Chunks:
         if end == begin + 1 and is_alone and 0 < size <= CHUNK_COUNT:
             self._starts[begin] = chunks[begin][0][0]
             return
-        placed: list[Chunk] = []
+        placed: list[Chunk | Packed] = []
         end = min(end + 1, len(chunks))  # the next one may take in what is short
-        for chunk in chunks[begin:end]:
-            size = len(chunk[0])
+        before = chunks[begin:end]
+        for chunk in before:
+            size = _size(chunk)
             if size > CHUNK_COUNT:
                 half = size // 2
                 placed.append([column[:half] for column in chunk])
@@ -176,6 +323,10 @@ class Chunks:
                 placed.append(chunk)
         chunks[begin:end] = placed
         self._starts[begin:end] = array("Q", [chunk[0][0] for chunk in placed])
+        if self._warm is not None and len(chunks) <= max(WARM_COUNT // 4, 1):
+            self._thaw()
+        known = set(map(id, before))
+        self._warm_up([one for one in placed if isinstance(one, list) and id(one) not in known])
 
     def _empty(self) -> Self:
         """One of its kind without ranges."""
@@ -187,8 +338,10 @@ class Chunks:
         twin._starts = self._starts[:]
         if len(self._chunks) > EAGER_COUNT:
             twin._chunks = self._chunks[:]
-            self._shared = set(map(id, self._chunks))
+            self._shared = set(map(id, self._chunks if self._warm is None else self._warm))
             twin._shared = self._shared.copy()
+            twin._warm = self._warm if self._warm is None else self._warm.copy()
+            self._is_plain = twin._is_plain = False
         else:
             twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
         twin._length, twin.count = self._length, self.count
@@ -219,15 +372,17 @@ class Chunks:
         self._join(whole)
         self.count += sum(lasts) - sum(firsts) + len(firsts)
         self._length += len(firsts)
-        starts = range(0, len(firsts), CHUNK_COUNT)
-        self._chunks += [[column[at : at + CHUNK_COUNT] for column in whole] for at in starts]
-        self._starts += firsts[::CHUNK_COUNT]
+        for at in range(0, len(firsts), CHUNK_COUNT):
+            chunk = [column[at : at + CHUNK_COUNT] for column in whole]
+            self._chunks.append(chunk)
+            self._starts.append(firsts[at])
+            self._warm_up((chunk,))
 
     def _join(self, whole: Chunk) -> None:
         """The first of these is one range with the last that is there, when it goes on with it."""
         if not self or whole[0][0] != self.last + 1:
             return
-        before = self._chunks[-1]
+        before = [*self._chunks[-1]]
         if all(column[-1] == more[0] for column, more in zip(before[2:], whole[2:], strict=True)):
             first = before[0][-1]
             self.remove(first, self.last)
@@ -253,7 +408,7 @@ class Chunks:
     def count_within(self, first: int, last: int) -> int:
         """How many ranges share something with first to last."""
         (at, index), (end, stop) = self._find(first), self._find(last)
-        count = sum(len(chunk[0]) for chunk in self._chunks[at:end]) - index + stop
+        count = sum(map(_size, self._chunks[at:end])) - index + stop
         is_more = end < len(self._chunks) and self._chunks[end][0][stop] <= last
         return count + is_more
 
@@ -281,6 +436,8 @@ class RangeSet(Chunks):
         self._starts = array("Q")
         self._chunks = []
         self._shared = set()
+        self._warm = None
+        self._is_plain = True
         self._length = self.count = 0
         for first, last in ranges:
             self.add(first, last)
@@ -289,7 +446,7 @@ class RangeSet(Chunks):
         chunks = self._chunks
         if len(chunks) == 1:
             return zip(*chunks[0], strict=True)
-        return chain.from_iterable([zip(*chunk, strict=True) for chunk in chunks])
+        return chain.from_iterable(zip(*chunk, strict=True) for chunk in chunks[:])
 
     def add(self, first: int, last: int) -> None:
         """Put first to last in; what is there already stays."""
@@ -301,7 +458,7 @@ class RangeSet(Chunks):
         if chunks[at][0][index] > last + 1:
             self._insert(first, last)
             return
-        firsts, lasts = self._own(at) if self._shared else chunks[at]
+        firsts, lasts = chunks[at] if self._is_plain else self._own(at)
         is_one = index + 1 == len(firsts) and at + 1 == len(chunks)
         if is_one or (index + 1 < len(firsts) and firsts[index + 1] > last + 1):
             start, end = firsts[index], lasts[index]
@@ -328,9 +485,11 @@ class RangeSet(Chunks):
         chunks = self._chunks
         if not chunks or len(chunks[-1][0]) >= CHUNK_COUNT:
             self._starts.append(first)
-            chunks.append([array("Q", (first,)), array("Q", (last,))])
+            chunk = [array("Q", (first,)), array("Q", (last,))]
+            chunks.append(chunk)
+            self._warm_up((chunk,))
         else:
-            firsts, lasts = self._own(len(chunks) - 1) if self._shared else chunks[-1]
+            firsts, lasts = chunks[-1] if self._is_plain else self._own(len(chunks) - 1)
             firsts.append(first)
             lasts.append(last)
         self._length += 1
