@@ -128,7 +128,6 @@ DEFINED = (
     PriorityLevel,
     Lease,
     Open,
-    OpenDelivery,
     OpenPurge,
     TargetOutbox,
     PendingSettle,
@@ -227,6 +226,17 @@ def _copy_defined(value: Any, memo: dict[int, Any]) -> Any:
 
 def _copy_producer(value: Producer, memo: dict[int, Any]) -> Producer:
     return replace(value, outcomes=[*value.outcomes])
+
+
+def _copy_delivery(value: OpenDelivery, memo: dict[int, Any]) -> OpenDelivery:
+    rest, until = value.rest, value.until
+    rest = None if rest is None else rest.copy()
+    return replace(value, rest=rest, until=None if until is None else until.copy())
+
+
+def _key_delivery(value: OpenDelivery, seen: set[int]) -> Any:
+    until = None if value.until is None else tuple(value.until.items())
+    return value.key, value.count, value.left.to_bytes(), value.handed_ms, until
 
 
 def _key_producer(value: Producer, seen: set[int]) -> Any:
@@ -334,7 +344,7 @@ _COPIERS = _Table(
     | dict.fromkeys(COLUMNS, _copy_column)
     | dict.fromkeys(PLAIN, _copy_plain)
     | dict.fromkeys(DEFINED, _copy_defined)
-    | {Producer: _copy_producer}
+    | {Producer: _copy_producer, OpenDelivery: _copy_delivery}
 )
 _KEYERS = _Table(
     _ATOMS
@@ -343,7 +353,7 @@ _KEYERS = _Table(
     | dict.fromkeys(COLUMNS, _key_column)
     | dict.fromkeys(PLAIN, _key_plain)
     | dict.fromkeys(DEFINED, _key_defined)
-    | {Producer: _key_producer}
+    | {Producer: _key_producer, OpenDelivery: _key_delivery}
 )
 
 

@@ -216,7 +216,7 @@ def _consumers_of(name: str, replica: Replica) -> Iterator[HeldConsumer]:
     dispatch = master.dispatch
     held = dict.fromkeys(dispatch.consumers, 0)
     for delivery in dispatch.open.values():
-        held[delivery.key] = held.get(delivery.key, 0) + delivery.left.count
+        held[delivery.key] = held.get(delivery.key, 0) + delivery.left_count
     first = dispatch.claim() or (dispatch.active_subscription() if dispatch.is_single else None)
     for key, unacknowledged in held.items():
         session, number = key

@@ -106,9 +106,10 @@ class Dispatch:
         self.leaving: deque[int] = deque()
         """Open deliveries of those who are gone: they go back by portions, and nobody can settle
         them meanwhile."""
-        self._back: dict[int, RangeSet] = {}
-        """Delivery number -> what of it went back. All else that was handed out, is open no more
-        and lives no more was settled under that number: an ack that comes again is told so."""
+        self._back: dict[int, bytes] = {}
+        """Delivery number -> the ranges of it that went back, as `RangeSet.to_bytes` has them. All
+        else that was handed out, is open no more and lives no more was settled under that number:
+        an ack that comes again is told so."""
         self._ready_size: int | None = None
         """None: nobody has asked."""
         self.waiting: dict[ConsumerKey, int] = {}
@@ -439,7 +440,7 @@ class Dispatch:
         first -= shift
         self._note_ready(first, last, -1)
         self._number += 1
-        self.open[self._number] = OpenDelivery(subscription.key, count, RangeSet(((first, last),)))
+        self.open[self._number] = OpenDelivery(subscription.key, count, first, last)
         self._held.setdefault(subscription.key[0], {})[self._number] = None
         if not subscription.key[1]:
             self.fetching[subscription.key] = None
@@ -494,9 +495,10 @@ class Dispatch:
     def _note_back(self, number: int, ranges: Iterable[Range]) -> None:
         if not ranges:
             return
-        back = self._back.setdefault(number, RangeSet())
+        back = RangeSet.from_bytes(self._back.get(number, b""))
         for first, last in ranges:
             back.add(first, last)
+        self._back[number] = back.to_bytes()
         self._forget_back()
 
     def _forget_back(self) -> None:
@@ -560,8 +562,8 @@ class Dispatch:
         coming = max(piece.first, self._state.next_sequence)
         if coming <= piece.last:
             found.add(coming, piece.last)
-        back = self._back.get(piece.number) if piece.epoch == self._epoch else None
-        for first, last in back.within(piece.first, piece.last) if back is not None else ():
+        back = self._back.get(piece.number, b"") if piece.epoch == self._epoch else b""
+        for first, last in RangeSet.from_bytes(back).within(piece.first, piece.last):
             found.add(first, last)
         return found
 
@@ -660,7 +662,8 @@ class Dispatch:
             whole.left.remove(first, last)
         self._note_back(number, ranges)
         self._number += 1
-        made = OpenDelivery(whole.key, whole.count, RangeSet(ranges), whole.handed_ms)
+        ends = ranges[0][0], ranges[-1][1]
+        made = OpenDelivery(whole.key, whole.count, *ends, RangeSet(ranges), whole.handed_ms)
         self.open[self._number] = made
         self._held[whole.key[0]][self._number] = None
         return self._number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from attrs import define, field
+import msgspec
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
@@ -23,17 +23,31 @@ CLEAR_COUNT = 64
 """What holds no more is cleared away when there is as much of it as of the rest, and so much."""
 
 
-@define
-class OpenDelivery:
-    """What one consumer was handed together."""
+class OpenDelivery(msgspec.Struct, gc=False):
+    """What one consumer was handed together. A million of them may be open: Python's garbage
+    collector looks at none."""
 
     key: ConsumerKey
     count: int
-    left: RangeSet = field(factory=RangeSet)
-    """What of it is neither settled nor returned."""
+    first: int
+    last: int
+    rest: RangeSet | None = None
+    """None: nobody has asked yet what is left of first to last."""
     handed_ms: int = 0
     until: dict[int, int] | None = None
     """Sequence -> until when it may be held, FOREVER_MS: without end. None: of none of them."""
+
+    @property
+    def left(self) -> RangeSet:
+        """What of it is neither settled nor returned."""
+        if self.rest is None:
+            self.rest = RangeSet(((self.first, self.last),))
+        return self.rest
+
+    @property
+    def left_count(self) -> int:
+        """How many messages that are."""
+        return self.last - self.first + 1 if self.rest is None else self.rest.count
 
     def is_left(self, sequence: int) -> bool:
         """Whether it is held still."""

@@ -4,7 +4,7 @@ A queue knows each handle that published to it within a day, a million of them a
 producers lie in pages of some hundred neighbours, in order of id, like sizes and times do
 (`columns`): a page that has not changed since it was written is on the disk alone, and is read when
 somebody asks for one of its producers. Those that have changed wait in memory for the next
-checkpoint, as the bytes that it will write; the few that were used last are objects.
+checkpoint, as the bytes that it will write; the few that changed last are objects.
 
 Invariants:
 1. a page that is in `changed` of its table, or was when the checkpoint that is being made began, is
@@ -36,8 +36,9 @@ REFUSED = 0
 """First sequence of an outcome that is a refusal."""
 LOST = -1
 """The same of what was stored, and has since been lost."""
-OPEN_PAGES = 32
-"""Changed pages of one queue that are objects, some 40 KiB each; others are bytes."""
+OPEN_PAGES = 8
+"""Changed pages of one queue that are objects, some 40 KiB each, and all that Python's garbage
+collector has to look at; others are bytes."""
 HELD_PAGES = 1024
 """Changed pages, some 5 KiB each as bytes, that wait in memory for a checkpoint: with more it is
 due."""
@@ -47,7 +48,7 @@ WALKED_PAGES = 8
 _Number = Annotated[int, msgspec.Meta(ge=0, le=END)]
 
 
-class Producer(msgspec.Struct, array_like=True):
+class Producer(msgspec.Struct, array_like=True, gc=False):
     """One producer id: the highest number in the applied log and what became of each."""
 
     highest: _Number = 0
@@ -228,13 +229,16 @@ class Producers(Mapping[int, Producer]):
         chunk = self._open.get(first)
         if chunk is None and first in self._held:
             chunk = self._reopen(first)
-        if chunk is None:
-            chunk = self._cache.get(self._owner, first)
-        if chunk is None:
-            chunk = self._read(first)
-            if chunk:
-                self._cache.put(self._owner, first, chunk)
-        return chunk
+        return self._cached(first) if chunk is None else chunk
+
+    def _cached(self, first: int) -> Chunk:
+        """A page that has not changed. It is kept as bytes."""
+        data: bytes | None = self._cache.get(self._owner, first)
+        if data is None:
+            data = self._bytes(first)
+            if data:
+                self._cache.put(self._owner, first, data)
+        return _unpacked(data) if data else {}
 
     def _looked_at(self, first: int) -> Chunk:
         """The same without a trace in what is kept."""
@@ -382,7 +386,7 @@ class Producers(Mapping[int, Producer]):
         for first in [one for one in self._held if one not in changed]:
             del self._held[first]
         for first in [one for one in self._open if one not in changed]:
-            self._cache.put(self._owner, first, self._open.pop(first))
+            self._cache.put(self._owner, first, _packed(self._open.pop(first)))
 
     # --- A state that is read -----------------------------------------------------------
 
