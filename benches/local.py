@@ -16,6 +16,7 @@ are in.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import secrets
 import sqlite3
@@ -329,9 +330,9 @@ def print_compared(found: dict[str, list[float]]) -> None:
 
 def print_phases(times: dict[str, float], counts: dict[str, Counter[str]]) -> None:
     print(f"\n{'one put, until':32}{'us':>8}{'bytecodes':>12}")
-    for phase, took in times.items():
-        bytecodes = counts[phase].total() / COUNTED if phase in counts else 0
-        print(f"{phase:32}{took:8.0f}{bytecodes:12.0f}")
+    for phase, each in counts.items():
+        took = times.get(phase, math.nan)
+        print(f"{phase:32}{took:8.0f}{each.total() / COUNTED:12.0f}")
     total = sum(each.total() for each in counts.values()) / COUNTED
     print(f"{'in all':32}{sum(times.values()):8.0f}{total:12.0f}")
 

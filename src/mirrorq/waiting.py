@@ -191,6 +191,8 @@ def wait_among(
         finally:
             for each in waiters:
                 _discard(each._bells, bell)
+        if condition():
+            return True
 
 
 class Latch:

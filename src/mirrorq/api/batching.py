@@ -91,6 +91,9 @@ class PutRun:
 
 def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
     """Single puts in their order, as few runs as may be."""
+    if len(puts) == 1:
+        put = puts[0]
+        return [PutRun.of(put.confirmation, put.body, put.properties, put.terms)]
     bodies = [put.body for put in puts]
     properties = [put.properties for put in puts]
     terms = [put.terms for put in puts]
@@ -101,7 +104,7 @@ def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
         column = properties
     if terms.count(terms[0]) != len(puts):
         groups = [list(group) for _, group in groupby(puts, attrgetter("terms"))]
-    elif len(puts) == 1 or (len(puts) <= PACK_COUNT and size <= PACK_BYTES):
+    elif len(puts) <= PACK_COUNT and size <= PACK_BYTES:
         return [PutRun(terms[0], [put.confirmation for put in puts], bodies, size, column)]
     else:
         fitting = min(len(puts) * PACK_BYTES // max(size, 1), PACK_COUNT, (len(puts) + 1) // 2)

@@ -140,10 +140,10 @@ class Handle(RingChannel):
                 events.append(Closed(self._close_reason))
         self.step_count += 1
         is_cancelled = bool(events) and self._note_ends(events)
-        open_before = session.unconfirmed_count, session.unconfirmed_bytes
+        count_before, bytes_before = session.unconfirmed_count, session.unconfirmed_bytes
         outputs = session.step(now_ms, events)
-        ended_count = open_before[0] - session.unconfirmed_count
-        ended_size = open_before[1] - session.unconfirmed_bytes
+        ended_count = count_before - session.unconfirmed_count
+        ended_size = bytes_before - session.unconfirmed_bytes
         if not session.closed:
             self._drain(session)
         if outputs:
@@ -180,6 +180,9 @@ class Handle(RingChannel):
 
     def _drain(self, session: Session) -> None:
         """Turn what users have called since the last step into calls of the session."""
+        if not self.inbox and not self.acks:
+            self.puts.correct()
+            return
         puts: list[PutRun | ManyPut] = []
         settled: list[Settle | Acks] = []
         functions: list[Callable[[], None]] = []

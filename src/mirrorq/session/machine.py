@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from mirrorq.config import Config
-from mirrorq.containers.ranges import RangeSet
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import (
     Attach,
@@ -81,12 +81,34 @@ class _Batch:
 
     put: Put
     first: int
-    open: RangeSet
-    """Numbers without an outcome."""
+    last: int
     frame: bytes
     count_before: int
     size_before: int
     """Messages and bytes of bodies that this handle put before it."""
+    is_over: bool = False
+    """All of its numbers have an outcome."""
+    _parts: RangeSet | None = None
+    """Numbers without an outcome; None: all of them, or none. Most batches end at once."""
+
+    @property
+    def first_open(self) -> int:
+        """The first number without an outcome, of which there is one."""
+        return self.first if self._parts is None else self._parts.first
+
+    def end(self, first: int, last: int) -> Sequence[Range]:
+        """Those from first to last that have no outcome yet: they have one now."""
+        if self.is_over:
+            return ()
+        if self._parts is None:
+            if first <= self.first and self.last <= last:
+                self.is_over = True
+                return ((self.first, self.last),)
+            self._parts = RangeSet(((self.first, self.last),))
+        ended = self._parts.within(first, last)
+        self._parts.remove(first, last)
+        self.is_over = not self._parts
+        return ended
 
 
 @define
@@ -475,8 +497,8 @@ class Session:
             first = self._next_number
             frame = put.pack(self._producer, first, self._settled)
             self._next_number += put.count
-            numbers = RangeSet(((first, first + put.count - 1),))
-            batch = _Batch(put, first, numbers, frame, self._count_sent, self._size_sent)
+            last = first + put.count - 1
+            batch = _Batch(put, first, last, frame, self._count_sent, self._size_sent)
             self._batches.append(batch)
             self._count_sent += put.count
             self._size_sent += put.body_bytes
@@ -485,7 +507,7 @@ class Session:
     @property
     def _settled(self) -> int:
         """Every number up to here has its outcome."""
-        return self._batches[0].open.first - 1 if self._batches else self._next_number - 1
+        return self._batches[0].first_open - 1 if self._batches else self._next_number - 1
 
     def _on_outcome(
         self, first: int, count: int, sequence: int, reason: str, unknown: bool = False
@@ -495,10 +517,9 @@ class Session:
         for batch in self._batches:
             if batch.first > last:
                 break
-            if batch.first + batch.put.count <= first:
-                continue
-            self._end_numbers(batch, first, last, sequence, reason, unknown, unknown)
-        while self._batches and not self._batches[0].open:
+            if batch.last >= first:
+                self._end_numbers(batch, first, last, sequence, reason, unknown, unknown)
+        while self._batches and self._batches[0].is_over:
             self._batches.popleft()
 
     def _end_numbers(
@@ -511,12 +532,13 @@ class Session:
         unknown: bool,
         is_lost: bool = False,
     ) -> None:
-        for low, high in batch.open.within(first, last):
-            batch.open.remove(low, high)
-            put, index, count = batch.put, low - batch.first, high - low + 1
+        put = batch.put
+        ended = batch.end(first, last)
+        if ended and batch.is_over:
+            self.unconfirmed_bytes -= put.size
+        for low, high in ended:
+            index, count = low - batch.first, high - low + 1
             self.unconfirmed_count -= count
-            if not batch.open:
-                self.unconfirmed_bytes -= put.size
             if sequence:
                 # Only now, as with an ack: until then the master must hear that it was seen.
                 self.drop(put.deliveries)
@@ -531,7 +553,7 @@ class Session:
             for batch in self._batches:
                 batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
         for batch in self._batches:
-            if batch.first + batch.put.count > number:
+            if batch.last >= number:
                 self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
     def _lose_producer(self, producer: int) -> None:
@@ -548,8 +570,7 @@ class Session:
     def _end_batches(self, reason: str) -> None:
         while self._batches:
             batch = self._batches[0]
-            for low, high in list(batch.open):
-                self._end_numbers(batch, low, high, 0, reason, unknown=True)
+            self._end_numbers(batch, batch.first, batch.last, 0, reason, unknown=True)
             self._batches.popleft()
 
     # --- Replies ----------------------------------------------------------------------------
@@ -622,8 +643,7 @@ class Session:
         """The room is what is left after number `highest`: here it is counted in all."""
         count, size = self._count_sent, self._size_sent
         for batch in self._batches:
-            last = batch.first + batch.put.count - 1
-            if flow.producer != self._producer or last > flow.highest:
+            if flow.producer != self._producer or batch.last > flow.highest:
                 count, size = batch.count_before, batch.size_before
                 if flow.producer == self._producer:
                     count += max(flow.highest - batch.first + 1, 0)
