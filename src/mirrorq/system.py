@@ -67,6 +67,25 @@ def synced_writes() -> int:
     return 0 if IS_PORTABLE else os.O_DSYNC
 
 
+def go_past_cache(descriptor: int) -> bool:
+    """Have what is written to a file go past the kernel's cache, which makes a synced write
+    shorter: from then on whole pages of memory are written to pages of the file. False where that
+    cannot be."""
+    if IS_PORTABLE:
+        return False
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
+    except OSError:
+        return False  # the file system does not know it
+    return True
+
+
+def go_through_cache(descriptor: int) -> None:
+    """The end of `go_past_cache`."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+
 def take_blocks(descriptor: int, start: int, end: int) -> None:
     """Own the blocks of a file from `start` up to `end`, which lies behind its end.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import random
 import shutil
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import fields
 
+from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueWrite, RaftState, RaftWrite
@@ -31,6 +34,7 @@ from mirrorq.store.write_ahead import (
     GROUP_BYTES_MAX,
     PAGE_BYTES,
     LogDamaged,
+    LogFile,
     Mark,
     Tail,
     is_append,
@@ -384,6 +388,52 @@ def test_a_record_that_fails_goes_to_lmdb(
     expected = [b"first", b"first", b"before", b"failed", b"after"]
     assert list(bodies_of(again.read(QUEUE, 1, 9, 1 << 20)).values()) == expected
     again.close()
+
+
+def test_records_go_past_the_cache_where_the_file_system_can(
+    tmp_path: Path, writer: Writer
+) -> None:
+    """Whether it can is asked of another file there. They are durable when they are written."""
+    tmp_path.joinpath("other").touch()
+    other = os.open(tmp_path / "other", os.O_RDWR)
+    can = system.go_past_cache(other)
+    os.close(other)
+    store = open_store(tmp_path / "store")
+    for _ in range(3):
+        put(store, writer)
+    assert store._file is not None
+    flags = fcntl.fcntl(store._file.descriptor, fcntl.F_GETFL)
+    assert bool(flags & os.O_DIRECT) == can
+    assert bool(flags & os.O_DSYNC) == bool(system.synced_writes())
+    again = open_store(killed(tmp_path / "store"))
+    assert len(again.load(QUEUE).entries) == 3
+    again.close()
+    store.close()
+
+
+def test_what_a_disk_refuses_past_the_cache_it_gets_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with larger blocks, say: it is asked once, not for each record."""
+    monkeypatch.setattr(system, "synced_writes", lambda: os.O_DSYNC)
+    monkeypatch.setattr(system, "go_past_cache", lambda _: True)
+    whole, given = os.pwritev, []
+
+    def refusing(file: int, pieces: Any, offset: int) -> int:
+        given.append(type(pieces[0]))
+        if given == [memoryview]:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return whole(file, pieces, offset)
+
+    log = LogFile(tmp_path)
+    log.go_past_cache()
+    monkeypatch.setattr(os, "pwritev", refusing)
+    for number in range(2):
+        log.write(number * PAGE_BYTES, [b"%d" % number * 8, bytes(PAGE_BYTES - 8)])
+    log.close()
+    assert given == [memoryview, bytes, bytes]
+    data = (tmp_path / FILE_NAME).read_bytes()
+    assert (data[:8], data[PAGE_BYTES:][:8]) == (b"0" * 8, b"1" * 8)
 
 
 def test_a_write_that_is_cut_short_goes_on(

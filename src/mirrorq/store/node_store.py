@@ -343,7 +343,9 @@ class Store:
             return None
         self._environment.check()
         try:
-            self._file = self._file or LogFile(self.path)
+            if self._file is None:
+                self._file = LogFile(self.path)
+                self._file.go_past_cache()
         except OSError as error:
             self._give_log_up(error)
             return None

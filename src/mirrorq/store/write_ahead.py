@@ -19,6 +19,8 @@ before. It is made whole, of zeros, before it is used: a disk that is full canno
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import struct
 from bisect import bisect_left
@@ -44,6 +46,8 @@ GROUP_BYTES_MAX = 64 << 10
 """Of frames. A commit of more goes to LMDB alone: written twice it costs more than it saves."""
 PAGE_BYTES = 4096
 """A record begins at a page of its own: a write that is cut short harms none before it."""
+RECORD_BYTES_MAX = 2 * GROUP_BYTES_MAX
+"""Of what goes past the cache: frames, and what each queue of a group takes beside them."""
 MAGIC = b"mqw1"
 
 _HEAD = struct.Struct("<4sIQQII")
@@ -369,6 +373,9 @@ class LogFile:
         self.is_synced = bool(synced)
         """What any call writes is durable when it returns."""
         self.size = FILE_BYTES
+        self._pages: mmap.mmap | None = None
+        """What goes past the kernel's cache is copied to; shared memory, so that a fork meanwhile
+        moves none of it. None: everything goes through the cache."""
         try:
             missing = self.size - os.fstat(self._file).st_size
             if missing > 0:
@@ -383,8 +390,16 @@ class LogFile:
             os.close(self._file)
             raise
 
+    def go_past_cache(self) -> None:
+        """Have whole pages go past the kernel's cache from now on, where that can be: it takes a
+        sixth less time. Nobody else may write to the descriptor then."""
+        if self.is_synced and system.go_past_cache(self._file):
+            self._pages = mmap.mmap(-1, RECORD_BYTES_MAX)
+
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
         """Write these end to end."""
+        if self._pages is not None and self._has_written(self._pages, offset, b"".join(pieces)):
+            return
         done = os.pwritev(self._file, pieces, offset)
         if done < sum(map(len, pieces)):
             rest = b"".join(pieces)[done:]
@@ -393,6 +408,22 @@ class LogFile:
             self.write(offset + done, [rest])
         elif not self.is_synced:
             system.sync(self._file)
+
+    def _has_written(self, pages: mmap.mmap, offset: int, data: bytes) -> bool:
+        """Write past the cache. False: it, and all that follows, is to be written through it."""
+        size = len(data)
+        if size % PAGE_BYTES == 0 and size <= len(pages):
+            pages[:size] = data
+            try:
+                if os.pwritev(self._file, [memoryview(pages)[:size]], offset) == size:
+                    return True
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # The disk's blocks are larger, or the file system says only now that it cannot.
+        self._pages = None
+        system.go_through_cache(self._file)
+        return False
 
     @property
     def descriptor(self) -> int:
