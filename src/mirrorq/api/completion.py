@@ -110,6 +110,15 @@ class Outcomes:
         self.call_back = self._thread.call
         self.close = self._thread.close
 
+    def call_all(self, callbacks: deque[Callable[[Any], object]], ended: object) -> None:
+        """Have these called with what has ended, each by whoever takes it."""
+        while callbacks:
+            try:
+                callback = callbacks.popleft()
+            except IndexError:
+                return
+            self.call_back(callback, ended)
+
     @property
     def waiters(self) -> int:
         """How many threads wait."""

@@ -69,7 +69,7 @@ class _Outcome(msgspec.Struct, eq=False):
             if self._is_done:
                 # It ended before or after this one was there: whoever takes it calls it.
                 outcomes.callbacks.pop(self, None)
-                self._call_back(callbacks)
+                outcomes.call_all(callbacks, self)
             return
         outcomes.call_back(callback, self)
 
@@ -81,15 +81,6 @@ class _Outcome(msgspec.Struct, eq=False):
         made.set_running_or_notify_cancel()
         self.add_done_callback(partial(_pass_on, made))
         return made
-
-    def _call_back(self, callbacks: deque[Callback]) -> None:
-        """Have these called, each by whoever takes it."""
-        while callbacks:
-            try:
-                callback = callbacks.popleft()
-            except IndexError:
-                return
-            self._outcomes.call_back(callback, self)
 
     def _wait(self, timeout: float | None) -> None:
         if not self._is_done and not in_thread(self._ending(timeout)):
@@ -122,7 +113,7 @@ class _Outcome(msgspec.Struct, eq=False):
             self._outcomes.call_back(self._first, self)
             self._first = None
         if self._outcomes.callbacks:
-            self._call_back(self._outcomes.callbacks.pop(self, deque()))
+            self._outcomes.call_all(self._outcomes.callbacks.pop(self, deque()), self)
 
     def _result(self, timeout: float | None) -> Any:
         self._wait(timeout)

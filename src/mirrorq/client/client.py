@@ -156,22 +156,15 @@ def connect(
     if timeout is not None:
         check_timeout(timeout)
     if address.folder:
-        if spool is not None:
-            raise ConfigError(f"the node in {address.folder} is on this machine: leave spool out")
-        local: Callable[..., Client] = local_opening()
-        named = _only(said, "linger", "name")
-        return local(address.folder, config=config, timeout=timeout, **named)
+        opening = _opening_here(address.folder, said, spool)
+        return opening()
     security = address.security(said["security"])
     texts = address.endpoints
     check_endpoints(texts, "connect to", insecure=insecure, security=security)
     if spool is not None:
         from mirrorq.client.spooled import SpoolClient
 
-        def reach(seconds: float | None) -> Client:
-            return connect(
-                texts, config=config, insecure=insecure, security=security, timeout=seconds
-            )
-
+        reach = _reaching(texts, config, insecure, security)
         return SpoolClient(Path(spool), config or Config(), reach)
     if said["fail_fast"]:
         _check_listening(texts)
@@ -189,8 +182,28 @@ def connect(
         raise
 
 
-def _only(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: options[name] for name in names if name in options}
+def _opening_here(
+    folder: str, said: Mapping[str, Any], spool: str | os.PathLike[str] | None
+) -> Callable[[], Client]:
+    """How the node in a folder of this machine is reached."""
+    if spool is not None:
+        raise ConfigError(f"the node in {folder} is on this machine: leave spool out")
+    local: Callable[..., Client] = local_opening()
+    named = {name: said[name] for name in ("linger", "name") if name in said}
+    return partial(local, folder, config=said["config"], timeout=said["timeout"], **named)
+
+
+def _reaching(
+    endpoints: Sequence[str], config: Config | None, insecure: bool, security: Security | None
+) -> Callable[[float | None], Client]:
+    """What connects again and again, and each time waits for so many seconds."""
+
+    def reach(seconds: float | None) -> Client:
+        return connect(
+            endpoints, config=config, insecure=insecure, security=security, timeout=seconds
+        )
+
+    return reach
 
 
 def _check_listening(endpoints: Sequence[str]) -> None:

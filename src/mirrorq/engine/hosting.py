@@ -165,6 +165,10 @@ class Hosting:
         self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
         self._broken = {i: None for i, image in self.images.items() if image.broken}
+        self._begin_notes()
+
+    def _begin_notes(self) -> None:
+        """What is noted of its queues, so that no step looks at all of them, and of the step."""
         self.holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}

@@ -123,31 +123,11 @@ class Replica:
             me, queue_id, config.transfer_chunk_bytes, config.sync_bytes_per_s, self._cache
         )
         self._donor = Donor()
-        self.master: Master | None = None
-        self.tally = Tally()
-        """For metrics."""
-        self.definition = DEFAULT
-        """What the policy in force says; only what the master decides by it counts."""
-        self._declared = Declared(False, False)
-        self.may_fetch = True
-        """By policy, or because somebody said so: see `Catalog.synchronising`."""
-        self.reported = 0
-        """Messages that the last master said the queue has: what a loss is counted by."""
         self._config = config
         self._codec = codec
         self._lease = lease
         self._targets = targets
-        self._next_tick_ms = 0
-        self._wanted_room_ms: int | None = None
-        """Since when there is no room for the next frame."""
-        self._no_room_ms = NO_ROOM_MS
-        self._is_withholding = False
-        """Some messages were not to be handed out at the end of the last step."""
-        self._is_preparing = False
-        """The next op changes many pages that are still wanted as they are: some are made in each
-        step, and it is applied when all are."""
-        self._is_ticking = False
-        """At the end of the last step the ring had something to repeat."""
+        self._begin()
         stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
         self._writes = Writes(
             self.ring,
@@ -161,6 +141,30 @@ class Replica:
         self._membership = Membership(self.ring, config)
         self._rail = RailGuard(self.ring, may_arm=config.rail)
         self._load(image)
+
+    def _begin(self) -> None:
+        """What it is told, and what it remembers from one step to the next."""
+        self.master: Master | None = None
+        self.tally = Tally()
+        """For metrics."""
+        self.definition = DEFAULT
+        """What the policy in force says; only what the master decides by it counts."""
+        self._declared = Declared(False, False)
+        self.may_fetch = True
+        """By policy, or because somebody said so: see `Catalog.synchronising`."""
+        self.reported = 0
+        """Messages that the last master said the queue has: what a loss is counted by."""
+        self._next_tick_ms = 0
+        self._wanted_room_ms: int | None = None
+        """Since when there is no room for the next frame."""
+        self._no_room_ms = NO_ROOM_MS
+        self._is_withholding = False
+        """Some messages were not to be handed out at the end of the last step."""
+        self._is_preparing = False
+        """The next op changes many pages that are still wanted as they are: some are made in each
+        step, and it is applied when all are."""
+        self._is_ticking = False
+        """At the end of the last step the ring had something to repeat."""
 
     def _load(self, image: QueueImage) -> None:
         self.ring.time.note(self.state.time_us)
@@ -290,18 +294,6 @@ class Replica:
                 self._declare(now_ms)
             case Fetching():
                 self.may_fetch = event.allowed
-            case CourierReplied():
-                if master is not None:
-                    master.departures.couriers.on_reply(event.reply)
-            case OutboxLoaded():
-                if master is not None:
-                    master.departures.couriers.on_loaded(now_ms, event)
-            case TargetLinkLost():
-                if master is not None:
-                    master.departures.couriers.on_target_link_lost(event.target)
-            case NeighboursChanged():
-                if master is not None:
-                    master.on_neighbours_changed(event.queues)
             case LeaseChanged():
                 pass  # the end of the step hands out and confirms what is due
             case LinkLost():
@@ -309,24 +301,36 @@ class Replica:
                 self.transfer.on_link_lost(event.node)
                 if master is not None:
                     master.on_link_lost(now_ms, event.node)
-            case NodeGone():
-                if master is not None:
-                    master.on_node_gone(now_ms, event.node, event.incarnation)
-            case SessionGone():
-                if master is not None:
-                    master.on_session_gone(event.session)
-            case SubscriptionExpelled():
-                if master is not None:
-                    master.on_expelled(event.session, event.consumer, event.why)
-            case Undelivered():
-                if master is not None:
-                    master.deliveries.on_undelivered(event.session, event.deliver)
-            case YieldAsked():
-                # Of another epoch it means nothing: the leader asks again.
-                if master is not None and event.epoch == self.ring.epoch:
-                    master.yielded_epoch = event.epoch
             case WriteAll():
                 self._writes.end_behind()
+            case _:
+                if master is not None:
+                    self._tell_master(now_ms, master, event)
+
+    def _tell_master(self, now_ms: int, master: Master, event: ReplicaEvent) -> None:
+        """What is of no concern to a mirror."""
+        couriers = master.departures.couriers
+        match event:
+            case CourierReplied():
+                couriers.on_reply(event.reply)
+            case OutboxLoaded():
+                couriers.on_loaded(now_ms, event)
+            case TargetLinkLost():
+                couriers.on_target_link_lost(event.target)
+            case NeighboursChanged():
+                master.on_neighbours_changed(event.queues)
+            case NodeGone():
+                master.on_node_gone(now_ms, event.node, event.incarnation)
+            case SessionGone():
+                master.on_session_gone(event.session)
+            case SubscriptionExpelled():
+                master.on_expelled(event.session, event.consumer, event.why)
+            case Undelivered():
+                master.deliveries.on_undelivered(event.session, event.deliver)
+            case YieldAsked():
+                # Of another epoch it means nothing: the leader asks again.
+                if event.epoch == self.ring.epoch:
+                    master.yielded_epoch = event.epoch
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
         ring = self.ring

@@ -123,7 +123,25 @@ class Ring:
         what waits here is bounded as what is not stable is."""
         self.is_placing = False
         """A state that came goes to the disk: ops after it wait in memory."""
+        self._begin_log()
+        self._begin_marks(mark_delay_ms, timers or Timers(), may_star)
 
+        self.reported: dict[MemberId, int] = {}
+        """R9: durable of members in sync, told while ops wait for them."""
+        self.time = QueueTime(time_ahead_us)
+        self._room = room or Room()
+        self.refused_bytes = 0
+        """Of the next frame, for which there was no room when it came; 0: none was refused."""
+        self._joiner_bytes_max = joiner_bytes_max
+        self._append: list[Entry] = []
+        self.append_cost = 0
+        """Room that messages not yet given to the store will take there."""
+        self._truncate_to: int | None = None
+        self._writes: deque[tuple[int, int]] = deque()
+        self._write_number = 0
+
+    def _begin_log(self) -> None:
+        """What of the log is here, on the disk, and stable."""
         self.log: deque[Entry] = deque()
         self.log_bytes = 0
         self.base = 0
@@ -141,6 +159,8 @@ class Ring:
         """Known stable; may run ahead of received in a joining member only."""
         self.unstable_bytes = 0
 
+    def _begin_marks(self, mark_delay_ms: int, timers: Timers, may_star: bool) -> None:
+        """What neighbours and joining members have said in this epoch, and have been told."""
         self.start_history: tuple[tuple[int, int], ...] = ()
         self.start_last = 0
         """Last lsn of the history with which this epoch began."""
@@ -171,7 +191,7 @@ class Ring:
         self._left_heard = False
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
-        self.mark = (timers or Timers()).new()
+        self.mark = timers.new()
         """When a mark goes right that says only what is stable, if no op takes it along before."""
         self._is_watermark_fresh = False
         """Said since the last tick: the next one need not repeat it."""
@@ -181,20 +201,6 @@ class Ring:
         self.ticks_left = REPEAT_COUNT
         """Ticks that are still to repeat what was said."""
         self._asked_from = 0
-
-        self.reported: dict[MemberId, int] = {}
-        """R9: durable of members in sync, told while ops wait for them."""
-        self.time = QueueTime(time_ahead_us)
-        self._room = room or Room()
-        self.refused_bytes = 0
-        """Of the next frame, for which there was no room when it came; 0: none was refused."""
-        self._joiner_bytes_max = joiner_bytes_max
-        self._append: list[Entry] = []
-        self.append_cost = 0
-        """Room that messages not yet given to the store will take there."""
-        self._truncate_to: int | None = None
-        self._writes: deque[tuple[int, int]] = deque()
-        self._write_number = 0
 
     # --- Start --------------------------------------------------------------------------
 

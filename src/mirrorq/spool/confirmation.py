@@ -221,17 +221,9 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         """Have called what is due, each by whoever takes it."""
         is_done = self.done()
         if self._accept_callbacks and (is_done or self.is_accepted()):
-            self._call(self._accept_callbacks)
+            self._outcomes.call_all(self._accept_callbacks, self)
         if self._callbacks and is_done:
-            self._call(self._callbacks)
-
-    def _call(self, callbacks: deque[Callback]) -> None:
-        while callbacks:
-            try:
-                callback = callbacks.popleft()
-            except IndexError:
-                return
-            self._outcomes.call_back(callback, self)
+            self._outcomes.call_all(self._callbacks, self)
 
     def _error(self) -> MirrorQError | None:
         refused: list[range] = []

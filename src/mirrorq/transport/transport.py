@@ -188,7 +188,18 @@ class Transport:
         self._look_at_ms = 0
         """When connections are looked at, even if none is known to have changed."""
         self._is_closed = False
-        endpoint = resolve_listen(parse_listen(listen))
+        self._listen(resolve_listen(parse_listen(listen)))
+        self._waker = Waker()
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._waker.fd, zmq.POLLIN)
+        self._poller.register(self._door.monitor, zmq.POLLIN)
+        if self._zap is not None:
+            self._poller.register(self._zap.socket, zmq.POLLIN)
+
+    def _listen(self, endpoint: Endpoint) -> None:
+        """Open the sockets on which others come, or none of them."""
+        config, guard = self._config, self._guard
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._zap = Zap(self._context, guard) if guard is not None else None
         self._router = self._context.socket(zmq.ROUTER)
@@ -211,13 +222,6 @@ class Transport:
                 self._zap.close()
             self._context.term()
             raise
-        self._waker = Waker()
-        self._poller = zmq.Poller()
-        self._poller.register(self._router, zmq.POLLIN)
-        self._poller.register(self._waker.fd, zmq.POLLIN)
-        self._poller.register(self._door.monitor, zmq.POLLIN)
-        if self._zap is not None:
-            self._poller.register(self._zap.socket, zmq.POLLIN)
 
     def _bind(self, endpoint: Endpoint) -> str:
         router = self._router
