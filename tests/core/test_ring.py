@@ -28,7 +28,7 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.protocol.views import View
 from mirrorq.replication.history import common_lsn, cut_history
-from mirrorq.replication.ring import BEHIND_BYTES_MAX, STAR_BYTES_MAX, Ring
+from mirrorq.replication.ring import BEHIND_BYTES_MAX, STAR_BYTES_MAX, STAR_REST_MS, Ring
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import QUEUE, A, B, C, D, op, persist, publish, ring_of, sent, view
@@ -660,9 +660,9 @@ def _star_master() -> Ring:
     return ring
 
 
-def _appended(ring: Ring, entry: Entry) -> list[tuple[str, object]]:
+def _appended(ring: Ring, entry: Entry, now_ms: int = 0) -> list[tuple[str, object]]:
     ring.append(entry)
-    ring.settle()
+    ring.settle(now_ms)
     return sent(ring)
 
 
@@ -683,7 +683,7 @@ def test_a_small_group_goes_to_each_mirror_at_once() -> None:
 
 def test_a_large_group_goes_along_the_row_and_the_star_waits_for_it() -> None:
     """What went along the row may come later than what goes straight: that waits until it is
-    stable."""
+    stable; and for a while, for a burst may go on."""
     ring = _star_master()
     large = replace(publish(2, 2, epoch=2), frame=bytes(STAR_BYTES_MAX + 8))
     assert _appended(ring, large) == [("b", Data(QUEUE, 2, 1, (large,), mode=DIRECT))]
@@ -694,7 +694,15 @@ def test_a_large_group_goes_along_the_row_and_the_star_waits_for_it() -> None:
         ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 3))
     ring.settle()
     sent(ring)
-    assert [to for to, _ in _appended(ring, publish(4, 4, epoch=2))] == ["b", "c"]
+    still = publish(4, 4, epoch=2)
+    assert [to for to, _ in _appended(ring, still, STAR_REST_MS - 1)] == ["b"]
+    persist(ring)
+    for mirror in (B, C):
+        ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 4))
+    ring.settle(STAR_REST_MS - 1)
+    sent(ring)
+    later = publish(5, 5, epoch=2)
+    assert [to for to, _ in _appended(ring, later, STAR_REST_MS)] == ["b", "c"]
 
 
 def test_a_ring_with_a_node_that_cannot_has_no_star() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import checkers
-from harness.cluster import SimulatedCluster
+from harness.cluster import LATE_MS, SimulatedCluster
 from harness.swarm import DRAIN_MS, QUIET_MS
 from harness.tiny_pages import tiny_pages
 from mirrorq.config import Config
@@ -21,6 +21,7 @@ from mirrorq.protocol.sessions import (
     Detach,
     SessionReply,
 )
+from mirrorq.replication import ring
 from mirrorq.session.calls import MasterChanged, ReplyArrived, SettleCall
 from mirrorq.session.machine import Session
 
@@ -318,3 +319,34 @@ def _deep_and_holey(world: World) -> None:
     world.until(lambda: not files.ops)
     taker.settle(bodies[-1])
     world.until(lambda: bool(taker.outcomes.get(bodies[-1])))
+
+
+def test_all_of_a_burst_goes_along_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the star the first message of each burst went by itself, and mirrors whose rail had it
+    could take what followed only when they had their queue back: half the rate of single puts."""
+    monkeypatch.setattr(ring, "STAR_BYTES_MAX", 500)
+    world = World(cluster=SimulatedCluster(seed=1, config=WITH_RAIL))
+    world.put("a", 5)
+    before = _sent_straight(world)
+    assert before > 0
+    for node in world.cluster.nodes.values():
+        node.commit_ms = 20
+    world.put("a", 100, "burst")
+    in_burst = _sent_straight(world)
+    world.put("a", 1, "next")
+    assert _sent_straight(world) == in_burst, "another burst may begin with this"
+    world.cluster.run(ring.STAR_REST_MS)
+    world.put("a", 1, "late")
+    assert _sent_straight(world) > in_burst
+    consumer = world.consumer("b")
+    world.until(lambda: all(world.live(name) == 0 for name in "abc"))
+    assert consumer.is_alive
+    world.cluster.run(3000)
+    assert checkers.all_of(world.journal, world.cluster, world.queue_id) == []
+
+
+def _sent_straight(world: World) -> int:
+    """Groups that mirrors got from the master itself."""
+    world.cluster.run(LATE_MS)
+    counts = world.cluster.rail_counts
+    return sum(counts[f"handed over: {kind}"] for kind in ("raw", "taken"))
