@@ -48,6 +48,13 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+# pip refuses an older Python; a directory in PYTHONPATH does not.
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise ImportError(
+        "mirrorq needs Python 3.11 or later, and this is "
+        f"{sys.version_info[0]}.{sys.version_info[1]} ({sys.executable}): run it by another one"
+    )
+
 from mirrorq.api.opening import Embedding, embed_with, open_local_with
 from mirrorq.api.unheard import Unheard
 from mirrorq.errors import (

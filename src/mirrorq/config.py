@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+from collections.abc import Callable
 from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields_dict, frozen
 
 from mirrorq.errors import ConfigError
 
@@ -17,17 +20,23 @@ MOST = 2**53
 """Of any setting: a number that every format keeps as it is."""
 
 
+def _unit(name: str) -> str:
+    if name.endswith("_ms") or "_ms_" in name:
+        return " of milliseconds"
+    return " of bytes" if "bytes" in name else ""
+
+
 def _int(default: int, least: int, *, or_off: bool = False) -> int:
     def check(_: object, setting: Attribute[Any], value: object) -> None:
         is_off = or_off and value == 0
         if type(value) is not int or (value < least and not is_off):
             off = ", or 0 for none" if or_off else ""
             raise ConfigError(
-                f"{setting.name} is {value!r}: it is a whole number from {least} on{off}, "
-                f"{default} by default"
+                f"{setting.name} is {value!r}: it must be a whole number{_unit(setting.name)} from "
+                f"{least} up{off}, {default} by default"
             )
         if value > MOST:
-            raise ConfigError(f"{setting.name} is {value}: it is at most {MOST}")
+            raise ConfigError(f"{setting.name} is {value}: it must be at most {MOST}")
 
     return field(default=default, validator=check, kw_only=True)
 
@@ -35,7 +44,7 @@ def _int(default: int, least: int, *, or_off: bool = False) -> int:
 def _bool(*, default: bool) -> bool:
     def check(_: object, setting: Attribute[Any], value: object) -> None:
         if type(value) is not bool:
-            raise ConfigError(f"{setting.name} is {value!r}: it is True or False")
+            raise ConfigError(f"{setting.name} is {value!r}: it must be True or False")
 
     return field(default=default, validator=check, kw_only=True)
 
@@ -44,7 +53,7 @@ def _choice(default: str, *others: str) -> str:
     def check(_: object, setting: Attribute[Any], value: object) -> None:
         if value not in (default, *others):
             raise ConfigError(
-                f"{setting.name} is {value!r}: it is one of {', '.join((default, *others))}"
+                f"{setting.name} is {value!r}: it must be one of {', '.join((default, *others))}"
             )
 
     return field(default=default, validator=check, kw_only=True)
@@ -145,6 +154,11 @@ class Config:
     """A process that ends with handles open waits so long for outcomes: of this process alone."""
 
     def __attrs_post_init__(self) -> None:
+        if self.heartbeat_ms >= self.failure_ms:
+            raise ConfigError(
+                f"heartbeat_ms {self.heartbeat_ms} must be below failure_ms {self.failure_ms}: "
+                "else nodes that run are taken for gone between two signs of life"
+            )
         if self.message_bytes_max + 4 * KIB > self.frame_bytes_max:
             raise ConfigError(
                 f"message_bytes_max {self.message_bytes_max} does not fit frame_bytes_max "
@@ -155,3 +169,25 @@ class Config:
                 f"lease_ms {self.lease_ms} must be below failure_ms {self.failure_ms}: "
                 "a node must lose its lease before it is replaced"
             )
+
+
+def _with_hints(make: Callable[..., None]) -> Callable[..., None]:
+    """The constructor, which names the setting that was meant instead of one that there is not."""
+    known = fields_dict(Config)
+
+    @functools.wraps(make)
+    def init(self: Config, **given: Any) -> None:
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"it takes {', '.join(known)}"
+                if near:
+                    unit = _unit(near[0]).replace(" of", ", in")
+                    hint = f"did you mean {near[0]!r}{unit}, {known[near[0]].default} by default?"
+                raise TypeError(f"Config has no setting {name!r}: {hint}")
+        make(self, **given)
+
+    return init
+
+
+Config.__init__ = _with_hints(Config.__init__)  # type: ignore[method-assign]

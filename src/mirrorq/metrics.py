@@ -59,13 +59,13 @@ _OfCopy = tuple[str, str, Callable[[QueueSample], float]]
 NODE_GAUGES: tuple[_OfNode, ...] = (
     ("sample_age_seconds", "Age of what is shown of this node", lambda s: s.age_ms() / 1000),
     ("node_incarnation", "Grows at each start of the node", lambda s: s.incarnation),
-    ("node_leader", "1: leads the catalog", lambda s: s.is_leader),
+    ("node_leader", "1: this node leads the catalog", lambda s: s.is_leader),
     ("node_paused", "1: no contact with a majority", lambda s: s.is_paused),
     ("node_blocked", "1: commits wait, the disk or the store is full", lambda s: s.is_blocked),
     ("nodes", "Nodes in the catalog", lambda s: s.nodes),
     ("nodes_alive", "Nodes that run, as this one sees it", lambda s: s.nodes_alive),
     ("queues", "Queues in the catalog", lambda s: s.queues),
-    ("queues_down", "Queues without a master that runs", lambda s: s.queues_down),
+    ("queues_down", "Queues that no running node is master of", lambda s: s.queues_down),
     ("connections", "Connections of the listening endpoint", lambda s: s.connections),
     ("peers_connected", "Peers to which this node is connected", lambda s: s.peers_connected),
     ("clients", "Clients served by this node", lambda s: s.clients),
@@ -78,12 +78,12 @@ NODE_GAUGES: tuple[_OfNode, ...] = (
     ),
 )
 NODE_COUNTERS: tuple[_OfNode, ...] = (
-    ("sends_dropped", "Messages between processes that found no way", lambda s: s.dropped),
+    ("sends_dropped", "Messages between processes that could not be sent", lambda s: s.dropped),
     ("garbage_received", "Messages that could not be read", lambda s: s.garbage),
 )
 MASTER_GAUGES: tuple[_OfCopy, ...] = (
-    ("queue_messages_ready", "Messages that can be handed out", lambda c: c.ready),
-    ("queue_messages_unacked", "Messages handed out and not acked", lambda c: c.unacked),
+    ("queue_messages_ready", "Messages that can be delivered", lambda c: c.ready),
+    ("queue_messages_unacked", "Messages delivered and not acked", lambda c: c.unacked),
     ("queue_messages_delayed", "Messages whose delay has not ended", lambda c: c.delayed),
     (
         "queue_messages",
@@ -99,27 +99,39 @@ MASTER_GAUGES: tuple[_OfCopy, ...] = (
 COPY_GAUGES: tuple[_OfCopy, ...] = (
     ("copy_in_sync", "1: this node's copy is in sync", lambda c: c.in_sync),
     ("copy_bytes", "Bytes of this node's copy", lambda c: c.copy_bytes),
-    ("copy_sync_ratio", "Part of what lives that this copy has", lambda c: c.sync_share),
+    ("copy_sync_ratio", "Part of the live messages that this copy has", lambda c: c.sync_share),
 )
 SPOOL_GAUGES: tuple[tuple[str, str, Callable[[SpoolStatus], float]], ...] = (
     ("spool_messages", "Accepted on this disk, not yet confirmed", lambda s: s.messages),
-    ("spool_bytes", "What they take of spool_bytes_max", lambda s: s.bytes),
-    ("spool_oldest_seconds", "How long the oldest of them has waited", lambda s: s.oldest_s),
-    ("spool_connected", "1: they are being sent", lambda s: s.connected),
+    ("spool_bytes", "Bytes in the spool, of spool_bytes_max", lambda s: s.bytes),
+    (
+        "spool_oldest_seconds",
+        "How long the oldest spooled message has waited",
+        lambda s: s.oldest_s,
+    ),
+    ("spool_connected", "1: spooled messages are being sent", lambda s: s.connected),
     ("spool_set_aside", "Messages that the queue refused, or damaged", lambda s: s.set_aside),
 )
 COUNTERS: tuple[_OfCopy, ...] = (
     ("messages_published", "Messages stored", lambda c: c.tally.published),
-    ("messages_confirmed", "Confirms told", lambda c: c.tally.confirmed),
+    ("messages_confirmed", "Messages confirmed", lambda c: c.tally.confirmed),
     ("messages_refused", "Messages refused", lambda c: c.tally.refused),
-    ("messages_delivered", "Messages handed out", lambda c: c.tally.delivered),
-    ("messages_redelivered", "Of these, not for the first time", lambda c: c.tally.redelivered),
+    ("messages_delivered", "Messages delivered", lambda c: c.tally.delivered),
+    ("messages_redelivered", "Messages delivered again", lambda c: c.tally.redelivered),
     ("messages_acked", "Messages acked", lambda c: c.tally.acked),
     ("acks_refused", "Messages whose ack was refused", lambda c: c.tally.acks_refused),
-    ("messages_returned", "Messages that went back", lambda c: c.tally.returned),
-    ("messages_dead_lettered", "Messages that went on", lambda c: c.tally.dead_lettered),
+    ("messages_returned", "Messages returned to the queue", lambda c: c.tally.returned),
+    (
+        "messages_dead_lettered",
+        "Messages sent to their dead-letter queue",
+        lambda c: c.tally.dead_lettered,
+    ),
     ("queue_failovers", "Times that this node took over", lambda c: c.tally.failovers),
-    ("queue_unclean_promotions", "Of these, not in sync", lambda c: c.tally.unclean),
+    (
+        "queue_unclean_promotions",
+        "Times that it took over without being in sync",
+        lambda c: c.tally.unclean,
+    ),
 )
 
 

@@ -25,6 +25,7 @@ IPC_PATH_BYTES_MAX = 103 if IS_PORTABLE else 107
 """Of a socket's path: Linux has room for 108 bytes with the 0 at the end, macOS for 104."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = Path("/proc/self/mountinfo")
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_OUTGOING = 32_768
 _ZEROS = bytes(1 << 20)
@@ -36,6 +37,24 @@ _BYTES_RECEIVED_AT = 128
 def boot_id() -> str:
     """Which boot of the machine this is; "" where that is not known."""
     return _word(_BOOT_ID)
+
+
+def file_system_of(path: Path) -> str:
+    """The kind of file system that a directory is on, as "ext4"; "" where that is not known."""
+    if IS_PORTABLE:
+        return ""
+    try:
+        device = path.stat().st_dev
+        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts:
+        # 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+        mount, _, source = line.partition(" - ")
+        if source and mount.split()[2] == wanted:
+            return source.split()[0]
+    return ""
 
 
 def first_outgoing_port() -> int:

@@ -101,7 +101,7 @@ def test_what_the_asker_has_given_up_is_not_done_later() -> None:
     apply(catalog, ClearPolicy("p"), Request(A, 2, 2))
     late = apply(catalog, SetPolicy("p", ONE), Request(A, 1, 1))
     assert (late.error, late.is_repeat) == ("PreconditionFailed", True)
-    assert "of the past" in late.text
+    assert "is too old" in late.text
     assert catalog.policies() == ()
 
 

@@ -481,13 +481,13 @@ def _check_step(before: View | None, after: View) -> None:
 def test_foreign_bytes_are_a_protocol_error() -> None:
     """Garbage, a command of a later version and a snapshot of another one name themselves."""
     for data in (b"", b"\xff", msgspec.msgpack.encode((1, {"node": 5}))):
-        with pytest.raises(ProtocolError, match="no catalog command"):
+        with pytest.raises(ProtocolError, match=r"a catalog command of .* cannot be read"):
             decode_command(data)
     with pytest.raises(ProtocolError, match="command 200 is of a later version"):
         decode_command(msgspec.msgpack.encode((200, {})))
     with pytest.raises(ProtocolError, match="version 9"):
         Catalog.restore(msgspec.msgpack.encode((9, {})))
-    with pytest.raises(ProtocolError, match="no catalog snapshot"):
+    with pytest.raises(ProtocolError, match=r"a catalog snapshot of .* cannot be read"):
         Catalog.restore(b"\x92\x01\x05")
 
 

@@ -52,16 +52,16 @@ def test_all_that_a_node_takes_is_read(tmp_path: Path) -> None:
     [
         ("nmae = 'a'\npath = 'x'\npears = 1", "nmae, pears"),
         ("[config]\nheartbeat = 1", "[config], says heartbeat"),
-        ("[config]\nheartbeat_ms = 'soon'", "heartbeat_ms is 'soon': it is a whole number"),
+        ("[config]\nheartbeat_ms = 'soon'", "heartbeat_ms is 'soon': it must be a whole number"),
         ("[config]\nheartbeat_ms = true", "heartbeat_ms is True"),
         ("[config]\nlease_ms = 5000", "lease_ms 5000 must be below"),
         ("[config]\nheartbeat_ms = 0", "heartbeat_ms is 0"),
-        ("config = 1", "it is a table"),
-        ("name = 1", "it is a text"),
+        ("config = 1", "it must be a table"),
+        ("name = 1", "it must be a string"),
         ("join = [1]", "a list of endpoints"),
         ("witness = 'yes'", "true or false"),
         ("[peers]\na = 1", "tcp://host:port"),
-        ("name = ", "is no TOML"),
+        ("name = ", "is not valid TOML"),
     ],
 )
 def test_what_no_node_goes_by_is_named(tmp_path: Path, text: str, words: str) -> None:

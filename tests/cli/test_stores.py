@@ -51,7 +51,7 @@ def test_what_is_no_store_is_called_so(tmp_path: Path) -> None:
     other = run_alone("verify", str(tmp_path))
     for done in (missing, other):
         assert done.returncode == 1
-        assert b"is no store" in done.stderr
+        assert b"is not a store" in done.stderr
         assert done.stderr.count(b"\n") == 1
     with mirrorq.Node("a", path=tmp_path / "a") as node:
         node.queue("orders").put(b"x" * 100_000).result(COMMAND_S)

@@ -95,9 +95,14 @@ def test_all_endpoints_are_tried_before(alone: Node, peers: dict[str, str], whom
 
 
 def test_calls_on_a_node_say_it(
-    alone: Node, whom: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    alone: Node,
+    peers: dict[str, str],
+    whom: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A warning after a moment, in the log, and the error at the end, name whom it waits for."""
+    """A warning after a moment, in the log, and the error at the end, name whom it waits for, and
+    where nobody answers."""
     monkeypatch.setattr(node_calls, "SILENCE_S", 0.05)
     text = whom.removeprefix("node a ")
     calls = (lambda: alone.queue("orders", timeout=0.2), lambda: alone.wait_ready(0.2))
@@ -107,7 +112,9 @@ def test_calls_on_a_node_say_it(
             call()
         assert text in str(caught.value)
         warned = [r.getMessage() for r in caplog.records if "a call waits" in r.getMessage()]
-        assert warned == [f"node a: a call waits for the cluster: it {text}"]
+        assert len(warned) == 1
+        silent = f"No node answers at {peers['b']} ("
+        assert warned[0].startswith(f"node a: a call waits for the cluster: it {text}. {silent}")
     assert alone.unfounded == whom
 
 

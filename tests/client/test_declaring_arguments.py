@@ -150,7 +150,7 @@ def test_an_older_entry_node_is_not_asked(
     """It would make the queue without its arguments; the error says what to do, at once."""
     monkeypatch.setattr(core, "LEVEL", 0)
     client = connecting(node.listening)
-    with pytest.raises(PreconditionFailed, match="node a runs a version that knows no arguments"):
+    with pytest.raises(PreconditionFailed, match="node a runs a version without arguments"):
         client.queue("orders", max_length=3)
     assert client.queues() == []
     client.queue("orders").close()

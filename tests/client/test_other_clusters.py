@@ -53,8 +53,8 @@ def test_a_cluster_at_the_address_of_another_gets_nothing_of_its_clients(
         taken: list[bytes] = []
         orders.consume(lambda message: taken.append(message.body))
         late = orders.put(b"two")
-        until(lambda: "of another cluster" in trouble(client))
-        with pytest.raises(MirrorQError, match="of another cluster than the one"):
+        until(lambda: "another cluster" in trouble(client))
+        with pytest.raises(MirrorQError, match="to another cluster than the one"):
             client.queue("mails", timeout=0.5)
         assert not late.done()
         assert mails.status().messages_ready == 1
@@ -99,7 +99,7 @@ def test_a_node_that_learns_its_cluster_later_refuses_who_is_of_another(
         stack.enter_context(Node("b", path=tmp_path / "b", peers=peers, listen=peers["b"]))
         node.wait_ready(30)
         raw.say(ClientPing())
-        assert "of another cluster" in raw.hear(ClientRefused).why
+        assert "another cluster" in raw.hear(ClientRefused).why
         fresh.say(ClientHello(1, "fresh"))
         own = fresh.hear(ClientWelcome).lineage
         assert own == fresh.ping().lineage != 0

@@ -94,7 +94,7 @@ def test_who_has_gone_gets_no_result(url: str, node: mirrorq.Node, shop: Shop) -
 
     async def work(broker: MirrorQBroker) -> None:
         await kicker(broker, "mark").kiq(1)
-        with pytest.raises(ValueError, match="has an id of its own"):
+        with pytest.raises(ValueError, match="has an id that this broker did not give"):
             await broker.result_backend.set_result("mine", None)
 
     use(url, work)

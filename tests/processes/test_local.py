@@ -244,7 +244,7 @@ def test_a_pipe_of_its_starter_is_not_kept_open(place: Place) -> None:
 
 
 def test_what_cannot_be_is_refused(place: Place) -> None:
-    with pytest.raises(ConfigError, match=r"linger is -1: it is a number of seconds"):
+    with pytest.raises(ConfigError, match=r"linger is -1: it must be a number of seconds"):
         local(place, linger=-1)
     with pytest.raises(ConfigError, match="may have 107 bytes"):
         mirrorq.local(place.path / ("long" * 25))

@@ -128,9 +128,9 @@ def test_the_prefetch_of_a_running_consumer(host: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"prefetch": 0}, "prefetch is 0: it is a whole number from 1 on, 256 by default"),
-        ({"prefetch": "3"}, "prefetch is '3': it is a whole number"),
-        ({"failure_ms": True}, "failure_ms is True: it is a whole number"),
+        ({"prefetch": 0}, "prefetch is 0: it must be a whole number from 1 up, 256 by default"),
+        ({"prefetch": "3"}, "prefetch is '3': it must be a whole number"),
+        ({"failure_ms": True}, "failure_ms is True: it must be a whole number"),
         ({"store_bytes_max": HUGE}, f"store_bytes_max is {HUGE}"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_wrong_setting(given: dict[str, Any], words: str) -> None:
     ("given", "words"),
     [
         ({"name": 3}, "a node's name is a string, not 3"),
-        ({"peers": ["a"]}, "peers is .*: it is a mapping of each node's name to its endpoint"),
+        ({"peers": ["a"]}, "peers is .*: it must be a mapping of each node's name to its endpoint"),
         ({"peers": {"a": 7400}}, "the endpoint of peer 'a' is a string, not 7400"),
         ({"config": {"prefetch": 3}}, "config is .*: give a mirrorq.Config"),
     ],

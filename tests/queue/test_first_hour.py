@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from fake_host import wait_until
 
 import mirrorq
 import mirrorq.aio
+from mirrorq import clock, system
 from mirrorq.client import client as client_module
 from mirrorq.errors import (
     AckRefused,
@@ -76,8 +78,15 @@ def policy(**definition: object) -> Callable[[mirrorq.Node], None]:
 
 
 ON_A_QUEUE: dict[str, Case] = {
-    "a text as body": (TypeError, ["not str", "encode it"], lambda q: q.put("text")),
-    "a dict as body": (TypeError, ["not dict", "encode it"], lambda q: q.put({"a": 1})),
+    "a text as body": (TypeError, ["not str", "text.encode()"], lambda q: q.put("text")),
+    "a text that is no UTF-8": (TypeError, ["not str", "encode"], lambda q: q.put("\udcff")),
+    "a dict as body": (TypeError, ["not dict", "json.dumps(data)"], lambda q: q.put({"a": 1})),
+    "nothing as body": (TypeError, ["not NoneType", "an empty one is b''"], lambda q: q.put(None)),
+    "nothing among many": (
+        TypeError,
+        ["not NoneType", "an empty one is b''"],
+        lambda q: q.put_many([b"a", None]),
+    ),
     "one body for many": (TypeError, ["a list of bodies, not one"], lambda q: q.put_many(b"abc")),
     "a body that is too large": (
         ValueError,
@@ -227,7 +236,7 @@ ON_A_NODE: dict[str, Case] = {
     ),
     "a shell's pattern in a policy": (
         PolicyError,
-        ["'*'", "no regular expression", ".* matches every name"],
+        ["'*'", "not a regular expression", ".* matches every name"],
         lambda node: node.set_policy("p", "*", {"ha-mode": "all"}),
     ),
     "a wrong port": (
@@ -289,6 +298,66 @@ ON_A_NODE: dict[str, Case] = {
         ["a mapping of each node's name", "such as"],
         lambda node: mirrorq.Node("x", path=node.path / "x", peers=["tcp://127.0.0.1:1"]),
     ),
+    "no path": (
+        TypeError,
+        ["path is None", "the name of a directory, such as './data'"],
+        lambda _: mirrorq.Node("x", path=None),
+    ),
+    "no folder": (
+        TypeError,
+        ["path is 5", "the name of a directory"],
+        lambda _: mirrorq.local(5),
+    ),
+    "a path with a zero byte": (
+        ConfigError,
+        ["a zero byte"],
+        lambda _: mirrorq.MirroredQueue("q", path="a\0b"),
+    ),
+    "a path that is too long": (
+        StoreError,
+        ["File name too long", "give a directory that can be written"],
+        lambda node: mirrorq.Node("x", path=node.path / ("x" * 300)),
+    ),
+    "a socket's path that is too long": (
+        ConfigError,
+        ["too long for a socket's path", "107 bytes", "choose a shorter folder"],
+        lambda node: mirrorq.local(node.path / ("x" * 110)),
+    ),
+    "a name of bytes": (
+        ConfigError,
+        ["a queue's name is a string, not b'q'"],
+        lambda node: node.queue(b"q"),
+    ),
+    "a name that is no UTF-8": (
+        ConfigError,
+        ["cannot be written as UTF-8"],
+        lambda node: node.queue("\ud800"),
+    ),
+    "a name that is too long": (
+        ConfigError,
+        ["1 to 255 characters, not 256"],
+        lambda node: node.queue("x" * 256),
+    ),
+    "signs of life too seldom": (
+        ConfigError,
+        ["heartbeat_ms 5000 must be below failure_ms 1000"],
+        lambda _: mirrorq.Config(heartbeat_ms=5000),
+    ),
+    "a setting without its unit": (
+        TypeError,
+        ["no setting 'heartbeat'", "did you mean 'heartbeat_ms', in milliseconds, 250 by default?"],
+        lambda _: mirrorq.Config(heartbeat=5),
+    ),
+    "a setting that nobody has": (
+        TypeError,
+        ["no setting 'colour'", "it takes message_bytes_max"],
+        lambda _: mirrorq.Config(colour=5),
+    ),
+    "a setting in seconds": (
+        ConfigError,
+        ["failure_ms is 0.5", "a whole number of milliseconds from 1 up, 1000 by default"],
+        lambda _: mirrorq.Config(failure_ms=0.5),
+    ),
     "a lease longer than a failure": (
         ConfigError,
         ["lease_ms 5000 must be below failure_ms 1000"],
@@ -323,7 +392,11 @@ def test_on_a_node(node: mirrorq.Node, mistake: str) -> None:
 
 @pytest.mark.parametrize(
     ("says", "words"),
-    [(None, "says nothing"), (b"SSH-2.0-x\r\n", "is no node"), (b"", "ends the connection")],
+    [
+        (None, "says nothing"),
+        (b"SSH-2.0-x\r\n", "is not a mirrorq node"),
+        (b"", "ends the connection"),
+    ],
 )
 def test_a_port_of_another_program(says: bytes | None, words: str) -> None:
     """One that says nothing and waits, one that speaks first, one that hangs up."""
@@ -332,16 +405,104 @@ def test_a_port_of_another_program(says: bytes | None, words: str) -> None:
 
         def serve() -> None:
             kept.append(server.accept()[0])
-            if says is not None:
+            if says:  # who has read enough of it hangs up, and then no shutdown can be done
                 kept[0].sendall(says)
+            elif says is not None:
                 kept[0].shutdown(socket.SHUT_WR)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        told = silence_of(parse_endpoint(f"tcp://127.0.0.1:{server.getsockname()[1]}"), 0.5)
+        there = parse_endpoint(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        told = silence_of(there, 0.2 if says is None else DEADLINE_S)
         thread.join()
         kept[0].close()
     assert words in told
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["nothing listens", "nobody answers"])
+def test_a_node_says_why_its_peers_are_not_heard(tmp_path: Path, is_there: bool) -> None:
+    """Which endpoint, and what was found there: a wrong port, or one where packets are dropped or
+    another program hangs. A port that is bound and does not listen refuses."""
+    with socket.socket() as port, socket.socket() as own:
+        port.bind(("127.0.0.1", 0))
+        own.bind(("127.0.0.1", 0))
+        if is_there:
+            port.listen()
+        peers = {n: f"tcp://127.0.0.1:{s.getsockname()[1]}" for n, s in (("a", own), ("b", port))}
+        own.close()
+        with (
+            mirrorq.Node("a", path=tmp_path / "a", peers=peers) as node,
+            pytest.raises(NoQuorum) as raised,
+        ):
+            node.wait_ready(0.1)
+    said = str(raised.value)
+    assert f"No node answers at {peers['b']} (" in said
+    words = ["no answer within", "says nothing"] if is_there else ["nothing listens there"]
+    assert any(word in said for word in words), said
+    assert "Start more of b, or correct endpoints or keys" in said
+
+
+MOUNT = "36 35 {device} / {path} rw,noatime master:1 - {kind} server:/export rw\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("tmpfs", ["is in memory (tmpfs)", "a directory on a disk"]),
+        ("nfs4", ["a network file system (nfs4)", "a disk of this machine"]),
+        ("ext4", []),
+    ],
+)
+def test_a_path_that_keeps_no_promise(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    words: list[str],
+) -> None:
+    """The node runs, and says once what its directory is."""
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mountinfo"
+    shown = f"{os.major(device)}:{os.minor(device)}"
+    mounts.write_text(
+        MOUNT.format(device="0:999", path="/other", kind="xfs")
+        + MOUNT.format(device=shown, path=tmp_path, kind=kind)
+    )
+    monkeypatch.setattr(system, "IS_PORTABLE", False)
+    monkeypatch.setattr(system, "_MOUNTS", mounts)
+    mirrorq.Node("a", path=tmp_path / "a").close()
+    told = [one for one in caplog.messages if one.startswith(f"store {tmp_path / 'a'} is ")]
+    assert len(told) == bool(words)
+    assert all(word in told[0] for word in words)
+
+
+@pytest.mark.parametrize(("wall_us", "date"), [(86_400_000_000, "1970-01-02"), (None, "")])
+def test_a_clock_that_was_never_set(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wall_us: int | None,
+    date: str,
+) -> None:
+    """Told at the start; the node runs all the same, and durations are what they are."""
+    if wall_us is not None:
+        monkeypatch.setattr(clock, "wall_us", lambda: wall_us)
+    with mirrorq.MirroredQueue("q", path=tmp_path / "a") as queue:
+        queue.put(b"x", ttl=3600).result(DEADLINE_S)
+        with queue.get(timeout=DEADLINE_S) as message:
+            assert message.body == b"x"
+    told = [one for one in caplog.messages if one.startswith("the clock of this machine says ")]
+    assert len(told) == bool(date)
+    assert all(date in one and "set it (NTP)" in one for one in told)
+
+
+def test_an_older_python_is_refused() -> None:
+    """At the import, in one line that says what is needed and what this is."""
+    code = "import sys\nsys.version_info = (3, 10, 13, 'final', 0)\nimport mirrorq"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: mirrorq needs Python 3.11 or later, and this is 3.10 (")
 
 
 def test_connect_says_for_whom_it_waits(

@@ -121,7 +121,7 @@ def test_columns_that_are_none_change_nothing(
             with pytest.raises(ValueError, match="offsets"):
                 task.put_column(array("i", numbers).tobytes(), b"abc")
         for offsets in (b"", b"\0\0\0\0\0"):
-            with pytest.raises(ValueError, match="no offsets"):
+            with pytest.raises(ValueError, match="not offsets"):
                 task.put_column(offsets, b"abc")
         with pytest.raises(ValueError, match="message_bytes_max"):
             task.put_column(*arrow([bytes(mirrorq.Config().message_bytes_max + 1)]))
@@ -200,7 +200,7 @@ def test_bad_input_changes_nothing(node: mirrorq.Node, queue: mirrorq.MirroredQu
         part = task.finish(30)
         with pytest.raises(ValueError, match="finished"):
             task.put(b"b")
-        with pytest.raises(ValueError, match="no part"):
+        with pytest.raises(ValueError, match="not part"):
             other.commit([part], 30)
         with pytest.raises(ValueError, match="partition 0"):
             staged.commit([part, part_of(staged, 0, 1, [b"a"])], 30)

@@ -227,9 +227,10 @@ def test_a_node_without_keys_stays_out(
     plain = opening("b", peers=peers)
     until(lambda: "does it require keys?" in caplog.text)
     until(lambda: "it has another key, or none" in caplog.text)
-    for each in (node, plain):
-        with pytest.raises(NoQuorum):
+    for each, why in ((node, "it has another key, or none"), (plain, "does it require keys?")):
+        with pytest.raises(NoQuorum) as raised:
             each.wait_ready(0.2)
+        assert why in str(raised.value)
 
 
 class Wire:

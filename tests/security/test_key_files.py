@@ -76,9 +76,9 @@ def test_a_list_that_others_may_write_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a = 1", "no table"),
-        ("[a", "no TOML"),
-        ("[a]\nrole = 'peer'", "no key"),
+        ("a = 1", "not a table"),
+        ("[a", "not valid TOML"),
+        ("[a]\nrole = 'peer'", "not a key"),
         ("[a]\nkey = '{key}'\nrole = 'king'", "king"),
         ("[a]\nkey = '{key}'", "role"),
         ("[a]\nkey = '{key}'\nrole = 'client'\nwirte = ['x']", "wirte"),
@@ -161,7 +161,7 @@ def test_names_and_keys_are_unique() -> None:
         Security(secret, (Key("a", public, "peer"), Key("a", other, "peer")))
     with pytest.raises(ConfigError, match="have one key"):
         Security(secret, (Key("a", public, "peer"), Key("b", public, "peer")))
-    with pytest.raises(ConfigError, match=r"no mirrorq\.Key"):
+    with pytest.raises(ConfigError, match=r"not a mirrorq\.Key"):
         Security(secret, ("a",))  # type: ignore[arg-type]
 
 

@@ -101,9 +101,9 @@ def test_a_refusal_names_the_key_the_right_and_the_queue() -> None:
     [
         ({"name": ""}, "name"),
         ({"name": "x" * 201}, "name"),
-        ({"public_key": "short"}, "no key"),
-        ({"public_key": PUBLIC[:-1] + "~"}, "no key"),
-        ({"public_key": 7}, "no key"),
+        ({"public_key": "short"}, "not a key"),
+        ({"public_key": PUBLIC[:-1] + "~"}, "not a key"),
+        ({"public_key": 7}, "not a key"),
         ({"role": "root"}, "root"),
         ({"role": None}, "unknown"),
         ({"read": "orders"}, "list of strings"),

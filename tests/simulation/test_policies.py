@@ -241,7 +241,7 @@ def test_20_listed_nodes_that_do_not_run_are_ignored() -> None:
     world.until_shape("a")
     (warning,) = world.status("c").warnings
     assert warning == (
-        "wanted 3 copies, have 1: b does not run; x is no node of this cluster that holds queues"
+        "wanted 3 copies, have 1: b does not run; x is not a node of this cluster that holds queues"
     )
     world.cluster.start("b")
     world.until_shape("a", "b")

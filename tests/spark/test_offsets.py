@@ -314,7 +314,7 @@ def test_a_claim_that_is_lost_names_who_has_the_queue(
     assert claim is not None
     claim.close()
     message = queue.get(timeout=120)
-    with pytest.raises(mirrorq.PreconditionFailed, match=r"cannot be had alone.*claimTimeout"):
+    with pytest.raises(mirrorq.PreconditionFailed, match=r"could not be had alone.*claimTimeout"):
         stream.commit(end)
     assert queue.extent(120).messages == 3
     message.nack().result(120)

@@ -600,9 +600,9 @@ def test_endpoints_that_cannot_be_bound(net: Net, tmp_path: Path) -> None:
     """An address of another machine, an unknown name, a file in the way, no directory."""
     (tmp_path / "file").write_text("precious")
     for listen, why in {
-        "tcp://192.0.2.1:7400": "no address of this machine",
+        "tcp://192.0.2.1:7400": "not an address of this machine",
         "tcp://no-such-host.invalid:7400": "has no address",
-        f"ipc://{tmp_path}/file": "no socket",
+        f"ipc://{tmp_path}/file": "not a socket",
         f"ipc://{tmp_path}/none/node": "cannot listen",
     }.items():
         with pytest.raises(ConfigError, match=why):

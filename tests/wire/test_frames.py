@@ -244,7 +244,7 @@ def test_no_message_is_refused() -> None:
 
 def test_properties_must_match_the_bodies() -> None:
     """One property for each body."""
-    with pytest.raises(ValueError, match="2 bodies have 1 properties"):
+    with pytest.raises(ValueError, match="2 bodies and 1 properties"):
         frames.pack_publish([b"a", b"b"], [b"p"])
 
 

@@ -266,7 +266,7 @@ def test_lengths_between_any_offsets(numbers: list[int]) -> None:
     found = [to - start for start, to in pairwise(numbers)]
     made = struct.pack(f"{len(found)}i", *found)
     assert frames.lengths_between(offsets) == (made, max(found, default=0))
-    with pytest.raises(ValueError, match="no offsets"):
+    with pytest.raises(ValueError, match="not offsets"):
         frames.lengths_between(offsets[:-1])
 
 

@@ -64,7 +64,7 @@ class Host(Administration):
         """What a node or a client has besides, awaited."""
         method = getattr(self.host, name)
         if name.startswith("_") or not callable(method):
-            raise AttributeError(f"{name} is no call: take it from .host")
+            raise AttributeError(f"{name} is not a method: take it from .host")
         return lambda *values, **named: in_thread(partial(method, *values, **named))
 
     def __repr__(self) -> str:

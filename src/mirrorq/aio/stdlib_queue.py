@@ -192,10 +192,10 @@ class QueueAdapter(Generic[Item]):
             return self._begun(found)
         self._check_refused()
         if self._is_drained:
-            raise _QueueShutDown(f"the handle on queue {name!r} was shut down, nothing is ready")
+            raise _QueueShutDown(f"the handle on queue {name!r} was shut down, and nothing is left")
         if self._handle.is_shut and self._looking is None:
             self._looking = asyncio.ensure_future(self._look())
-        raise _QueueEmpty(f"nothing of queue {name!r} is here")
+        raise _QueueEmpty(f"no message of queue {name!r} has come to this process yet")
 
     async def _look(self) -> None:
         """Ask the master whether more will come after a shutdown."""

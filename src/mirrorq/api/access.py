@@ -291,7 +291,7 @@ class Access(Administration, ExchangeHost):
             return msgspec.json.decode(answer.data or b"{}", type=kind)
         except errors.MALFORMED as error:
             who = f"node {self._serving_node}"
-            raise ProtocolError(f"{who} answered what is no {what}: {error}") from None
+            raise ProtocolError(f"{who} sent {what} that cannot be read: {error}") from None
 
     def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int

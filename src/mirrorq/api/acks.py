@@ -137,15 +137,15 @@ def _tell(message: Message, error: AckRefused) -> None:
 def _outcome_of(message: Message, done: SettleDone) -> MirrorQError:
     if done.is_unknown:
         return ConfirmUnknown(
-            f"whether the ack of message {message.sequence} of queue {message.queue!r} was taken "
-            f"is not known: {done.why}"
+            f"it is not known whether the ack of message {message.sequence} of queue "
+            f"{message.queue!r} took effect: {done.why}"
         )
     return _refusal(message, done.why)
 
 
 def _refusal(message: Message, why: str) -> AckRefused:
     return AckRefused(
-        f"the ack of message {message.sequence} of queue {message.queue!r} was not taken: {why}"
+        f"the ack of message {message.sequence} of queue {message.queue!r} was refused: {why}"
     )
 
 
@@ -248,15 +248,15 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
         return None
     if done.is_unknown:
         return ConfirmUnknown(
-            f"whether the {item.kind} of {item.count} message(s), first {refused[0][0]} "
-            f"of queue {refused[0][1]!r}, was taken is not known: {why}"
+            f"it is not known whether the {item.kind} of {item.count} message(s), first "
+            f"{refused[0][0]} of queue {refused[0][1]!r}, took effect: {why}"
         )
     (sequence, queue), count = refused[0], item.count + len(item.again)
     if count == 1:
         what = f"message {sequence} of queue {queue!r}"
     else:
         what = f"{len(refused)} of {count} messages, first {sequence} of queue {queue!r},"
-    return AckRefused(f"the {item.kind} of {what} was not taken: {why}")
+    return AckRefused(f"the {item.kind} of {what} was refused: {why}")
 
 
 def _among(run: Run, done: SettleDone) -> list[int]:

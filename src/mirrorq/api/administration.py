@@ -60,7 +60,7 @@ class Waiting:
         status = next((each for each in queues if each.name == self.queue), None)
         wrong: MirrorQError | None = None
         if status is None:
-            wrong = QueueNotFound(f"queue {self.queue!r} is no more")
+            wrong = QueueNotFound(f"queue {self.queue!r} was deleted")
         else:
             in_sync = (*status.synchronised_mirrors, status.master)
             if self._awaited is None:

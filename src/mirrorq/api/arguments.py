@@ -7,7 +7,9 @@ which everything else on it rests on: what raises there ends it.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq import clock
@@ -33,6 +35,7 @@ __all__ = [
     "check_timeout",
     "checked_bodies",
     "checked_body",
+    "checked_path",
     "deadline_of",
     "left_until",
     "not_a_message",
@@ -53,9 +56,9 @@ def check_timeout(timeout: float) -> None:
     try:
         is_one = timeout >= 0
     except TypeError:
-        raise TypeError(f"the timeout is {timeout!r}: it is a number of seconds") from None
+        raise TypeError(f"the timeout is {timeout!r}: it must be a number of seconds") from None
     if not is_one:
-        raise ValueError(f"the timeout is {timeout}: it is 0 or more seconds")
+        raise ValueError(f"the timeout is {timeout}: it must be 0 or more seconds")
 
 
 def deadline_of(timeout: float | None) -> float | None:
@@ -88,10 +91,34 @@ def checked_body(body: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
     """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
-            raise TypeError(f"a body is bytes-like, not {type(body).__name__}: encode it first")
+            raise TypeError(_body_text(body))
         body = bytes(body)
     check_size(len(body), bytes_max)
     return body
+
+
+def _body_text(body: object) -> str:
+    how = "encode it first"
+    if isinstance(body, str):
+        how += ", as in text.encode()"
+    elif isinstance(body, dict | list | tuple):
+        how += ", as in json.dumps(data).encode()"
+    elif body is None:
+        how += ", an empty one is b''"
+    return f"a body is bytes-like, not {type(body).__name__}: {how}"
+
+
+def checked_path(path: object) -> Path:
+    """The path of a node's or a spool's directory.
+
+    Raises:
+        TypeError, ConfigError: it is none.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path is {path!r}: it must be the name of a directory, such as './data'")
+    if "\0" in os.fsdecode(path):
+        raise ConfigError(f"path is {path!r}: no file's name has a zero byte in it")
+    return Path(path)
 
 
 def checked_bodies(bodies: Sequence[bytes | bytearray | memoryview], bytes_max: int) -> list[bytes]:
@@ -128,7 +155,9 @@ def check_block(value: object) -> None:
     """Raise TypeError for a `block` that is a number of seconds, given by its place: `get(5)` would
     wait for ever."""
     if value not in (True, False):
-        raise TypeError(f"block is {value!r}: it is True or False. Seconds to wait are timeout=")
+        raise TypeError(
+            f"block is {value!r}: it must be True or False. Seconds to wait are timeout="
+        )
 
 
 def check_callable(what: str, value: object) -> None:
@@ -161,7 +190,7 @@ def check_count(what: str, value: object) -> None:
         ValueError: it is below 1, or more than any queue has.
     """
     if not isinstance(value, int):
-        raise TypeError(f"{what} is {value!r}: it is a whole number")
+        raise TypeError(f"{what} is {value!r}: it must be a whole number")
     if value < 1:
         raise ValueError(f"{what} is {value}: ask for at least 1")
     if value > COUNT_MAX:

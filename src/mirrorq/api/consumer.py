@@ -30,7 +30,7 @@ PAUSE_MAX_S = 5.0
 UNBOUNDED_COUNT = 4096
 """A consumer without a bound is sent so many beyond those that it holds."""
 
-EXIT_TEXT = ". sys.exit() ends neither this consumer nor the process: cancel() does the former"
+EXIT_TEXT = ". sys.exit() in a callback ends neither the consumer nor the process: call cancel()"
 
 
 def _check_prefetch(value: object) -> None:

@@ -340,7 +340,7 @@ class Exchange:
     def _record(self) -> ExchangeRecord:
         record = self._host._exchange_record(self.name)
         if record is None:
-            raise QueueNotFound(f"exchange {self.name!r} is no more: declare it again")
+            raise QueueNotFound(f"exchange {self.name!r} no longer exists: declare it again")
         return record
 
     def _routes_of(self, record: ExchangeRecord) -> Routes:

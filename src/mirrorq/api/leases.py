@@ -245,7 +245,9 @@ class RangeLease(_Holding):
 
         handle.on_host(complete)
         if not done.wait(max(timeout, 1.0)):
-            raise QueueDown(f"the lease on queue {handle.name!r} did not begin in {timeout} s")
+            raise QueueDown(
+                f"the lease on queue {handle.name!r} did not begin within {timeout:g} s"
+            )
         if holder.refused:
             self._leave()
             raise PreconditionFailed(f"queue {handle.name!r}: {holder.refused}")
@@ -301,8 +303,8 @@ class RangeLease(_Holding):
         except TimeoutError:
             raise handle.why_not(
                 QueueDown(
-                    f"the master of queue {handle.name!r} did not answer for {timeout} s: whether "
-                    f"the lease's {kind} has taken effect is not known"
+                    f"the master of queue {handle.name!r} did not answer for {timeout} s: it "
+                    f"is not known whether the lease's {kind} took effect"
                 )
             ) from None
         finally:
@@ -370,7 +372,7 @@ class Claim(_Holding):
                 why = holder.refused
                 self._leave()
                 raise PreconditionFailed(
-                    f"queue {handle.name!r} cannot be had alone for {timeout:g} s: {why}"
+                    f"queue {handle.name!r} could not be had alone within {timeout:g} s: {why}"
                 )
             clock.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
 

@@ -282,7 +282,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         except MALFORMED as error:
             raise ProtocolError(
                 f"message {self.sequence} of queue {self.queue!r} has properties of {len(raw)} "
-                f"bytes that cannot be read ({error}): its producer is of another version"
+                f"bytes that cannot be read ({error}): its producer runs another version of mirrorq"
             ) from None
 
     def ack(self) -> Settlement:
@@ -309,7 +309,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         delay_ms = 0 if delay is None else milliseconds("delay", delay)
         if delay is not None and not requeue:
-            raise ConfigError(f"nack(requeue=False, delay={delay}): what ends does not come again")
+            raise ConfigError(
+                f"nack(requeue=False, delay={delay}): a message that is not requeued does not come "
+                "again. Leave delay out"
+            )
         return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
 
     def reject(self, requeue: bool = False) -> Settlement:

@@ -55,10 +55,10 @@ def terms_of(
     if persistent is True and priority == 0 and delay is None and ttl is None:
         return PLAIN
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ConfigError(f"priority is {priority!r}: it is an int from 0 to {PRIORITY_MAX}")
+        raise ConfigError(f"priority is {priority!r}: it must be an int from 0 to {PRIORITY_MAX}")
     if not 0 <= priority <= PRIORITY_MAX:
         raise ConfigError(
-            f"priority is {priority}: it is from 0 to {PRIORITY_MAX}, the higher the sooner"
+            f"priority is {priority}: it must be from 0 to {PRIORITY_MAX}, the higher the sooner"
         )
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
     # A ttl of 0 ends at once; in a frame 0 is none.
@@ -75,7 +75,7 @@ def milliseconds(name: str, seconds: Seconds) -> int:
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigError(f"{name} is {seconds!r}: it is a number of seconds, or a timedelta")
+        raise ConfigError(f"{name} is {seconds!r}: it must be a number of seconds, or a timedelta")
     if not 0 <= seconds <= SECONDS_MAX:
-        raise ConfigError(f"{name} is {seconds}: it is from 0 to {SECONDS_MAX} seconds")
+        raise ConfigError(f"{name} is {seconds}: it must be from 0 to {SECONDS_MAX} seconds")
     return math.ceil(seconds * 1000)

@@ -192,8 +192,8 @@ class Reader:
         page = self._host._read_copy(self._queue_id, first, last, bytes_max, applied)
         if page.next <= first:
             raise ProtocolError(
-                f"a page of queue {self.name!r} from {first} goes on at {page.next}: its node is "
-                "of another version"
+                f"a page of queue {self.name!r} from {first} goes on at {page.next}: its node runs "
+                "another version of mirrorq"
             )
         return page
 

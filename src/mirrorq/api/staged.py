@@ -247,7 +247,7 @@ class Staged:
         mine = (self.transaction, self.version, self.run)
         for part in parts:
             if (part.transaction, part.version, part.run) != mine:
-                raise ValueError(f"{part} is no part of {mine}")
+                raise ValueError(f"{part} is not part of {mine}")
         for one, other in itertools.pairwise(parts):
             if one.partition == other.partition:
                 raise ValueError(
@@ -375,7 +375,9 @@ class StagedAttempt:
         name, ring = self._target(queue)
         made = checked_bodies(bodies, ring.config.message_bytes_max)
         if properties is not None and len(properties) != len(made):
-            raise ValueError(f"{len(made)} bodies have {len(properties)} properties")
+            raise ValueError(
+                f"{len(made)} bodies and {len(properties)} properties: give as many of each"
+            )
         self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
 
     def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:

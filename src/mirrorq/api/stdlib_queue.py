@@ -142,7 +142,9 @@ def patient_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
             if is_host_thread():
                 raise  # nothing is waited for there
             if not is_warned:
-                log.warning("queue %s is counted when there is a master: %s", handle.name, error)
+                log.warning(
+                    "queue %s is counted as soon as it has a master: %s", handle.name, error
+                )
                 is_warned = True
 
 

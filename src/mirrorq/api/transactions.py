@@ -188,7 +188,9 @@ class Transaction:
         """Ends with the `range` of sequences of what was put; with AckRefused or NotConfirmed when
         nothing took effect, with ConfirmUnknown when that is not known. After the block only."""
         if self._confirmation is None:
-            raise ValueError("the transaction has no outcome: its block has not ended well")
+            raise ValueError(
+                "the transaction has no outcome: its with block has not ended, or has raised"
+            )
         return self._confirmation
 
     def result(self, timeout: float | None = None) -> range:

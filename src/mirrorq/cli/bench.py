@@ -58,7 +58,7 @@ class Figure:
     default=1.0,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="Times as many messages.",
+    help="Multiply the number of messages by this.",
 )
 @click.option("--ceiling", is_flag=True, help="Measure the bare machine too (benches/ceiling.py).")
 @as_json

@@ -18,7 +18,9 @@ __all__ = ["check"]
 
 
 @click.command()
-@click.option("--node", "name", metavar="NODE", help="May it be stopped? Default: who answers.")
+@click.option(
+    "--node", "name", metavar="NODE", help="Node that is to stop. Default: the one that answers."
+)
 @looking
 @as_json
 def check(client: Client, name: str | None, is_json: bool) -> None:

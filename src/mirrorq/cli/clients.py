@@ -74,9 +74,12 @@ def _show(
     print_rows(columns, rows, is_json=False)
     if found.unheard:
         nodes = ", ".join(found.unheard)
-        click.echo(f"mirrorq: no answer from {nodes}: what is there is missing", err=True)
+        click.echo(
+            f"mirrorq: no answer from {nodes}: their clients and consumers are missing here",
+            err=True,
+        )
     if found.left_off:
-        click.echo(f"mirrorq: {found.left_off} consumers more are not listed", err=True)
+        click.echo(f"mirrorq: {found.left_off} more consumers are not listed", err=True)
 
 
 def _shown(column: str, value: Any) -> Any:

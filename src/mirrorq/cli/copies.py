@@ -115,6 +115,6 @@ def _make_joiner(source: Path, part: Path, estate: RecoveredState) -> str:
     # It founds nothing: were all nodes restored so, they would begin anew, without a message.
     renew(part, lambda _, __: RaftWrite(RaftState(founding=joining(endpoints))))
     return (
-        f"node {node} joins {', '.join(estate.others)} anew and takes its queues from them. If "
+        f"node {node} joins {', '.join(estate.others)} again and takes its queues from them. If "
         "they are lost, restore with --alone"
     )

@@ -36,7 +36,7 @@ CONFIRM_S = 30.0
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @click.option("--transient", is_flag=True, help="Declare the queue as not durable.")
-@click.option("--shards", type=click.IntRange(1), help="Declare it with so many shards.")
+@click.option("--shards", type=click.IntRange(1), help="Declare it with this many shards.")
 @connecting
 def publish(client: Client, name: str, transient: bool, shards: int | None) -> None:
     """Publish each line of standard input to QUEUE, declared if it is not there.

@@ -26,12 +26,12 @@ LOOK_S = 0.05
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--stop", is_flag=True, help="End it, whoever uses it.")
+@click.option("--stop", is_flag=True, help="End it, even while clients use it.")
 @click.option(
     "--linger",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="From now on end it so long after its last client has left; inf: never.",
+    help="End it this many seconds after its last client has left; inf: never.",
 )
 @as_json
 def local(path: Path, stop: bool, linger: float | None, is_json: bool) -> None:

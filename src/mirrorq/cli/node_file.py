@@ -46,7 +46,7 @@ class NodeFile:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}") from error
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{file} is no TOML: {error}") from error
+            raise ConfigError(f"{file} is not valid TOML: {error}") from error
         known = [field.name for field in attrs.fields(cls)]
         _refuse_unknown(given, known, f"{file}")
         for key, value in given.items():
@@ -71,7 +71,7 @@ def _refuse_unknown(given: dict[str, Any], known: list[str], where: str) -> None
     unknown = [key for key in given if key not in known]
     if unknown:
         raise ConfigError(
-            f"{where} says {', '.join(unknown)}, which nothing goes by: choose from "
+            f"{where} says {', '.join(unknown)}, which is not a setting: choose from "
             f"{', '.join(known)}"
         )
 
@@ -80,17 +80,17 @@ def _type_error(key: str, value: object) -> str:
     """What is wrong with a value, "" when nothing is."""
     if key in ("peers", "config"):
         if not isinstance(value, dict):
-            return f"it is a table, as [{key}]"
+            return f"it must be a table, as [{key}]"
         if key == "peers" and not all(isinstance(one, str) for one in value.values()):
-            return 'each is name = "tcp://host:port"'
+            return 'each must be name = "tcp://host:port"'
     elif key in ("witness", "insecure"):
         if not isinstance(value, bool):
-            return "it is true or false"
+            return "it must be true or false"
     elif key == "join" and isinstance(value, list):
         if not all(isinstance(one, str) for one in value):
-            return "it is a list of endpoints"
+            return "it must be a list of endpoints"
     elif not isinstance(value, str):
-        return "it is a text"
+        return "it must be a string"
     return ""
 
 

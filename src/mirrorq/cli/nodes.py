@@ -15,7 +15,7 @@ __all__ = ["forget_node"]
 @click.command()
 @click.argument("name", metavar="NODE")
 @click.option(
-    "--force", is_flag=True, help="Even if that deletes queues of which it has the last copy."
+    "--force", is_flag=True, help="Also when that deletes queues of which it has the last copy."
 )
 @click.option(
     "--path",

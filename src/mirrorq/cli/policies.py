@@ -23,7 +23,7 @@ def _definition(context: click.Context, parameter: click.Parameter, text: str) -
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(
-            f"""{text!r} is no JSON ({error}): write it as '{{"ha-mode": "all"}}'"""
+            f"""{text!r} is not JSON ({error}): write it as '{{"ha-mode": "all"}}'"""
         ) from None
 
 
@@ -31,8 +31,15 @@ def _definition(context: click.Context, parameter: click.Parameter, text: str) -
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition", callback=_definition)
-@click.option("--priority", default=0, show_default=True, help="The highest that matches holds.")
-@click.option("--apply-to", default="queues", show_default=True, help="queues or all.")
+@click.option(
+    "--priority",
+    default=0,
+    show_default=True,
+    help="Of several that match, the highest is in force.",
+)
+@click.option(
+    "--apply-to", default="queues", show_default=True, help="What it is for: queues or all."
+)
 @connecting
 def set_policy(
     client: Client, name: str, pattern: str, definition: Any, priority: int, apply_to: str

@@ -86,7 +86,7 @@ def purge_queue(client: Client, name: str) -> None:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
-@click.option("--count", "count_max", type=click.IntRange(min=0), help="At most so many.")
+@click.option("--count", "count_max", type=click.IntRange(min=0), help="Move at most this many.")
 @connecting
 def redrive(client: Client, name: str, count_max: int | None) -> None:
     """Move the dead letters in QUEUE back to the queues in which they ended."""

@@ -57,7 +57,11 @@ class _Look:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="One table, after one interval. So without a terminal.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print one table after one interval. The default without a terminal.",
+)
 @click.option(
     "--interval",
     default=1.0,

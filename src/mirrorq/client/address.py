@@ -53,11 +53,11 @@ def _config(value: Any) -> Config:
     if isinstance(value, Config):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError(f"config is {value!r}: it is a Config or a mapping of its limits")
+        raise ConfigError(f"config is {value!r}: it must be a Config or a mapping of its limits")
     try:
         return Config(**value)
     except TypeError as error:
-        raise ConfigError(f"config has what Config has not: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 OPTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -122,15 +122,15 @@ class Address:
         user, _, hosts = parts.netloc.rpartition("@")
         if ":" in user:
             raise ConfigError(
-                f"{_shown(parts)} has a password, and mirrorq has keys: name one as "
-                f"{SCHEME}key@host, and where it is by ?keys="
+                f"{_shown(parts)} has a password, but mirrorq uses keys: name one as "
+                f"{SCHEME}key@host, and its directory by ?keys="
             )
         path = unquote(parts.path).rstrip("/")
         if not parts.netloc and path.strip("/"):
             return cls(folder=path, options=_read(pairs, is_local=True))
         if path:
             raise ConfigError(
-                f"{_shown(parts)} has the path {path!r}, and mirrorq has no virtual hosts: leave "
+                f"{_shown(parts)} has the path {path!r}, but mirrorq has no virtual hosts: leave "
                 f"it out. {SCHEME}/folder, without a host, is a folder"
             )
         listed = tuple(_endpoint(host) for host in (hosts or "127.0.0.1").split(",") if host)
@@ -145,13 +145,15 @@ class Address:
         keys = self.options.get("keys")
         if given is not None:
             if keys or self.key:
-                raise ConfigError("keys are named in the address and given by security=, too")
+                raise ConfigError(
+                    "keys are named in the address and given by security= too: give them once"
+                )
             return given
         if self.key and not keys:
             keys = os.environ.get(KEYS)
             if not keys:
                 raise ConfigError(
-                    f"the address names the key {self.key!r}, and not where it is: add ?keys=, or "
+                    f"the address names the key {self.key!r} but not its directory: add ?keys=, or "
                     f"set {KEYS}"
                 )
         return Security.load(keys, self.key or None) if keys else None
@@ -160,7 +162,8 @@ class Address:
 def _listed(given: Any) -> tuple[str, ...]:
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise ConfigError(
-            f"endpoints is {given!r}: it is 'tcp://host:port', several joined by commas, a list, "
+            f"endpoints is {given!r}: it must be 'tcp://host:port', several joined by commas, a "
+            "list, "
             f"or a URL such as {SCHEME}host:{DEFAULT_PORT}"
         )
     listed = given.split(",") if isinstance(given, str) else given
@@ -180,12 +183,12 @@ def _read(given: Mapping[str, Any], is_local: bool) -> dict[str, Any]:
     for name, value in given.items():
         if name not in known:
             of = f"{SCHEME}/folder" if is_local else f"{SCHEME}host"
-            raise ConfigError(f"{name!r} is no option of {of}: it has {', '.join(known)}")
+            raise ConfigError(f"{name!r} is not an option of {of}: it has {', '.join(known)}")
         convert, what = known[name]
         try:
             read[name] = convert(value)
         except (KeyError, TypeError, ValueError):
-            raise ConfigError(f"{name} is {value!r}: it is {what}") from None
+            raise ConfigError(f"{name} is {value!r}: it must be {what}") from None
     return read
 
 

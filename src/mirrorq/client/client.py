@@ -187,7 +187,9 @@ def _opening_here(
 ) -> Callable[[], Client]:
     """How the node in a folder of this machine is reached."""
     if spool is not None:
-        raise ConfigError(f"the node in {folder} is on this machine: leave spool out")
+        raise ConfigError(
+            f"the node in {folder} is on this machine and needs no spool: leave it out"
+        )
     local: Callable[..., Client] = local_opening()
     named = {name: said[name] for name in ("linger", "name") if name in said}
     return partial(local, folder, config=said["config"], timeout=said["timeout"], **named)

@@ -97,7 +97,7 @@ def tried_text(
         silent_s = silences.silent_s(text)
         why = f"no answer within {silent_s:.1f} s" if silent_s else silences.answer(text)
         if not why and text in refused:
-            why = refused[text].why
+            why = refused[text].why.removeprefix(f"{text} ")
         shown.append(f"{text} ({why})" if why else text)
     return ", ".join(shown)
 

@@ -203,7 +203,7 @@ class ClientDriver(HostThread[_Port]):
         asked = call.message.call
         if isinstance(asked, ClientDeclareWithArguments) and self._entry_level < LEVEL:
             text = (
-                f"node {self.entry_node} runs a version that knows no arguments of queues: upgrade "
+                f"node {self.entry_node} runs a version without arguments of queues: upgrade "
                 f"it, then declare queue {asked.name!r} again"
             )
             number = call.message.number

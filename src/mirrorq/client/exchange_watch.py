@@ -55,7 +55,7 @@ class ExchangeWatch:
         try:
             seen = msgspec.json.decode(answer.data, type=Seen)
         except MALFORMED as error:
-            log.error("exchange %s: the entry node's answer is no exchange: %s", self.name, error)
+            log.error("exchange %s: the entry node's answer cannot be read: %s", self.name, error)
             return
         self.record, self.names, self.rings = seen.record, seen.names, seen.rings
         # Last: who waits goes by these.

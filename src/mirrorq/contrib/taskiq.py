@@ -210,7 +210,10 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         """
         name, _, _ = task_id.partition(":")
         if not name.startswith(PREFIX):
-            raise ValueError(f"task {task_id} has an id of its own: its result would go nowhere")
+            raise ValueError(
+                f"task {task_id} has an id that this broker did not give: its result would go "
+                "nowhere"
+            )
         body = self._serializer.dumpb(result.model_dump())
         try:
             target = await self._target(name)
@@ -218,13 +221,16 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
             await confirmation_of(confirmation, self._confirm_timeout)
         except (mirrorq.QueueNotFound, mirrorq.ShutDown):
             self._targets.pop(name, None)
-            log.info("the result of task %s has nobody to go to: who asked has gone", task_id)
+            log.info(
+                "nobody waits for the result of task %s any more: the process that asked has gone",
+                task_id,
+            )
 
     async def _target(self, name: str) -> aio.MirroredQueue:
         target = self._targets.get(name)
         if target is None:
             if self._client is None:
-                raise mirrorq.ShutDown("the result backend is not started")
+                raise mirrorq.ShutDown("the result backend is not started: await broker.startup()")
             target = await self._client.queue(name, passive=True)
             self._targets[name] = target
             while len(self._targets) > TARGETS_MAX:

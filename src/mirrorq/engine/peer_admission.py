@@ -140,7 +140,7 @@ class PeerAdmission:
         text = ""
         if not is_expected:
             text = (
-                f"{member.node} is none of the peers that {self.me.node} was started with: start "
+                f"{member.node} is not among the peers that {self.me.node} was started with: start "
                 "it with join= to have it admitted"
             )
         elif record is not None and record.store != member.store and is_alive:
@@ -207,7 +207,8 @@ class PeerAdmission:
 def foreign_text(store: StoreId) -> str:
     """What is said of a store that is none of this cluster's."""
     return (
-        f"the store {store.store} of a node that calls itself {store.node} is none of this "
-        "cluster's: it is ignored. Two nodes have that name, or the store is of another cluster "
+        f"the store {store.store} of a node that calls itself {store.node} does not "
+        "belong to this cluster: it is ignored. Two nodes have that name, or the store is of "
+        "another cluster "
         "or an old copy: stop that node, or start it with an empty path"
     )

@@ -20,12 +20,12 @@ ADVICE = {
     "last_copy": "start the other nodes, or let a copy synchronise: see status().warnings",
     "damaged": "look at the disk, and run `mirrorq verify` on this store or a backup of it; what "
     "other nodes have is fetched from them by itself: see status().warnings and docs/operations.md",
-    "unsendable": "it is said again and again and never arrives: drain the queue, or raise "
+    "unsendable": "it is sent again and again and never arrives: drain the queue, or raise "
     "frame_bytes_max on all nodes",
     "slow_disk": "look at the disk: each confirm waits for it",
     "clock_jump": "look at time synchronisation: times of messages follow this clock, slowly",
     "spooled": "bring back what is missing: they are safe on this disk, and are sent by themselves",
-    "set_aside": "read them with SpooledQueue.set_aside(), then put them anew or drop_set_aside()",
+    "set_aside": "read them with SpooledQueue.set_aside(), then put them again or drop_set_aside()",
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
     "GIL: run the node as a process of its own",
 }

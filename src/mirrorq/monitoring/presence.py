@@ -149,7 +149,9 @@ class Roll:
         try:
             return msgspec.json.decode(data, type=cls)
         except MALFORMED as error:
-            raise ProtocolError(f"{len(data)} bytes are no roll: {error}") from None
+            raise ProtocolError(
+                f"a list of clients of {len(data)} bytes cannot be read: {error}"
+            ) from None
 
 
 def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:

@@ -20,13 +20,13 @@ NAMES_MAX = 4096
 def expulsion_text(node: str, why: str) -> str:
     """What the client and whoever uses it are told."""
     reason = f": {why}" if why else ""
-    return f"disconnected by an administrator at node {node}{reason}. connect() anew to go on"
+    return f"disconnected by an administrator at node {node}{reason}. connect() again to go on"
 
 
 def consumer_text(node: str, why: str) -> str:
     """What a consumer that was disconnected, and whoever uses it, are told."""
     reason = f": {why}" if why else ""
-    return f"disconnected by an administrator at node {node}{reason}. consume() anew to go on"
+    return f"disconnected by an administrator at node {node}{reason}. consume() again to go on"
 
 
 def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]:

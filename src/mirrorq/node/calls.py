@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from attrs import define, field
@@ -82,19 +82,26 @@ class NodeCalls:
         name: of the node.
         driver: its thread.
         handler: serves calls there.
-        others_text: whom to start when there is no majority.
+        others: whom to start when there is no majority.
+        silent_text: returns where no other node answers, and why; blocks for a moment.
     """
 
     identity = b""
     permits = None
 
     def __init__(
-        self, name: str, driver: Driver, handler: RequestHandler, others_text: str
+        self,
+        name: str,
+        driver: Driver,
+        handler: RequestHandler,
+        others: Sequence[str],
+        silent_text: Callable[[], str],
     ) -> None:
         self._name = name
         self._driver = driver
         self._handler = handler
-        self._others_text = others_text
+        self._others = others
+        self._silent_text = silent_text
         self._pid = os.getpid()
         self._closed = Latch()
         self._numbers = itertools.count(1)
@@ -179,7 +186,7 @@ class NodeCalls:
         if answer is None:
             raise NoQuorum(
                 f"the cluster did not answer within {timeout} s: node {self._name} "
-                f"{self._waiting_text()}. Start more of {self._others_text}"
+                f"{self._waiting_text()}{self._cure_text(is_told=is_told)}"
             )
         if answer.error:
             raise named_error(answer.error, answer.text)
@@ -206,7 +213,7 @@ class NodeCalls:
         if not is_in_time:
             raise NoQuorum(
                 f"node {self._name} is not ready after {timeout} s: it "
-                f"{self._waiting_text()}. Start more of {self._others_text}"
+                f"{self._waiting_text()}{self._cure_text(is_told=True)}"
             )
 
     def _wait(
@@ -243,7 +250,10 @@ class NodeCalls:
 
     def _warn(self) -> None:
         log.warning(
-            "node %s: a call waits for the cluster: it %s", self._name, self._waiting_text()
+            "node %s: a call waits for the cluster: it %s%s",
+            self._name,
+            self._waiting_text(),
+            self._silence(),
         )
 
     def _waiting_text(self) -> str:
@@ -253,6 +263,17 @@ class NodeCalls:
         if not text and engine.is_paused(clock.now_ms()):
             text = "has no contact with a majority"
         return text or f"has leader {engine.leader or 'none'}"
+
+    def _silence(self) -> str:
+        silent = self._silent_text()
+        return f". No node answers at {silent}" if silent else ""
+
+    def _cure_text(self, *, is_told: bool) -> str:
+        """What to do about it. is_told: who only looks is not kept waiting for reasons."""
+        silence = self._silence() if is_told and not is_host_thread() else ""
+        if not self._others:
+            return silence
+        return f"{silence}. Start more of {', '.join(self._others)}, or correct endpoints or keys"
 
     # --- On the node thread ---------------------------------------------------------------
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Unpack
 
+from mirrorq.api.arguments import checked_path
 from mirrorq.api.options import NodeOptions, said_of_node
 from mirrorq.api.sharing import Sharing, Use
 from mirrorq.config import Config
@@ -28,7 +28,7 @@ def acquire(
     arguments: dict[str, Any] = {"name": name, **said_of_node(options)}
     arguments["peers"] = dict(arguments["peers"] or ()) or None
     arguments["config"] = arguments["config"] or Config()
-    where = str(Path(path).resolve())
+    where = str(checked_path(path).resolve())
 
     def make() -> Node:
         node = Node.__new__(Node)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mirrorq.api.arguments import check_text
+from mirrorq.client.connect_errors import Inquiry, tried_text
 from mirrorq.engine.addresses import MARK
 from mirrorq.errors import ConfigError
 from mirrorq.security.settings import Security, check_endpoints, check_listen
 from mirrorq.transport.endpoint import parse_listen
+from mirrorq.transport.greeting import silence_of
+from mirrorq.transport.inbound import HandshakeRefused
 
-__all__ = ["NodeEndpoints"]
+__all__ = ["NodeEndpoints", "silent_text"]
 
+AT_ONCE_S = 0.3
+"""Who waits is told what is known by then: most answers come at once, or not at all."""
 ANYWHERE = "tcp://127.0.0.1:*"
 """Where a node listens that joins and was not told where: any free port on loopback."""
 
@@ -48,6 +53,11 @@ class NodeEndpoints:
         if self._given is not None:
             self._check_listen(self._given)
 
+    def others(self, recorded: Mapping[str, str]) -> dict[str, str]:
+        """Endpoints of the other nodes, by name: as given, else as the store knows them."""
+        known = self.peers or {one: one for one in self.joins} or recorded
+        return {one: endpoint for one, endpoint in known.items() if one != self._name}
+
     def to_bind(self, recorded: Mapping[str, str]) -> str | None:
         """Where to listen; None: nowhere, it is a cluster of one.
 
@@ -73,7 +83,7 @@ class NodeEndpoints:
         endpoint = self.peers.get(self._name, bound)
         if self.joins and parse_listen(endpoint).host in ("*", "0.0.0.0", "::"):
             raise ConfigError(
-                f"node {self._name} listens on {endpoint}, which leads others nowhere: name "
+                f"node {self._name} listens on {endpoint}, where other nodes cannot reach it: name "
                 f"the endpoint at which they reach it, as peers={{{self._name!r}: …}}"
             )
         return endpoint
@@ -82,13 +92,26 @@ class NodeEndpoints:
         check_listen(address, insecure=self._insecure, security=self._security)
 
 
+def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused]) -> str:
+    """Those at which no node answers, each with why; "" when all do. Blocks for a moment."""
+    silences = Inquiry(silence_of)
+    for endpoint in endpoints:
+        silences.begin(endpoint)
+    silences.wait(AT_ONCE_S)
+    silent = [
+        one for one in endpoints if silences.answer(one) or silences.silent_s(one) or one in refused
+    ]
+    return tried_text(silent, refused, silences)
+
+
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
     check_text("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
     if peers is not None and not isinstance(peers, Mapping):
         raise ConfigError(
-            f"peers is {peers!r}: it is a mapping of each node's name to its endpoint, such as "
+            f"peers is {peers!r}: it must be a mapping of each node's name to its endpoint, such "
+            "as "
             "{'a': 'tcp://10.0.0.1:7400'}"
         )
     for peer, endpoint in (peers or {}).items():

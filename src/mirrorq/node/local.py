@@ -36,6 +36,7 @@ import attrs
 from attrs import frozen
 
 from mirrorq import clock, errors
+from mirrorq.api.arguments import checked_path
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, NoQuorum, StoreLocked
@@ -121,7 +122,7 @@ def _given(place: Place, name: str, config: Config | None) -> dict[str, Any]:
 def _check_linger(linger: float | None) -> None:
     is_number = isinstance(linger, int | float) and not isinstance(linger, bool)
     if linger is not None and not (is_number and linger >= 0):
-        raise ConfigError(f"linger is {linger!r}: it is a number of seconds, or math.inf")
+        raise ConfigError(f"linger is {linger!r}: it must be a number of seconds, or math.inf")
 
 
 @frozen
@@ -133,7 +134,7 @@ class Place:
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Place:
         """By a path as a user names it."""
-        return cls(Path(os.path.abspath(os.fsdecode(path))))
+        return cls(Path(os.path.abspath(checked_path(path))))
 
     @property
     def socket_path(self) -> str:

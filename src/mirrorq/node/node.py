@@ -11,12 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack, cast, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config
+from mirrorq.api.arguments import check_config, checked_path
 from mirrorq.api.host import SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.options import DeclareOptions, NodeOptions, said_of_node, spelled_out
@@ -31,13 +30,13 @@ from mirrorq.node import sigterm
 from mirrorq.node.authority import Authority
 from mirrorq.node.calls import NodeCalls
 from mirrorq.node.driver import Driver
-from mirrorq.node.endpoints import NodeEndpoints
+from mirrorq.node.endpoints import NodeEndpoints, silent_text
 from mirrorq.node.gateway.core import Gateway
 from mirrorq.node.gateway.request_handler import RequestHandler
 from mirrorq.node.overview import Overview
 from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
-from mirrorq.node.watch import ALARM, WAITS
+from mirrorq.node.watch import ALARM, WAITS, warn_of_machine
 from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientRead, ClientSeek
 from mirrorq.protocol.effects import COLUMNS, Notice, QueueImage
 from mirrorq.protocol.identities import MemberId, SessionId
@@ -142,11 +141,13 @@ class Node(Access):
         """Its name in the cluster."""
         self.config = config or Config()
         """Its limits and times."""
-        self.path = Path(path)
+        self.path = checked_path(path)
         """Directory of its store."""
         self.peers = endpoints.peers
         """Endpoints by node, as they were given."""
         self._endpoint = ""
+        self._others: dict[str, str] = {}
+        """Endpoints of the other nodes, as far as they were named or are known."""
         self._listeners = Listeners()
         self._owned = {}
         self._transport: Transport | None = None
@@ -156,12 +157,14 @@ class Node(Access):
         """Who may do what, None without security. The node thread's."""
         self._store = self._open_store()
         try:
+            warn_of_machine(self.path)
             self._listen(endpoints)
             self._driver = self._make_driver(said["witness"], endpoints.joins)
             self._overview = Overview(self._driver, self._store)
             self._handler = RequestHandler(self._driver, self._overview)
-            others_text = ", ".join(self.peers) or name
-            self._calls = NodeCalls(name, self._driver, self._handler, others_text)
+            self._calls = NodeCalls(
+                name, self._driver, self._handler, tuple(self._others), self._silent_text
+            )
             if self._transport is not None:
                 self._driver.gateway = Gateway(
                     self._driver, self._transport, self.config, self._handler, self._authority
@@ -200,13 +203,22 @@ class Node(Access):
         return Dashboard(self, address, insecure=insecure)
 
     def _listen(self, endpoints: NodeEndpoints) -> None:
-        address = endpoints.to_bind(recorded_endpoints(self._store.raft_image()))
+        recorded = recorded_endpoints(self._store.raft_image())
+        self._others = endpoints.others(recorded)
+        address = endpoints.to_bind(recorded)
         if address is not None:
             self._transport = self._open_transport(address)
             self._rail = self._open_rail()
             self._endpoint = endpoints.endpoint(self._transport.endpoint)
 
     # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
+
+    def _silent_text(self) -> str:
+        """Where no other node answers, and why: for who waits, on his thread."""
+        transport = self._transport
+        return silent_text(
+            tuple(self._others.values()), {} if transport is None else transport.troubles()
+        )
 
     def _open_store(self) -> Store:
         return Store(self.path, node=self.name, config=self.config)
@@ -288,8 +300,8 @@ class Node(Access):
             if known <= {self.name}:
                 raise
             log.error(
-                "node %s: its copy of queue %d is damaged and is not used; it is taken anew from "
-                "another member that has one: %s",
+                "node %s: its copy of queue %d is damaged and is not used; it is copied again "
+                "from another member that has one: %s",
                 self.name,
                 queue_id,
                 error,
@@ -443,8 +455,8 @@ class Node(Access):
             if not isinstance(call, ClientRead | ClientSeek):
                 raise
             raise QueueDown(
-                f"the copy of queue {call.queue} on node {self.name} has not come as far as its "
-                f"master for {timeout:g} s: read from another node"
+                f"the copy of queue {call.queue} on node {self.name} has not caught up with "
+                f"its master for {timeout:g} s: read from another node"
             ) from None
 
     def _list(self, what: str, kind: type[Seen]) -> list[Seen]:

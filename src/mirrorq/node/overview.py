@@ -120,8 +120,8 @@ def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
     found: list[str] = []
     if gone:
         found.append(
-            f"shard {', '.join(gone)} is no more, its last copy was given up: declare the queue "
-            "again to make it anew, and open it again"
+            f"shard {', '.join(gone)} no longer exists, its last copy was given up: declare the "
+            "queue again to make it, then open it again"
         )
     texts = dict.fromkeys(text for part in parts for text in part.warnings)
     for text in texts:

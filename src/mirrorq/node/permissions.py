@@ -213,7 +213,7 @@ class Permits:
     def _refusal_now(self, right: Right, queue_id: int) -> str:
         name = self.catalog.name_of(queue_id)
         if not name:
-            return f"key {self.key.name!r} is refused what no queue is known for: id {queue_id}"
+            return f"key {self.key.name!r} asked for queue id {queue_id}, which does not exist"
         if right is Right.WRITE and self._writes_through_exchange(queue_id):
             return ""
         return refusal(self.key, right, name)

@@ -49,7 +49,7 @@ class NodeRail:
         if self.is_running:
             transport.carry_rail(self)
         else:
-            log.warning("this libzmq cannot be called past pyzmq: the rail is out of use")
+            log.warning("the functions of libzmq are not found through pyzmq: the rail is off")
 
     # --- Sockets ------------------------------------------------------------------------
 

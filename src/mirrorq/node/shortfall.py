@@ -82,7 +82,7 @@ def _lack(
     """Why a node has no copy that counts, "" when it has one."""
     holder = holders.get(name)
     if holder is None:
-        return f"{name} is no node of this cluster that holds queues"
+        return f"{name} is not a node of this cluster that holds queues"
     if not is_alive(holder):
         return f"{name} does not run"
     known = find_store(queue.view, holder.node, holder.store)

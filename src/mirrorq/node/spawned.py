@@ -31,6 +31,7 @@ from weakref import WeakSet
 import attrs
 
 from mirrorq import clock, errors
+from mirrorq.api.arguments import checked_path
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
@@ -88,7 +89,7 @@ def spawn(
     peers, join, security = given["peers"], given["join"], given["security"]
     given |= {
         "name": name,
-        "path": os.path.abspath(os.fsdecode(path)),
+        "path": os.path.abspath(checked_path(path)),
         "peers": None if peers is None else dict(peers),
         "config": None if given["config"] is None else attrs.asdict(given["config"]),
         "security": None if security is None else _secrets(security),

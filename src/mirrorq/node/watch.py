@@ -6,11 +6,14 @@ to do looks every ten seconds.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirrorq import clock
+from mirrorq import clock, system
 from mirrorq.errors import MirrorQError
 from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from mirrorq.node.timings import Timings
     from mirrorq.store.node_store import Store
 
-__all__ = ["ALARM", "ALARM_OVER", "SYNCHRONISING", "WAITS", "Watch"]
+__all__ = ["ALARM", "ALARM_OVER", "SYNCHRONISING", "WAITS", "Watch", "warn_of_machine"]
+
+log = logging.getLogger("mirrorq")
 
 LOOK_MS = 1000
 WAIT_MS = 3000
@@ -37,6 +42,38 @@ SYNCHRONISING = "synchronising"
 """Kinds of notices."""
 OF_EVERY_QUEUE = ("store_full", "disk_low")
 """Alarms of a node that are warnings of each of its queues."""
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+OF_OTHERS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.glusterfs"})
+"""Kinds of file systems that are elsewhere: LMDB maps its file into memory and locks it, and what
+these say of a lock or a sync may not be so."""
+OLDEST_US = 1_577_836_800_000_000
+"""2020-01-01: years before there was a mirrorq. No clock that says so is right."""
+
+
+def warn_of_machine(path: Path) -> None:
+    """Tell of what makes promises hollow from the start: where the store is, and the clock."""
+    kind = system.file_system_of(path)
+    if kind in IN_MEMORY:
+        log.warning(
+            "store %s is in memory (%s): all of it is gone when this machine stops. Give the node "
+            "a directory on a disk, unless that is what you want",
+            path,
+            kind,
+        )
+    elif kind in OF_OTHERS:
+        log.warning(
+            "store %s is on a network file system (%s), whose locks and syncs may not hold what "
+            "they promise: give the node a directory on a disk of this machine",
+            path,
+            kind,
+        )
+    wall_us = clock.wall_us()
+    if wall_us < OLDEST_US:
+        log.warning(
+            "the clock of this machine says %s: set it (NTP) before queues are declared, whose "
+            "messages have their times from it",
+            datetime.fromtimestamp(wall_us // 1_000_000, UTC).date(),
+        )
 
 
 class Watch:

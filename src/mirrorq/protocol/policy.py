@@ -359,7 +359,7 @@ def _pattern(name: str, pattern: object) -> str:
         wrong = cost_error(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise PolicyError(
-            f"the pattern {text!r} of policy {name!r} is no regular expression: {error} (.* "
+            f"the pattern {text!r} of policy {name!r} is not a regular expression: {error} (.* "
             "matches every name)"
         ) from None
     if wrong:

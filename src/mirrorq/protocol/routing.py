@@ -87,7 +87,10 @@ def exchange_error(name: object, kind: object, alternate: object) -> str:
 def binding_error(exchange: ExchangeRecord, binding: Binding) -> str:
     """Return why an exchange cannot have one more binding, "" when it can."""
     if len(exchange.bindings) >= BINDINGS_MAX:
-        return f"exchange {exchange.name!r} has {BINDINGS_MAX} bindings: no more than that"
+        return (
+            f"exchange {exchange.name!r} has {BINDINGS_MAX} bindings, the most there can be: "
+            "unbind some"
+        )
     if len(binding.key) > KEY_CHARS_MAX:
         return f"a binding's key has {len(binding.key)} characters: at most {KEY_CHARS_MAX}"
     if len(binding.arguments) > ARGUMENTS_CHARS_MAX:

@@ -689,5 +689,5 @@ def _loss_text(promoted: PromotedOp) -> str:
 def _dropped_text(kept: int, received: int, state: QueueState) -> str:
     text = f"after an unclean promotion the queue goes on without ops {kept + 1} to {received}"
     if kept < state.applied:
-        return f"{text}: this copy, of {state.live.count} messages, is dropped and made anew"
+        return f"{text}: this copy, of {state.live.count} messages, is dropped and copied again"
     return f"{text}: they are cut from this copy"

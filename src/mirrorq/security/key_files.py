@@ -116,26 +116,30 @@ def _read(path: Path) -> tuple[str, int]:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
-            raise ConfigError(f"{path} has more than {FILE_BYTES_MAX} bytes: it is no file of keys")
+            raise ConfigError(
+                f"{path} has more than {FILE_BYTES_MAX} bytes: it is not a file of keys"
+            )
         return data.decode(), mode
     except OSError as error:
         raise ConfigError(
             f"cannot read the keys in {path}: {error.strerror}. `mirrorq keygen` makes keys"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text in UTF-8: mirrorq keygen writes such files") from None
+        raise ConfigError(
+            f"{path} is not text in UTF-8: mirrorq keygen writes such files"
+        ) from None
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
 def _key(path: Path, name: str, table: object) -> Key:
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: {name} is no table: write [{name}], then key and role")
+        raise ConfigError(f"{path}: {name} is not a table: write [{name}], then key and role")
     unknown = [field for field in table if field not in _FIELDS]
     if unknown:
         raise ConfigError(f"{path}: {name} has {unknown[0]!r}: known are {', '.join(_FIELDS)}")

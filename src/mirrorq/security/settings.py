@@ -36,7 +36,9 @@ def _keys(given: Iterable[Key]) -> tuple[Key, ...]:
     owners: dict[str, str] = {}
     for key in keys:
         if not isinstance(key, Key):
-            raise ConfigError(f"{key!r} is no mirrorq.Key: make it as Key(name, public_key, role)")
+            raise ConfigError(
+                f"{key!r} is not a mirrorq.Key: make it as Key(name, public_key, role)"
+            )
         if key.name in owners.values():
             raise ConfigError(f"two keys are named {key.name!r}: give each owner a name of its own")
         if key.public_key in owners:
@@ -72,7 +74,9 @@ class Security:
 
     def __attrs_post_init__(self) -> None:
         if not is_key_text(self.secret_key):
-            raise ConfigError("the secret key is no key: give the 40 characters of mirrorq keygen")
+            raise ConfigError(
+                "the secret key is not a key: give the 40 characters of mirrorq keygen"
+            )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], name: str | None = None) -> Security:
@@ -131,7 +135,7 @@ class Security:
         if peers[node] != self.public_key:
             raise ConfigError(
                 f"the secret key of node {node!r} is not the one that is listed {where}: others "
-                "would refuse it. Use the right file, or list the key anew"
+                "would refuse it. Use the right file, or list the new key"
             )
 
     def __repr__(self) -> str:

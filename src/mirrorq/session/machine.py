@@ -68,8 +68,8 @@ from mirrorq.session.calls import (
 EXTENDS_LEVEL = 1
 """Masters that say at least this know Extend."""
 OLD_MASTER = (
-    "the queue's master, or the node by which this client enters, runs a version that knows no "
-    "extend: upgrade it"
+    "the queue's master, or the node by which this client enters, runs a version without "
+    "extend(): upgrade it"
 )
 
 # --- State --------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ class Spool:
             )
             if declared.shards:
                 raise PreconditionFailed(
-                    f"queue {head.name!r} is sharded: only queues of one ring can be spooled"
+                    f"queue {head.name!r} is sharded: only queues without shards can be spooled"
                 )
             handle = Handle(host, declared, head.name)
             handle.identity = (head.producer, route.line.base)
@@ -566,7 +566,7 @@ class Spool:
         )
         route.aside.append((flight.ordinal, len(places), reason, encoded(refused)))
         log.warning(
-            "queue %s refused %d message(s) that a former process had spooled: %s. They are set "
+            "queue %s refused %d message(s) that an earlier process had spooled: %s. They are set "
             "aside in %s",
             route.head.name,
             len(places),

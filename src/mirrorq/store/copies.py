@@ -78,7 +78,7 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
         StoreError: There is no store of mirrorq, it is damaged, or it cannot be read.
     """
     if not is_store(path):
-        raise StoreError(f"{path} is no store: it has no {DATA_FILE} of LMDB")
+        raise StoreError(f"{path} is not a store: it has no {DATA_FILE} of LMDB")
     try:
         with OfflineStore(path) as store:
             if store.problems:

@@ -198,9 +198,9 @@ class Environment:
         """Of the write transaction that was begun last."""
         self._is_foreign = False
         """What is there is somebody else's."""
-        if path.exists() and not path.is_dir():
-            raise StoreError(f"store {path} is a file: give a directory")
         try:
+            if path.exists() and not path.is_dir():
+                raise StoreError(f"store {path} is a file: give a directory")
             path.mkdir(parents=True, exist_ok=True)
             is_new = not (path / LOCK_FILE).exists()
             if is_new:

@@ -36,7 +36,8 @@ class OfflineStore:
         try:
             if not is_store(path):
                 raise StoreError(
-                    f"{path} is no store: it has no {DATA_FILE} of LMDB. Give the directory of a "
+                    f"{path} is not a store: it has no {DATA_FILE} of LMDB. Give the directory of "
+                    "a "
                     "node, or of a backup"
                 )
             self._lock = SharedPathLock(path)
@@ -62,7 +63,8 @@ class OfflineStore:
                 names = {bytes(name) for name in self._lmdb.dbs(txn)}
                 if b"meta" not in names:
                     raise StoreError(
-                        f"{self.path} is no store: it holds an LMDB environment that mirrorq did "
+                        f"{self.path} is not a store: it holds an LMDB environment that mirrorq "
+                        "did "
                         "not make. Give the directory of a node, or of a backup"
                     )
             # Not in that transaction: handles would end with it.

@@ -57,6 +57,10 @@ class SimulatedNode(Node):
         drive = cluster._drives[self.name]
         return cast("Store", SimulatedStore(cluster._scheduler, self.name, drive))
 
+    def _silent_text(self) -> str:
+        """No node is asked why it is silent: it would be asked by real sockets."""
+        return ""
+
     def _open_rail(self) -> None:
         """None: it is a thread of its own, beside the simulated time."""
 

@@ -29,7 +29,7 @@ def split_address(address: str, example: str) -> tuple[str, int]:
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address: give host:port, as {example}")
+        raise ConfigError(f"{address!r} is not an address: give host:port, as {example}")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -110,7 +110,7 @@ def parse_listen(text: str) -> Endpoint:
 
 def _parse(text: str) -> Endpoint:
     if not isinstance(text, str):
-        raise ConfigError(f"endpoint {text!r} is no string: {_SYNTAX}")
+        raise ConfigError(f"endpoint {text!r} is not a string: {_SYNTAX}")
     if text.startswith("ipc://"):
         return _parse_ipc(text)
     match = _TCP.fullmatch(text)
@@ -121,7 +121,7 @@ def _parse(text: str) -> Endpoint:
         raise ConfigError(f"endpoint {text!r} has port {port}: ports end at 65535")
     endpoint = Endpoint(text, host=match["six"] or match["host"], port=port)
     if match["six"] is not None and endpoint.address is None:
-        raise ConfigError(f"endpoint {text!r}: {match['six']!r} is no IPv6 address")
+        raise ConfigError(f"endpoint {text!r}: {match['six']!r} is not an IPv6 address")
     return endpoint
 
 
@@ -172,7 +172,8 @@ def _check_free_path(endpoint: Endpoint) -> None:
         raise ConfigError(f"cannot listen on {endpoint.text}: {error.strerror}") from None
     if not stat.S_ISSOCK(mode):
         raise ConfigError(
-            f"cannot listen on {endpoint.text}: there is a file that is no socket; use another path"
+            f"cannot listen on {endpoint.text}: there is a file that is not a socket; use another "
+            "path"
         )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)

@@ -17,7 +17,7 @@ NULL = "NULL"
 
 NO_HOST = "no such host"
 NOTHING = "nothing listens there"
-ENDS = "it ends the connection at once: another program, or a node that stops"
+ENDS = "it ends the connection at once: another program, or a node that is stopping"
 ABSENT = (NO_HOST, NOTHING)
 """Answers of `silence_of` after which it need not be asked again soon."""
 
@@ -76,7 +76,7 @@ def silence_of(endpoint: Endpoint, timeout: float) -> str:
         return getattr(error, "strerror", None) or str(error)
     if not first:
         return ENDS
-    return "" if first == _HELLO[:1] else "what listens there is no node"
+    return "" if first == _HELLO[:1] else "what listens there is not a mirrorq node"
 
 
 def _connected(endpoint: Endpoint, timeout: float) -> socket.socket:

@@ -582,6 +582,15 @@ class Transport:
         )
         self._tell_trouble(peer, HandshakeRefused(name, why, by_key=False), inbound)
 
+    def troubles(self) -> dict[str, HandshakeRefused]:
+        """By endpoint: how the last handshake with each peer ended that has not come since."""
+        peers = list(self._peers.items())
+        return {
+            peer.endpoint.text: HandshakeRefused(name, peer.trouble, by_key=False)
+            for name, peer in peers
+            if peer.trouble
+        }
+
     def _tell_trouble(self, peer: _Peer, refused: HandshakeRefused, inbound: list[Inbound]) -> None:
         if peer.trouble != refused.why:
             peer.trouble = refused.why
@@ -790,7 +799,7 @@ def _bind_error(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError:
         return endpoint_in_use(endpoint)
     if error.errno in (errno.EADDRNOTAVAIL, errno.ENODEV):
         return ConfigError(
-            f"cannot listen on {endpoint.text}: {endpoint.host} is no address of this machine; "
+            f"cannot listen on {endpoint.text}: {endpoint.host} is not an address of this machine; "
             "give listen= one that is, or 0.0.0.0 for all"
         )
     return ConfigError(f"cannot listen on {endpoint.text}: {os.strerror(error.errno or 0)}")

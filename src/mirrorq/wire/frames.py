@@ -155,7 +155,7 @@ def lengths_between(offsets: Frame) -> tuple[bytes, int]:
     """
     count = len(offsets) // 4 - 1
     if count < 0 or len(offsets) % 4:
-        raise ValueError(f"{len(offsets)} bytes are no offsets: int32, one more than values")
+        raise ValueError(f"{len(offsets)} bytes are not offsets: int32, one more than values")
     made = bytes(4 * count)
     largest = lib.mq_lengths(_pointer(offsets), count, made)
     if largest < 0:
@@ -208,7 +208,9 @@ def pack_publish(
         TypeError: something is not bytes-like.
     """
     if properties is not None and len(properties) != len(bodies):
-        raise ValueError(f"{len(bodies)} bodies have {len(properties)} properties")
+        raise ValueError(
+            f"{len(bodies)} bodies and {len(properties)} properties: give as many of each"
+        )
     return pack_pieces(
         len(bodies),
         pieces_of(bodies),

@@ -173,6 +173,6 @@ def unpack_properties(packed: bytes) -> Properties:
         return _DECODER.decode(packed) if packed else Properties()
     except MALFORMED as error:
         raise ProtocolError(
-            f"properties of {len(packed)} bytes cannot be read ({error}): their producer is of "
-            "another version"
+            f"properties of {len(packed)} bytes cannot be read ({error}): their producer "
+            "runs another version of mirrorq"
         ) from None

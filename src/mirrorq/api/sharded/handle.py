@@ -77,7 +77,7 @@ class ShardedHandle(Channel):
 
     def ring_for(self, call: str) -> NoReturn:
         raise PreconditionFailed(
-            f"{call} is of one ring, and queue {self.name!r} has {self.shards}: call it on a "
+            f"{call} works on one shard, and queue {self.name!r} has {self.shards}: call it on a "
             f"shard, queue.shard(0) to queue.shard({self.shards - 1})"
         )
 

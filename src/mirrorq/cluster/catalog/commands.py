@@ -64,5 +64,7 @@ def decode_command(data: bytes) -> commands.CatalogCommand:
             )
         command: commands.CatalogCommand = msgspec.msgpack.decode(raw, type=_COMMANDS[tag])
     except MALFORMED as error:
-        raise ProtocolError(f"{len(data)} bytes are no catalog command: {error}") from error
+        raise ProtocolError(
+            f"a catalog command of {len(data)} bytes cannot be read: {error}"
+        ) from error
     return command

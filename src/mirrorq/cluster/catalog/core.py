@@ -112,9 +112,9 @@ class Catalog:
             text = past_text(member.node)
         elif self._deduplication.is_past(member, number):
             text = (
-                f"request {number} of node {member.node}, incarnation {member.incarnation}, is of "
-                "the past: that process has ended, has given it up, or has had many later ones "
-                "done. Look what is so, then ask again"
+                f"request {number} of node {member.node}, incarnation {member.incarnation}, is "
+                "too old: that process has ended, has given it up, or has had many later ones "
+                "done. Look at what is there now, then ask again"
             )
         else:
             return None

@@ -67,4 +67,6 @@ def decode_image(data: bytes) -> Image:
             )
         return msgspec.msgpack.decode(raw, type=Image)
     except MALFORMED as error:
-        raise ProtocolError(f"{len(data)} bytes are no catalog snapshot: {error}") from error
+        raise ProtocolError(
+            f"a catalog snapshot of {len(data)} bytes cannot be read: {error}"
+        ) from error

@@ -103,7 +103,7 @@ class Worker:
                 if item is None or self._is_stopping:
                     return
                 if isinstance(item, str):
-                    log.warning("queue %r has ended its consumer: it is consumed anew", item)
+                    log.warning("queue %r has ended its consumer: another one is started", item)
                     self._consume(item)
                 else:
                     self._do(item)
@@ -117,7 +117,7 @@ class Worker:
         try:
             result = opened(message.body, self._backend.alias)
         except BaseException:
-            log.exception("%r is no task that this worker knows; it comes again", message)
+            log.exception("%r is not a task that this worker knows; it comes again", message)
             message.nack(delay=UNKNOWN_S)
             return
         result.worker_ids.extend([EARLIER] * (message.delivery_count - 1))
@@ -157,7 +157,7 @@ class Worker:
         try:
             self._backend.keep(result)
         except BaseException:
-            log.exception("the result of task %s was not kept by its cache", result.id)
+            log.exception("the cache did not keep the result of task %s", result.id)
         for receiver, answer in signal.send_robust(type(self._backend), task_result=result):
             if isinstance(answer, Exception):
                 log.error("%r failed for task %s", receiver, result.id, exc_info=answer)

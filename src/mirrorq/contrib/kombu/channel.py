@@ -266,7 +266,7 @@ class Channel(Declarations):
         """Have a queue's messages delivered to `callback`, in `drain_events`."""
         tag = consumer_tag or f"{self.channel_id}.{next(self._consumer_numbers)}"
         if callback is None:
-            raise TypeError("basic_consume needs a callback")
+            raise TypeError("basic_consume needs a callback: a function of a message")
         with translated():
             try:
                 consumer = self._consume(queue, tag, exclusive)
@@ -450,4 +450,4 @@ def _on_refused(message: mirrorq.Message, error: mirrorq.AckRefused) -> None:
 def _on_confirmed(confirmation: mirrorq.Confirmation) -> None:
     error = confirmation.exception(0)
     if error is not None:
-        log.error("a message that was not waited for is lost, or may be: %s", error)
+        log.error("a message whose confirm nobody waited for is lost, or may be: %s", error)

@@ -84,7 +84,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         for name, value, values in (("eta", eta, ETA), ("confirm", confirm, CONFIRM)):
             if value not in values:
                 raise mirrorq.ConfigError(
-                    f"transport option {name} is {value!r}: it is one of {values}"
+                    f"transport option {name} is {value!r}: it must be one of {values}"
                 )
         confirm_timeout = float(options.get("confirm_timeout", 30.0))
         with translated():

@@ -190,7 +190,7 @@ class Gateway:
         identity = inbound.identity
         known = self._clients.get(identity)
         if known is not None:
-            self._end(known, "began anew", is_lost=True)
+            self._end(known, "connected again", is_lost=True)
         if len(self._clients) >= CLIENTS_MAX:
             why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
             self._warn("refused a client: %s", why)
@@ -224,9 +224,9 @@ class Gateway:
 
     def _refuse_stray(self, identity: bytes) -> None:
         why = (
-            f"node {self._engine.me.node} is of another cluster than the one that this client has "
-            "begun with, whose address it has now, or whose stores were wiped. To use this one, "
-            "connect anew"
+            f"node {self._engine.me.node} belongs to another cluster than the one to which this "
+            "client connected: that address is another cluster's now, or its stores were wiped. "
+            "To use this one, connect again"
         )
         send(self._transport, identity, ClientRefused(why))
 

@@ -155,7 +155,7 @@ class ClientSessions:
         self._driver.ask(DeleteQueue(record.id), lambda _: None)
         reason = (
             f"the connection to node {record.view.members[0].id.node} ended, and with it the "
-            "exclusive queue: declare it anew"
+            "exclusive queue: declare it again"
         )
         self._link.send(ClientClosed(number, reason))
 

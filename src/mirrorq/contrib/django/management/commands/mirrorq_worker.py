@@ -38,15 +38,15 @@ class Command(BaseCommand):  # type: ignore[misc]
         """Run."""
         backend = task_backends[options["backend"]]
         if not isinstance(backend, MirrorQBackend):
-            raise CommandError(f"TASKS[{options['backend']!r}] is no MirrorQBackend: {backend}")
+            raise CommandError(f"TASKS[{options['backend']!r}] is not a MirrorQBackend: {backend}")
         queues = options["queue"] or sorted(backend.queues)
         if not queues:
-            raise CommandError("its QUEUES name none: name them here, by --queue")
+            raise CommandError("its QUEUES name none: name them by --queue")
         unknown = [name for name in queues if backend.queues and name not in backend.queues]
         if unknown:
             raise CommandError(f"its QUEUES are {sorted(backend.queues)}, without {unknown}")
         if options["threads"] < 1:
-            raise CommandError(f"--threads is {options['threads']}: it is 1 or more")
+            raise CommandError(f"--threads is {options['threads']}: it must be 1 or more")
         name = options["worker_id"] or f"{socket.gethostname()}-{os.getpid()}"
         worker = Worker(backend, queues, threads=options["threads"], name=name)
         for number in (signal.SIGTERM, signal.SIGINT):
