@@ -37,6 +37,7 @@ def _state(*priorities: int) -> QueueState:
 
 def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delivery]:
     dispatch = Dispatch(state, epoch)
+    assert dispatch.sort_in(1000)
     dispatch.subscribe(Subscription((SESSION, 0), 10))
     dispatch.credit((SESSION, 0), credit)
     return [piece for _, deliver in dispatch.deliver() for piece in deliver.deliveries]
@@ -139,6 +140,7 @@ def test_an_ack_across_a_promotion_finds_its_level() -> None:
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
     after = Dispatch(state, 2)
+    assert after.sort_in(1000)
     assert after.take(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
     assert list(after.ready) == [(4, 4)]
     assert after.take(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]

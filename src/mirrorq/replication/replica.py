@@ -562,7 +562,9 @@ class Replica:
         if was_stalled and not ring.is_stalled:
             ring.settle(now_ms)
         if self.master is not None:
-            if self.transfer.missing or self._is_withholding:
+            if self.master.is_beginning:
+                self.master.go_on(now_ms)
+            if self.master.active and (self.transfer.missing or self._is_withholding):
                 self._withhold(self.master)
             self.master.settle(now_ms)
             if ring.received != received:

@@ -100,7 +100,7 @@ class Master:
     ) -> None:
         self.master_epoch = master_epoch
         self.active = False
-        """Whether `promoted` is applied."""
+        """Whether `promoted` is applied, and all that it began with is sorted in."""
         self.yielded_epoch = 0
         """In this epoch nothing is handed out any more (`handover`)."""
         self.auto_delete = AutoDelete(ring.queue_id, master_epoch)
@@ -137,6 +137,10 @@ class Master:
         self.waiting: deque[SessionRequest] = deque()
         """Requests that have come before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
+        self.is_beginning = False
+        """`promoted` is applied, and not all that is ready or delayed is sorted in."""
+        self._more = self._term.timers.new()
+        """A portion of it is to be sorted in, and nothing comes that would step the queue."""
         self._unused = self._term.timers.new()
         """Whether the queue has been left by all is to be judged again."""
 
@@ -214,8 +218,17 @@ class Master:
             self.deliveries.set_overdue()
         self.idle_expiry.expires_ms = definition.expires
 
+    def go_on(self, now_ms: int) -> None:
+        """Sort in a portion of what the term begins with. Nobody is served before all is: until
+        then no op comes, and the state is as `promoted` has left it."""
+        self.is_beginning = not self._term.go_on()
+        if self.is_beginning:
+            self._more.set(now_ms)
+        else:
+            self._more.clear()
+            self._activate(now_ms)
+
     def _activate(self, now_ms: int) -> None:
-        self._term.begin()
         self.endings.begin()
         self.active = True
         self.idle_expiry.use(now_ms)
@@ -461,7 +474,8 @@ class Master:
             case PromotedOp():
                 # Its epoch is a later one when this node learned of the term from a snapshot.
                 if entry.header.epoch >= self.master_epoch:
-                    self._activate(now_ms)
+                    self._term.begin()
+                    self.is_beginning = True
             case ProducerOp():
                 self.producers.on_applied(entry.header.lsn, payload)
             case RefusalOp():

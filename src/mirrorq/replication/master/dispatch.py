@@ -14,8 +14,11 @@ that are seated or open: consumers with slow callbacks hold tens of thousands.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import compress, islice
+from operator import le
 
 from attrs import define
 
@@ -35,6 +38,10 @@ PIECES_MAX = 512
 """Deliveries that one step makes."""
 DROP_COUNT = 1 << 62
 """No bound."""
+STRETCH_RANGES = 64
+"""Ranges of each priority that are sorted in at once, at the beginning of a term."""
+STRETCH_WEIGHT = 16
+"""What that takes for each priority, in ranges that are sorted in one by one."""
 DELIVER_COUNT = 4096
 """Messages in one Deliver: bounds its size together with the byte bound of the driver."""
 
@@ -78,7 +85,8 @@ class Dispatch:
     def __init__(self, state: QueueState, epoch: int) -> None:
         self._state = state
         self._epoch = epoch
-        self.ready = _ready_of(state)
+        self.ready = ReadyLevels(state.live.copy())
+        self._sorting = _sorting(state, self.ready)
         self.came_back: list[Range] = []
         """What became ready again since the master looked."""
         self.is_cut = False
@@ -264,6 +272,11 @@ class Dispatch:
         return any(self.open[number].key == key for number in self._held.get(key[0], ()))
 
     # --- What is ready ------------------------------------------------------------------
+
+    def sort_in(self, count: int) -> bool:
+        """Put so much more of what is ready at its place, about; whether all of it stands there.
+        Before that nothing is asked of this dispatch, and the state does not change."""
+        return sum(1 for _ in islice(self._sorting, count)) < count
 
     @property
     def ready_size(self) -> int:
@@ -724,22 +737,58 @@ class Dispatch:
             self.ready.plain.add(first, last)
 
 
-def _ready_of(state: QueueState) -> ReadyLevels:
-    """All that lives and is not delayed, each at its place in its level."""
-    plain = state.live.copy()
-    ready = ReadyLevels(plain)
-    for priority, level in state.levels.items():
-        for first, last in level.members:
-            plain.remove(first, last)
-            ready.add(priority, first, last)
+def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
+    """Put all that lives and is not delayed at its place in its level, a little for each item that
+    is asked for. The state does not change meanwhile."""
+    members = {priority: level.members for priority, level in state.levels.items()}
+    if members:
+        ready.plain = RangeSet()
+        for priority, held in members.items():
+            ready.begin(priority, held.copy())
+        for first, last in _stretches((state.live, *members.values()), state.next_sequence):
+            others = [held.part(first, last) for held in members.values()]
+            ready.plain.extend(_without(state.live.part(first, last), others))
+            yield from (None for _ in range(STRETCH_WEIGHT * (1 + len(members))))
     for first, last, _ in state.delayed:
-        for run in state.runs(first, last):
+        for run in state.each_run(first, last):
             ready.level(run.priority).remove(run.first, run.last)
+            yield
     for first, last, shift in state.places.by_sequence:
-        for run in state.runs(first, last):
+        for run in state.each_run(first, last):
             ready.level(run.priority).remove(run.first, run.last)
             ready.add(run.priority, run.first + shift, run.last + shift)
+            yield
     for first, last, _ in state.resting:
-        for run in state.runs(first, last):
+        for run in state.each_run(first, last):
             ready.level(run.priority).remove(run.first + run.shift, run.last + run.shift)
-    return ready
+            yield
+
+
+def _stretches(sets: Iterable[RangeSet], end: int) -> Iterator[Range]:
+    """All sequences below `end`, in stretches in which each set has some ranges at most."""
+    first = 1
+    while first < end:
+        last = min(held.reach(first, end - 1, STRETCH_RANGES) for held in sets)
+        yield first, last
+        first = last + 1
+
+
+def _without(whole: bytes, others: Iterable[bytes]) -> bytes:
+    """Ranges as `RangeSet.part` has them, without those of others, all of which are in them and in
+    one of the others only. Of many ranges this takes no step of Python's for each."""
+    firsts, lasts = _edges(whole)
+    for data in others:
+        begins, ends = _edges(data)
+        firsts += map((1).__add__, ends)
+        lasts += map((-1).__add__, begins)
+    # What is left begins where it did or behind what is out, and ends alike: in the same order.
+    firsts.sort()
+    lasts.sort()
+    kept = list(map(le, firsts, lasts))
+    return b"".join(array("Q", compress(edges, kept)).tobytes() for edges in (firsts, lasts))
+
+
+def _edges(data: bytes) -> tuple[list[int], list[int]]:
+    """Firsts and lasts of ranges."""
+    half = len(data) // 2
+    return array("Q", data[:half]).tolist(), array("Q", data[half:]).tolist()

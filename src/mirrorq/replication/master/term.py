@@ -27,6 +27,10 @@ PORTION = 512
 """Of many messages that end or come back at once, so many ranges are one op; the next op is made
 when it is applied. Others have their turn between."""
 
+BEGIN_COUNT = 512
+"""So much of what is ready or delayed is sorted in at once at the beginning of a term; the rest has
+its turn in the next steps. Others have theirs between."""
+
 LEASE_IDLE_MS = 2000
 """The lease is kept up for so long after the last thing that needed it; the next one after that
 waits for a round trip to the catalog's leader."""
@@ -87,6 +91,10 @@ class Term:
         self.dispatch = Dispatch(self.state, self.epoch)
         self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
+
+    def go_on(self) -> bool:
+        """Sort in a portion of what is ready and delayed; whether all of it is sorted in."""
+        return self.dispatch.sort_in(BEGIN_COUNT) and self.delays.gather(BEGIN_COUNT)
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a session, if it is still attached."""

@@ -223,11 +223,14 @@ class Contents:
 
     def runs(self, first: int, last: int) -> list[Run]:
         """first to last, cut where level or shift change, in order of sequence."""
-        found = []
+        return list(self.each_run(first, last))
+
+    def each_run(self, first: int, last: int) -> Iterator[Run]:
+        """The same, one after the other."""
         while first <= last:
-            found.append(self.run(first, last))
-            first = found[-1].last + 1
-        return found
+            run = self.run(first, last)
+            yield run
+            first = run.last + 1
 
     def needed(self, first: int, last: int) -> list[Range]:
         """The parts of first to last under which lie bodies that a copy must have on its disk."""

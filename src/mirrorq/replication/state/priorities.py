@@ -81,14 +81,18 @@ class ReadyLevels:
         """What is ready of one priority; to be read and removed from only."""
         return self._levels.get(priority, NOTHING) if priority else self.plain
 
+    def begin(self, priority: int, ready: RangeSet) -> None:
+        """A priority above 0 is in use, and this is ready of it."""
+        self._levels[priority] = ready
+        self._levels = dict(sorted(self._levels.items(), reverse=True))
+
     def add(self, priority: int, first: int, last: int) -> None:
         """These places have become ready."""
         if not priority:
             self.plain.add(first, last)
             return
         if priority not in self._levels:
-            self._levels[priority] = RangeSet()
-            self._levels = dict(sorted(self._levels.items(), reverse=True))
+            self.begin(priority, RangeSet())
         self._levels[priority].add(first, last)
 
 

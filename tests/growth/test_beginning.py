@@ -1,0 +1,115 @@
+"""A master's term begins by portions, whatever lives in its queue.
+
+Each message is a stretch of its own: of a priority, delayed, at another place than its own, or
+given back with a delay. No step of the promotion costs more for 10^5 of them than for 10^3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from core.entries import CODEC, QUEUE, A, view
+from mirrorq.config import Config
+from mirrorq.protocol.effects import Persisted, ReplicaEffects
+from mirrorq.replication.events import Tick, ViewInstalled
+from mirrorq.replication.master.term import Lease
+from mirrorq.replication.replica import Replica
+from mirrorq.replication.state.priorities import PriorityLevel
+from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.testing.disk import QueueFiles
+
+from .instructions import work_of
+
+FEW, MANY = 1_000, 100_000
+GROWTH_MAX = 2.0
+STEPS = 8
+"""So many are counted, the first ones: in them all would be done that does not go by portions."""
+NOW_MS = 1000
+DUE_US = 1_700_000_000_000_000
+
+Shape = Callable[[QueueState, int], None]
+
+
+def prioritised(state: QueueState, count: int) -> None:
+    """As many of each of two priorities, and none beside one of its own."""
+    state.levels = {priority: PriorityLevel(horizon=count) for priority in (3, 7)}
+    for number in range(1, 2 * count, 4):
+        state.levels[3].members.add(number, number)
+        state.levels[7].members.add(number + 2, number + 2)
+    state.live.add(count + 1, 2 * count)
+    state.columns.append(count + 1, 2 * count, 10, DUE_US // 1000, 0)
+    state.next_sequence = 2 * count + 1
+
+
+def delayed(state: QueueState, count: int) -> None:
+    """Each is due at another moment, all of them one after the other."""
+    for number in range(1, count + 1):
+        state.delayed.add(number, number, DUE_US + 1000 * number)
+
+
+def moved(state: QueueState, count: int) -> None:
+    """Each was delayed, and stands behind the one that was behind it."""
+    place = state.next_sequence
+    for number in range(1, count + 1):
+        state.places.enter(number, number, place + (number ^ 1))
+    state.next_sequence = place + count + 2
+
+
+def resting(state: QueueState, count: int) -> None:
+    """Each was given back, to come again at another moment."""
+    for number in range(1, count + 1):
+        state.returned.put(number, number, 1, 1)
+        state.resting.put(number, number, DUE_US + 1000 * number)
+
+
+def promoted(shape: Shape, count: int) -> tuple[Replica, list[int]]:
+    """A new master of such a queue, which serves it, and what its first steps have cost."""
+    state = QueueState()
+    state.live.add(1, count)
+    state.columns.append(1, count, 10, DUE_US // 1000, 0)
+    state.next_sequence = count + 1
+    shape(state, count)
+    state.applied = 1
+    state.history = [(1, 1)]
+    files = QueueFiles(state=state.encode(), state_lsn=1, stable=1)
+    image, lease = files.image(QUEUE), Lease(until_ms=1 << 60)
+    replica = Replica(A, QUEUE, Config(), CODEC, image, lease)
+    costs: list[int] = []
+    event: ViewInstalled | Persisted | Tick = ViewInstalled(view(2, "a", master_epoch=2))
+    effects = ReplicaEffects()
+
+    def step() -> None:
+        nonlocal effects
+        effects = replica.step(NOW_MS, 0, event)
+
+    while not replica.is_serving:
+        if len(costs) < STEPS:
+            costs.append(work_of(step).count)
+        else:
+            step()
+        if effects.write is not None:
+            event = Persisted(effects.write_number)
+        elif not replica.is_serving:
+            assert effects.wake_at_ms is not None
+            assert effects.wake_at_ms <= NOW_MS
+            event = Tick()
+    return replica, costs
+
+
+@pytest.mark.parametrize("shape", [prioritised, delayed, moved, resting])
+def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
+    """Of a hundred times as many stretches; and all of them are where they belong in the end."""
+    (_, few), (replica, many) = promoted(shape, FEW), promoted(shape, MANY)
+    assert max(many) < GROWTH_MAX * max(few)
+    assert replica.master is not None
+    is_away = shape in (delayed, resting)
+    ready, delays = replica.master.dispatch.ready, replica.master.delays
+    assert delays.is_waiting == is_away
+    assert delays.count == (MANY if is_away else 0)
+    levels = [ready.level(priority).count for priority in ready.priorities]
+    if shape is prioritised:
+        assert levels == [MANY // 2, MANY // 2, MANY]
+    else:
+        assert levels == [0 if is_away else MANY]
