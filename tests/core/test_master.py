@@ -121,12 +121,14 @@ class Queue:
         self.ask(session, Attach(held, producer, owner, line, turn, connection))
 
     def ask(self, session: SessionId, request: Request, skip: int = 0) -> None:
+        self.step(self.request(session, request, skip))
+
+    def request(self, session: SessionId, request: Request, skip: int = 0) -> Requested:
+        """The session's next request, as it comes to the queue."""
         attachment, number = self._numbers[session]
         number += 1 + skip
         self._numbers[session] = (attachment, number)
-        self.step(
-            Requested(SessionRequest(QUEUE, self.epoch, session, attachment, number, request))
-        )
+        return Requested(SessionRequest(QUEUE, self.epoch, session, attachment, number, request))
 
     def heard(self, session: SessionId = ONE) -> list[Reply]:
         """What this session was told since it was last asked."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 from attrs import define
@@ -14,6 +18,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, HorizonsOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
+from mirrorq.replication.master import dispatch, term
 from mirrorq.replication.master.dispatch import Dispatch, Subscription
 from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
@@ -36,11 +41,11 @@ def _state(*priorities: int) -> QueueState:
 
 
 def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delivery]:
-    dispatch = Dispatch(state, epoch)
-    assert dispatch.sort_in(1000)
-    dispatch.subscribe(Subscription((SESSION, 0), 10))
-    dispatch.credit((SESSION, 0), credit)
-    return [piece for _, deliver in dispatch.deliver() for piece in deliver.deliveries]
+    made = Dispatch(state, epoch)
+    deque(made.sort_in(), 0)
+    made.subscribe(Subscription((SESSION, 0), 10))
+    made.credit((SESSION, 0), credit)
+    return [piece for _, deliver in made.deliver() for piece in deliver.deliveries]
 
 
 # --- The applied state ------------------------------------------------------------------
@@ -140,7 +145,7 @@ def test_an_ack_across_a_promotion_finds_its_level() -> None:
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
     after = Dispatch(state, 2)
-    assert after.sort_in(1000)
+    deque(after.sort_in(), 0)
     assert after.take(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
     assert list(after.ready) == [(4, 4)]
     assert after.take(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]
@@ -383,6 +388,9 @@ class Oracle:
         self.queue = Queue(self.queue.files, self.queue.epoch + 1, wall_us=self.now_ms * 1000)
         self.queue.attach(ONE, producer=self.producer)
         self.queue.sync()
+        while not self.queue.replica.is_serving:
+            assert self.queue.wake_at_ms == self.queue.now_ms
+            self.queue.step(Tick())
         self.queue.heard()
         for message in self.messages.values():
             message.held = None
@@ -407,13 +415,43 @@ class Oracle:
 
 
 @settings(max_examples=400)
-@given(STEPS)
-def test_a_queue_with_levels_and_delays_does_what_a_sort_does(steps: list[tuple[Any, ...]]) -> None:
-    """Order, counts and what is ready, over acks, returns, delays, purges and failovers."""
+@given(STEPS, st.sampled_from([1, 2, term.BEGIN_COUNT]))
+def test_a_queue_with_levels_and_delays_does_what_a_sort_does(
+    steps: list[tuple[Any, ...]], portion: int
+) -> None:
+    """Order, counts and what is ready, over acks, returns, delays, purges and failovers, whatever a
+    term sorts in at a time."""
+    with sorted_in_by(portion):
+        play(steps)
+
+
+def play(steps: Iterable[tuple[Any, ...]]) -> None:
     oracle = Oracle()
     for kind, *values in steps:
         getattr(oracle, "_pass" if kind == "pass" else kind)(*values)
         oracle.check()
+
+
+@contextmanager
+def sorted_in_by(portion: int) -> Iterator[None]:
+    """While it lasts, the beginning of a term takes many steps."""
+    with (
+        patch.object(term, "BEGIN_COUNT", portion),
+        patch.object(dispatch, "STRETCH_RANGES", min(portion, dispatch.STRETCH_RANGES)),
+        patch.object(dispatch, "STRETCH_WEIGHT", 1),
+    ):
+        yield
+
+
+def test_nobody_is_served_before_all_is_sorted_in() -> None:
+    """One message of a priority comes before all others, and one that is delayed does not come."""
+    with sorted_in_by(1):
+        play(
+            [
+                ("publish", 2, 0, 0), ("publish", 1, 0, 9), ("publish", 1, 5, 0), ("failover",),
+                ("get", 4),
+            ]
+        )  # fmt: skip
 
 
 def test_a_promotion_does_not_count_what_was_delayed_then() -> None:

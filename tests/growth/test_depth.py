@@ -22,7 +22,9 @@ from mirrorq.protocol.sessions import (
     AckRange,
     Browse,
     Browsed,
+    Confirmed,
     Credit,
+    Publish,
     Purge,
     Purged,
     Settle,
@@ -35,6 +37,7 @@ from mirrorq.replication.events import (
     Tick,
     ViewInstalled,
 )
+from mirrorq.replication.master.courier import NoTargets
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.producer import Producer
@@ -69,13 +72,20 @@ def files_of(count: int) -> tuple[bytes, int, int]:
     return state.encode(), state.applied, state.time_us
 
 
+class Elsewhere(NoTargets):
+    """Another queue, which nobody serves just now."""
+
+    def find(self, name: str) -> int:
+        return QUEUE + 1
+
+
 class Deep:
     """A master of such a queue, each of whose steps is counted."""
 
     def __init__(self, count: int) -> None:
         data, lsn, time_us = files_of(count)
         files = QueueFiles(state=data, state_lsn=lsn, stable=lsn)
-        self.queue = Queue(files, epoch=2, wall_us=time_us)
+        self.queue = Queue(files, epoch=2, wall_us=time_us, targets=Elsewhere())
         self.queue.sync()
         self.queue.attach(ONE)
         self.queue.sync()
@@ -85,6 +95,9 @@ class Deep:
     @property
     def state(self) -> QueueState:
         return self.queue.replica.state
+
+    def publication(self, number: int) -> Publish:
+        return Publish(CODEC.frame(self.producer, number, 1, 0), False)
 
     def go_on(self) -> Iterator[None]:
         """Steps, until there is nothing to do at once."""
@@ -133,9 +146,32 @@ def expire(deep: Deep) -> None:
     deep.queue.step(Defined(Definition(message_ttl=1)))
 
 
-def count_bytes(deep: Deep) -> None:
-    """A limit by bytes counts what is ready, once in a term."""
+def limit_bytes(deep: Deep) -> None:
+    """A limit by bytes counts what is ready once in a term, by portions; a put waits for it."""
     deep.queue.step(Defined(Definition(max_length_bytes=1 << 40, overflow="drop-head")))
+    deep.queue.publish(deep.producer, 1)
+
+
+def count_bytes(deep: Deep) -> None:
+    limit_bytes(deep)
+    deep.finish()
+    master = deep.queue.replica.master
+    assert not master.length_limit.is_counting
+    size = sum(deep.state.columns.total(*piece) for piece in deep.state.live)
+    assert master.dispatch.ready_size == size
+    assert [one.runs for one in deep.queue.heard() if isinstance(one, Confirmed)]
+
+
+def put_over_the_limit(deep: Deep) -> None:
+    """A limit has become lower, and a put comes before what is too much has gone."""
+    lowered = Defined(Definition(max_length=1, overflow="drop-head"))
+    deep.queue.step(lowered, deep.queue.request(ONE, deep.publication(1)))
+
+
+def dead_letters(deep: Deep) -> None:
+    """All that is ready expires, and is to go to another queue."""
+    deep.queue.wall_us += HOUR_US
+    deep.queue.step(Defined(Definition(message_ttl=1, dead_letter_queue="other")))
 
 
 def drop_head(deep: Deep) -> None:
@@ -221,6 +257,9 @@ def longest(count: int, prepare: Act, act: Act) -> int:
         (claim, ack_range),
         (hold, lose_holder),
         (nothing, expire),
+        (nothing, dead_letters),
+        (nothing, limit_bytes),
+        (nothing, put_over_the_limit),
         (count_bytes, drop_head),
         (nothing, browse),
         (checkpoint, put),
@@ -242,6 +281,9 @@ def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
         (claim, ack_range, 0),
         (hold, lose_holder, 3000),
         (nothing, expire, 0),
+        (nothing, dead_letters, 0),
+        (nothing, limit_bytes, 3001),
+        (nothing, put_over_the_limit, 1),
         (nothing, drop_head, 0),
     ],
 )
@@ -255,6 +297,7 @@ def test_portions_come_to_an_end(prepare: Act, act: Act, left: int) -> None:
     assert deep.state.live.count == left
     assert master.dispatch.ready_count == left
     assert master.dispatch.unacknowledged == 0
+    assert deep.state.outbox.kept.count == (3000 if act is dead_letters else 0)
     assert deep.state.returned.count == (3000 if act is lose_holder else 0)
     told = [reply for reply in deep.queue.heard() if isinstance(reply, Purged)]
     assert [one.count for one in told] == ([3000] if act in (purge, ack_range) else [])

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from mirrorq.replication import checkpoints, donor
-from mirrorq.replication.master import log_tail
+from mirrorq.replication.master import dispatch, log_tail, ready_bytes, term
 from mirrorq.replication.state import pages, paging, producer
 from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
@@ -29,6 +29,10 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(pages, "CACHED_PAGES", 2))
         stack.enter_context(patch.object(paging, "HELD_BLOCKS", 3))
         stack.enter_context(patch.object(log_tail, "SAID_COUNT", 2))
+        stack.enter_context(patch.object(term, "BEGIN_COUNT", 3))
+        stack.enter_context(patch.object(dispatch, "STRETCH_RANGES", 2))
+        stack.enter_context(patch.object(dispatch, "STRETCH_WEIGHT", 1))
+        stack.enter_context(patch.object(ready_bytes, "COUNT_RANGES", 2))
         stack.enter_context(patch.object(producer, "OPEN_PAGES", 1))
         stack.enter_context(patch.object(producer, "WALKED_PAGES", 1))
         stack.enter_context(patch.object(paging, "HELD_PAGES", 3))

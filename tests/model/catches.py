@@ -13,6 +13,7 @@ from attrs import frozen
 from core import test_blocks, test_master, test_producer_pages
 from core import test_hold_times as core_hold_times
 from core import test_pages as core_pages
+from core import test_priorities as core_priorities
 from core import test_transfer as core_transfer
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
 from core.test_staging import test_every_order_of_two_drivers_and_their_tasks as staged_orders
@@ -156,6 +157,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "extended message goes back with its delivery": Scenario(
         core_hold_times.test_what_is_extended_stays_and_the_rest_goes_back, "extended"
+    ),
+    "delivery before all that is ready is sorted in": Scenario(
+        core_priorities.test_nobody_is_served_before_all_is_sorted_in, ""
     ),
     "level order by sequence only": Scenario(
         test_priorities.test_each_level_keeps_its_order_and_its_counts_across_a_failover, "order"

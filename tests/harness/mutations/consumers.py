@@ -17,6 +17,7 @@ from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.settling import Settling
+from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.queue_state import QueueState
 
 
@@ -48,6 +49,19 @@ def _serve_early() -> Sequence[Patch]:
 
     real_applied = Master.on_applied
     return [(Master, "begin", begin), (Master, "on_applied", on_applied)]
+
+
+@named("delivery before all that is ready is sorted in")
+def _serve_unsorted() -> Sequence[Patch]:
+    """The new master takes messages for ready, and for those of no priority, of which it does not
+    know better yet."""
+
+    def go_on(self: Term) -> bool:
+        real(self)
+        return True
+
+    real = Term.go_on
+    return [(Term, "go_on", go_on)]
 
 
 @named("delivery above the horizon")

@@ -78,17 +78,15 @@ def _level_backwards() -> Sequence[Patch]:
     """The newest of a level first."""
     real = Dispatch._take_front
 
-    def take(self: Dispatch, seat: Any, level: RangeSet, horizon: int, share: int) -> Any:
+    def take(self: Dispatch, seat: Any, priority: int, horizon: int, share: int) -> Any:
+        level = self.ready.level(priority)
         first, last = level.front()
         if last > first and last < horizon and not self._state.places:
-            level.remove(first, last)
-            rest = RangeSet(((first, last - 1),))
-            newest = RangeSet(((last, last),))
-            piece = real(self, seat, newest, horizon, 1)
-            for low, high in rest:
-                level.add(low, high)
+            level.remove(first, last - 1)
+            piece = real(self, seat, priority, horizon, 1)
+            level.add(first, last - 1)
             return piece
-        return real(self, seat, level, horizon, share)
+        return real(self, seat, priority, horizon, share)
 
     return [(Dispatch, "_take_front", take)]
 

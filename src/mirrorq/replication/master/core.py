@@ -213,6 +213,8 @@ class Master:
             self.endings.begin()
         self.intake.define(before)
         self.length_limit.define()
+        if self.active:
+            self.length_limit.count()
         term.dispatch.is_single = definition.single_active_consumer
         if definition.consumer_timeout != before.consumer_timeout:
             self.deliveries.set_overdue()
@@ -230,6 +232,7 @@ class Master:
 
     def _activate(self, now_ms: int) -> None:
         self.endings.begin()
+        self.length_limit.count()
         self.active = True
         self.idle_expiry.use(now_ms)
         for users in (self.auto_delete, self.ownership):
@@ -506,6 +509,8 @@ class Master:
         settling, dispatch = self.settling, self._term.dispatch
         if now_ms >= self._term.timers.next_ms:
             self._end_overdue(now_ms)
+        if self.length_limit.is_counting:
+            self.length_limit.go_on(now_ms)
         self._end_idle(now_ms)
         self._take_in(now_ms)
         if settling.has_work or dispatch.leaving:

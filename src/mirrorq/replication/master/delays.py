@@ -8,7 +8,6 @@ on its way is out of the timetable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.time_buckets import Timetable
@@ -37,9 +36,8 @@ class Delays:
         """Sequences in ops that are not applied yet."""
         self._returning: dict[int, list[Range]] = {}
         """Returned in this step: due_us -> what."""
-        self._gathering = self._gather()
 
-    def _gather(self) -> Iterator[None]:
+    def gather(self) -> Iterator[None]:
         """Put all that is delayed into the timetable, a little for each item that is asked for. The
         state does not change meanwhile."""
         for first, last, due_us in self._state.delayed:
@@ -48,10 +46,6 @@ class Delays:
         for first, last, (due_us,) in self._state.resting:
             self._timetable.add(due_us, first, last)
             yield
-
-    def gather(self, count: int) -> bool:
-        """Put so much more of what is delayed into the timetable; whether all of it is there."""
-        return sum(1 for _ in islice(self._gathering, count)) < count
 
     @property
     def count(self) -> int:

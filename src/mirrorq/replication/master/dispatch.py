@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import compress, islice
+from itertools import compress
 from operator import le
 
 from attrs import define
@@ -27,6 +27,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
 from mirrorq.replication.master.open_deliveries import ConsumerKey, Extensions, OpenDelivery
+from mirrorq.replication.master.ready_bytes import ReadyBytes
 from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
@@ -86,7 +87,6 @@ class Dispatch:
         self._state = state
         self._epoch = epoch
         self.ready = ReadyLevels(state.live.copy())
-        self._sorting = _sorting(state, self.ready)
         self.came_back: list[Range] = []
         """What became ready again since the master looked."""
         self.is_cut = False
@@ -118,7 +118,7 @@ class Dispatch:
         """Delivery number -> the ranges of it that went back, as `RangeSet.to_bytes` has them. All
         else that was handed out, is open no more and lives no more was settled under that number:
         an ack that comes again is told so."""
-        self._ready_size: int | None = None
+        self._ready_bytes: ReadyBytes | None = None
         """None: nobody has asked."""
         self.waiting: dict[ConsumerKey, int] = {}
         """Consumers that wait for messages, and for how many: the one whose turn it is first."""
@@ -273,23 +273,31 @@ class Dispatch:
 
     # --- What is ready ------------------------------------------------------------------
 
-    def sort_in(self, count: int) -> bool:
-        """Put so much more of what is ready at its place, about; whether all of it stands there.
-        Before that nothing is asked of this dispatch, and the state does not change."""
-        return sum(1 for _ in islice(self._sorting, count)) < count
+    def sort_in(self) -> Iterator[None]:
+        """Put what is ready at its place in its level, a little for each item that is asked for.
+        Until it ends nothing else is asked of this dispatch, and the state does not change."""
+        return _sorting(self._state, self.ready)
 
     @property
     def ready_size(self) -> int:
-        """Bytes of the bodies of what is ready: counted once, and kept from then on."""
-        if self._ready_size is None:
-            total = self._state.columns.total
-            self._ready_size = sum(total(first, last) for first, last in self.ready_sequences())
-        return self._ready_size
+        """Bytes of the bodies of what is ready, as far as it is counted."""
+        return 0 if self._ready_bytes is None else self._ready_bytes.total
 
-    def _note_ready(self, first: int, last: int, sign: int) -> None:
-        """These sequences have become ready (1), or are it no more (-1)."""
-        if self._ready_size is not None:
-            self._ready_size += sign * self._state.columns.total(first, last)
+    @property
+    def is_size_known(self) -> bool:
+        """Whether all of it is counted."""
+        return self._ready_bytes is not None and self._ready_bytes.is_whole
+
+    def count_size(self) -> None:
+        """Count a portion of it; what is counted is kept up to date from then on."""
+        if self._ready_bytes is None:
+            self._ready_bytes = ReadyBytes(self._state, self.ready)
+        self._ready_bytes.go_on()
+
+    def _note_ready(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
+        """These sequences, at places `shift` behind, have become ready (1), or are it no more."""
+        if self._ready_bytes is not None:
+            self._ready_bytes.note(priority, first, last, shift, sign)
 
     def drop_oldest(self, excess: Depth, count_max: int = DROP_COUNT) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages of the lowest priority out, then those of the next, until
@@ -304,7 +312,7 @@ class Dispatch:
                 first, last, shift = self._front(level)
                 last, excess = oldest(self._state.columns, first, last, excess)
                 level.remove(first + shift, last + shift)
-                self._note_ready(first, last, -1)
+                self._note_ready(priority, first, last, shift, -1)
                 dropped.append((first, last))
         return dropped, excess
 
@@ -316,7 +324,7 @@ class Dispatch:
                 level, shift = self.ready.level(run.priority), run.shift
                 for low, high in level.within(run.first + shift, run.last + shift):
                     level.remove(low, high)
-                    self._note_ready(low - shift, high - shift, -1)
+                    self._note_ready(run.priority, low - shift, high - shift, shift, -1)
                     taken.add(low - shift, high - shift)
         return list(taken)
 
@@ -397,7 +405,7 @@ class Dispatch:
                 break
             count += 1
             share = self._share(subscription, counts.get(subscription.key, 0))
-            piece = self._take_front(subscription, level, horizon, share)
+            piece = self._take_front(subscription, priority, horizon, share)
             self.open[piece.number].handed_ms = now_ms
             pieces.setdefault(subscription.key, []).append(piece)
             taken = piece.last - piece.first + 1
@@ -436,8 +444,9 @@ class Dispatch:
         return min(subscription.wants, fair, DELIVER_COUNT - given)
 
     def _take_front(
-        self, subscription: Subscription, level: RangeSet, horizon: int, share: int
+        self, subscription: Subscription, priority: int, horizon: int, share: int
     ) -> Delivery:
+        level = self.ready.level(priority)
         first, last = level.front()
         last = min(last, first + share - 1, horizon - 1)
         shift = 0
@@ -451,7 +460,7 @@ class Dispatch:
             subscription.size_left -= self._state.columns.total(first - shift, last)
         level.remove(first, last + shift)
         first -= shift
-        self._note_ready(first, last, -1)
+        self._note_ready(priority, first, last, shift, -1)
         self._number += 1
         self.open[self._number] = OpenDelivery(subscription.key, count, first, last)
         self._held.setdefault(subscription.key[0], {})[self._number] = None
@@ -589,7 +598,7 @@ class Dispatch:
         for run, sequence in list(self._inherited(piece)):
             place = sequence + run.shift
             self.ready.level(run.priority).remove(place, place)
-            self._note_ready(sequence, sequence, -1)
+            self._note_ready(run.priority, sequence, sequence, run.shift, -1)
             taken.append((sequence, sequence))
         return taken
 
@@ -617,11 +626,11 @@ class Dispatch:
 
     def _make_ready(self, run: Run) -> None:
         first, last = run.first + run.shift, run.last + run.shift
-        if self._ready_size is not None:
+        if self._ready_bytes is not None:
             # What is ready already is counted already.
             for low, high in self.ready.level(run.priority).within(first, last):
-                self._note_ready(low - run.shift, high - run.shift, -1)
-            self._note_ready(run.first, run.last, 1)
+                self._note_ready(run.priority, low - run.shift, high - run.shift, run.shift, -1)
+            self._note_ready(run.priority, run.first, run.last, run.shift, 1)
         self.ready.add(run.priority, first, last)
 
     def holdings(self, session: SessionId) -> list[tuple[int, OpenDelivery]]:
@@ -730,7 +739,7 @@ class Dispatch:
 
     def add_ready(self, first: int, last: int, priority: int = 0) -> None:
         """New messages of one priority."""
-        self._note_ready(first, last, 1)
+        self._note_ready(priority, first, last, 0, 1)
         if priority:
             self.ready.add(priority, first, last)
         else:
@@ -738,8 +747,7 @@ class Dispatch:
 
 
 def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
-    """Put all that lives and is not delayed at its place in its level, a little for each item that
-    is asked for. The state does not change meanwhile."""
+    """Put all that lives and is not delayed where it stands."""
     members = {priority: level.members for priority, level in state.levels.items()}
     if members:
         ready.plain = RangeSet()

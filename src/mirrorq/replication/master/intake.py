@@ -186,6 +186,10 @@ class Intake:
         """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
         codec, length_limit = self._term.codec, self._length_limit
         frame: bytes = body.frame
+        waits = length_limit.wait_text()
+        if waits:
+            self._hold((session, attachment.number, body, codec.header(frame)), waits)
+            return
         while True:
             header = codec.header(frame)
             count = header.count
@@ -265,6 +269,10 @@ class Intake:
         _, _, body, header = item
         if length_limit.limit is None:
             return True
+        waits = length_limit.wait_text()
+        if waits:
+            self._hold(item, waits)
+            return False
         depth = length_limit.depth()
         sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)[1:]
         verdict = judge(length_limit.limit, depth, sizes, True)

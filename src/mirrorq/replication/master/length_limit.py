@@ -27,12 +27,53 @@ class LengthLimit:
         """Some handle may believe in a bound."""
         self._term = term
         self._endings = endings
+        self.is_counting = False
+        """How full it is is to be known, and is not."""
+        self._more = term.timers.new()
+        """More is to be counted, and nothing comes that would step the queue."""
 
     def define(self) -> None:
         """The policy in force is another one."""
         limit = limit_of(self._term.definition)
         self.is_enforcing = self.is_enforcing or limit != self.limit
         self.limit = limit
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known how full the queue is, as far as the limit is concerned."""
+        limit = self.limit
+        return limit is None or not limit.counts_bytes or self._term.dispatch.is_size_known
+
+    def count(self) -> None:
+        """Find out a little more of how full it is."""
+        if not self.is_known:
+            self._term.dispatch.count_size()
+        self.is_counting = not self.is_known
+
+    def go_on(self, now_ms: int) -> None:
+        """The same in each step, until it is known."""
+        self.count()
+        if self.is_counting:
+            self._more.set(now_ms)
+        else:
+            self._more.clear()
+
+    def wait_text(self) -> str:
+        """Why what comes cannot be judged yet, "" when it can. What is too much by itself, with
+        nothing that comes, goes by portions first."""
+        if self.limit is None:
+            return ""
+        if not self.is_known:
+            return f"what is ready is being counted: its policy says {self.limit.text()}"
+        if self.limit.overflow != "drop-head":
+            return ""
+        excess = self.limit.exceeded_by(self.depth())
+        if not excess.count and not excess.size:
+            return ""
+        self.enforce()
+        if not self.is_enforcing:
+            return ""
+        return f"the oldest messages are being dropped: its policy says {self.limit.text()}"
 
     def depth(self) -> Depth:
         """What is ready or on its way there, judged on the whole log."""
@@ -47,7 +88,7 @@ class LengthLimit:
     def full_text(self) -> str:
         """Why no put is taken, "" when one may be."""
         limit = self.limit
-        if limit is None or limit.overflow != "block":
+        if limit is None or limit.overflow != "block" or not self.is_known:
             return ""
         depth = self.depth()
         return full_text(limit, depth) if limit.is_reached(depth) else ""
@@ -68,9 +109,9 @@ class LengthLimit:
 
     def enforce(self) -> None:
         """A limit that has become lower holds at once where the oldest messages go."""
-        self.is_enforcing = False
+        self.is_enforcing = not self.is_known
         limit = self.limit
-        if limit is not None and limit.overflow == "drop-head":
+        if limit is not None and limit.overflow == "drop-head" and self.is_known:
             self.is_enforcing = self._endings.drop_portion(limit.exceeded_by(self.depth()))
 
     # --- block ----------------------------------------------------------------------------
@@ -78,7 +119,7 @@ class LengthLimit:
     def tell_all(self) -> None:
         """Before the confirms: who sees one and puts again knows that the queue is full."""
         is_bounded = self.limit is not None and self.limit.overflow == "block"
-        if not is_bounded and not self.has_told:
+        if not self.is_known or not (is_bounded or self.has_told):
             return
         self.has_told = is_bounded
         depth = self.depth() if is_bounded else Depth(0, 0)
@@ -88,7 +129,8 @@ class LengthLimit:
 
     def tell(self, session: SessionId, attachment: Attachment) -> None:
         """How much the queue takes before puts wait, when the handle should know."""
-        self._tell(session, attachment, self.depth())
+        if self.is_known:
+            self._tell(session, attachment, self.depth())
 
     def _tell(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
         term = self._term

@@ -182,6 +182,9 @@ class Stages:
         staging, length_limit = self._term.state.staging, self._length_limit
         count = staging.count(op) if not staging.lacking(op) else 0
         if length_limit.limit is not None and count:
+            waits = length_limit.wait_text()
+            if waits:
+                return op, f"{WAIT}: {waits}"
             depth = length_limit.depth()
             sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
             verdict = judge(length_limit.limit, depth, sizes, True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain, islice
+
 from attrs import define
 
 from mirrorq.config import Config
@@ -91,10 +94,17 @@ class Term:
         self.dispatch = Dispatch(self.state, self.epoch)
         self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
+        self._beginning: Iterator[None] | None = None
+        """What is left to be sorted in, between portions of it."""
 
     def go_on(self) -> bool:
         """Sort in a portion of what is ready and delayed; whether all of it is sorted in."""
-        return self.dispatch.sort_in(BEGIN_COUNT) and self.delays.gather(BEGIN_COUNT)
+        if self._beginning is None:
+            self._beginning = chain(self.dispatch.sort_in(), self.delays.gather())
+        if sum(1 for _ in islice(self._beginning, BEGIN_COUNT)) == BEGIN_COUNT:
+            return False
+        self._beginning = None
+        return True
 
     def reply(self, session: SessionId, reply: Reply) -> None:
         """Answer a session, if it is still attached."""

@@ -252,6 +252,10 @@ class Columns:
 
     # --- What is asked --------------------------------------------------------------------
 
+    def block_of(self, sequence: int) -> int:
+        """Which block a message lies in, counted from the first."""
+        return self._find(sequence)
+
     def _find(self, sequence: int) -> int:
         return bisect_right(self.table.firsts, sequence) - 1
 

@@ -21,6 +21,9 @@ from mirrorq.protocol.ops import HorizonOp, HorizonsOp
 HORIZON_STEP = 256
 """Least step of a delivery horizon: one op for so many deliveries."""
 
+REACH_COUNT = 16_384
+"""The horizons of levels are no further ahead than about twice this."""
+
 NOTHING = RangeSet()
 """What is ready in a level that is not in use. Never changed."""
 
@@ -143,6 +146,8 @@ class Horizons:
                 return None
             self._is_pending = True
             return HorizonOp(front + wanted + step)
+        # What is ready of a level is counted out from its front: not for all who would take it.
+        wanted, step = min(wanted, REACH_COUNT), min(step, REACH_COUNT)
         known = {0: horizon} | dict.fromkeys(self._announced, 1)
         known |= {priority: level.horizon for priority, level in levels.items()}
         moved = []
