@@ -153,7 +153,7 @@ def test_a_mirror_passes_the_minimum_on() -> None:
 
 
 def _waiting(delay_ms: int) -> Ring:
-    """B between A and C, with an op that it has passed on, and a mark of A that it is stable."""
+    """B between A and C, with an op that it has passed on, of which it learns that it is stable."""
     ring = Ring(B, QUEUE, 4096, mark_delay_ms=delay_ms)
     ring.install(view(2, "abc"))
     _repaired(ring, 2)
@@ -161,7 +161,7 @@ def _waiting(delay_ms: int) -> Ring:
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
     ring.settle(1000)
     sent(ring)
-    ring.on_mark(A, Mark(QUEUE, 2, 1, 1))
+    ring.on_data(A, Data(QUEUE, 2, 1, ()))
     ring.settle(1001)
     return ring
 
@@ -184,6 +184,23 @@ def test_what_is_stable_is_told_when_no_op_comes() -> None:
     ring.settle(1011)
     assert (sent(ring), ring.mark.at_ms) == ([("c", Mark(QUEUE, 2, 1, 1))], FOREVER_MS)
     assert ("c", Mark(QUEUE, 2, 1, 1)) in sent(_waiting(0))
+
+
+def test_what_has_waited_at_the_master_goes_on_at_once() -> None:
+    """R2: a mark that comes on its own has waited for the next op, and none came."""
+    ring = _waiting(10)
+    ring.on_data(A, Data(QUEUE, 2, 1, (publish(2, 2, epoch=2),)))
+    ring.settle(1005)
+    sent(ring)
+    ring.on_mark(A, Mark(QUEUE, 2, 2, 2))
+    ring.settle(1015)
+    assert (sent(ring), ring.mark.at_ms) == ([("c", Mark(QUEUE, 2, 2, 2))], FOREVER_MS)
+    ring.on_data(A, Data(QUEUE, 2, 2, (publish(3, 3, epoch=2),)))
+    ring.settle(1016)
+    sent(ring)
+    ring.on_data(A, Data(QUEUE, 2, 3, ()))
+    ring.settle(1017)
+    assert (sent(ring), ring.mark.at_ms) == ([], 1027)
 
 
 def test_the_last_mirror_closes_the_ring() -> None:

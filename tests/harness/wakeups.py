@@ -34,7 +34,7 @@ def asleep(engine: Engine, now_ms: int) -> Iterator[str]:
     for queue_id in engine.hosting.stepped:
         replica = engine.replicas.get(queue_id)
         if replica is not None:
-            due_ms = engine.hosting._due._at.get(queue_id, FOREVER_MS)
+            due_ms = engine.hosting.due._at.get(queue_id, FOREVER_MS)
             for part, at_ms in _of_copy(replica, now_ms):
                 if at_ms is not None and at_ms < due_ms:
                     yield f"queue {queue_id}: {part} is due at {at_ms}, the copy at {due_ms}"

@@ -137,7 +137,7 @@ def test_a_lease_is_news_for_masters_only() -> None:
     hosting = many.cluster.engine("a").hosting
     led = [queue_id for queue_id, replica in hosting.replicas.items() if replica.is_master]
     assert 0 < len(led) < len(hosting.replicas) == many.count
-    hosting.begin(EngineEffects())
+    hosting.out = EngineEffects()
     hosting.post_masters(LeaseChanged())
     hosting.run(many.cluster.now_ms, 0)
     assert list(hosting.stepped) == led

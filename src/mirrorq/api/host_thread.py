@@ -96,7 +96,8 @@ class Ports(Generic[AnyPort]):
         due, self.due = self.due, {}
         while self.woken:
             due[self.woken.popleft()] = None
-        due.update(dict.fromkeys(self.deadlines.take_due(now_ms)))
+        if self.deadlines.next_ms <= now_ms:
+            due.update(dict.fromkeys(self.deadlines.take_due(now_ms)))
         for number in due:
             port = self._ports.get(number)
             if port is not None:

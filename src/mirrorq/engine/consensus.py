@@ -80,6 +80,8 @@ class Consensus:
         self._context = context
         self._on_agreed = on_agreed
         self._on_stepped = on_stepped
+        self._voters = raft.voters
+        """After its last step."""
         self._led_by: StoreId | None = None
         self._led_until_ms = now_ms
         """Until then at least it knows of that leader, if it leads on."""
@@ -134,7 +136,7 @@ class Consensus:
         """The same of one whose messages come often, or that is known to be forgotten."""
         if peer.is_past:
             return True
-        voters = self.raft.voters
+        voters = self._voters
         if peer.voters is not voters:
             if store not in voters:
                 return self.is_foreign(store)
@@ -161,6 +163,7 @@ class Consensus:
         raft, out = self.raft, self._context.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
+        self._voters = raft.voters
         if raft.leader is not self._led_by:
             self._led_until_ms = 0
         self.has_news = self._context.has_lease_news = True

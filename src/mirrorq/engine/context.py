@@ -41,12 +41,6 @@ class EngineContext:
         self.out = EngineEffects()
         """What this step comes to."""
 
-    def begin(self, out: EngineEffects) -> None:
-        """A step begins, and what it comes to goes there."""
-        self.out = out
-        self.hosting.begin(out)
-        self.admission.begin(out)
-
     @property
     def is_registered(self) -> bool:
         """Whether the catalog knows this incarnation of the node: it takes part."""

@@ -79,7 +79,6 @@ from mirrorq.replication.events import (
     RailStopped,
     RingReceived,
     Undelivered,
-    YieldAsked,
 )
 from mirrorq.replication.events import WriteAll as WriteAllOf
 
@@ -153,8 +152,7 @@ class Engine:
         self._wanted_ms = FOREVER_MS
         """When this node wanted to be stepped next."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
-        self._next_out = EngineEffects()
-        context.begin(self._next_out)
+        self._next_out = context.out = self.hosting.out = self._admission.out = EngineEffects()
         self._start(now_ms, raft_image)
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
@@ -293,9 +291,10 @@ class Engine:
 
     def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
         """Take everything that arrived; see the module's text for what to do with the rest."""
-        out, context = self._next_out, self._context
-        context.begin(out)
-        hosting, requests, lease_keeping = self.hosting, self.requests, self._lease_keeping
+        out, context, hosting = self._next_out, self._context, self.hosting
+        requests, lease_keeping = self.requests, self._lease_keeping
+        context.out = hosting.out = self._admission.out = out
+        hosting.stepped = hosting.led = ()
         if now_ms - self._wanted_ms > self._late_ms:
             # Others are not silent because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
@@ -316,7 +315,7 @@ class Engine:
             self._leader_requests.go_on(now_ms)
         if context.has_lease_news or lease_keeping.next_ms <= now_ms:
             lease_keeping.hold(now_ms)
-        if hosting.is_due(now_ms):
+        if hosting.inbox or hosting.due.next_ms <= now_ms or hosting.is_handing_stale:
             self._run_queues(now_ms, steady_us)
         if hosting.news.of_all or hosting.news.queues:
             hosting.tell_masters()
@@ -327,16 +326,17 @@ class Engine:
         self._next_out = EngineEffects()
         if requests.is_busy or self._hello.at_ms == FOREVER_MS:
             self._set_timers()
-        self._wanted_ms = wake_ms = min(context.timers.next_ms, hosting.wake_at_ms(now_ms))
+        wake_ms = now_ms if hosting.inbox else hosting.due.next_ms
+        self._wanted_ms = wake_ms = min(context.timers.next_ms, wake_ms)
         out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
         return out
 
     def _run_queues(self, now_ms: int, steady_us: int) -> None:
         """Step the copies for which something has come, and do what they want of this node."""
         hosting = self.hosting
-        was_wanted = now_ms < hosting.handing_until_ms
+        until_ms = hosting.handing_until_ms
         hosting.run(now_ms, steady_us)
-        is_look_due = not was_wanted and now_ms < hosting.handing_until_ms
+        is_look_due = until_ms <= now_ms < hosting.handing_until_ms
         if hosting.has_asked:
             hosting.has_asked, is_look_due = False, True
             self._leader_requests.send(now_ms)
@@ -348,8 +348,6 @@ class Engine:
 
     def _on_event(self, now_ms: int, event: EngineEvent) -> None:
         match event:
-            case FromPeer():
-                self._on_peer(now_ms, event)
             case FromSession():
                 self.hosting.route(event.request)
             case Committed():
@@ -410,12 +408,14 @@ class Engine:
             self._on_hello(now_ms, event, message)  # type: ignore[arg-type]
             return
         peer = self._admission.peers.on_heard(now_ms, event.node, event.incarnation)
-        if peer is None or peer.member is None or peer.store is None:
+        if peer is None:
             return
         member, store = peer.member, peer.store
+        assert member is not None
+        assert store is not None
         if kind in _OF_QUEUES:
             if not self._consensus.is_peer_foreign(peer, store):
-                self._on_queue(member, message)
+                self._on_queue(member, kind, message)
         elif isinstance(message, RAFT_MESSAGES):
             self._consensus.step(now_ms, Received(store, message))
         elif isinstance(message, FOUNDING_MESSAGES):
@@ -427,12 +427,12 @@ class Engine:
         if hello.node == event.node and hello.incarnation == event.incarnation:
             self._greetings.on_hello(now_ms, hello)
 
-    def _on_queue(self, member: MemberId, message: object) -> None:
+    def _on_queue(self, member: MemberId, kind: type, message: object) -> None:
         """Something for one queue: of its ring, or between a handle and its master."""
-        if isinstance(message, SessionRequest):
-            self.hosting.take_request(message)
-        elif isinstance(message, SessionReply):
-            self.hosting.take_reply(message)
+        if kind is SessionRequest:
+            self.hosting.take_request(message)  # type: ignore[arg-type]
+        elif kind is SessionReply:
+            self.hosting.take_reply(message)  # type: ignore[arg-type]
         else:
             queue_id: int = message.queue_id  # type: ignore[attr-defined]
             self.hosting.post(queue_id, RingReceived(member, message))  # type: ignore[arg-type]
@@ -455,7 +455,7 @@ class Engine:
             case CatalogAnswer():
                 self._leader_requests.on_answer(message)
             case Yield():
-                self.hosting.post(message.queue_id, YieldAsked(message.epoch))
+                self.hosting.ask_to_yield(message.queue_id, message.epoch)
             case Yielded():
                 if message.member == member:
                     self._leadership.supervise(now_ms, message)

@@ -9,7 +9,7 @@ Requests go to the master, wherever it is; replies come back to the handle or th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import evolve
 
@@ -158,10 +158,14 @@ class Hosting:
         self._targets = _Targets(self)
         self._early: list[SessionRequest] = []
         """Of a term that this node is still to learn of."""
-        self._inbox: dict[int, list[ReplicaEvent]] = {}
-        self._due = Deadlines()
+        self.inbox: dict[int, list[ReplicaEvent]] = {}
+        """What came for copies since they were stepped."""
+        self.due = Deadlines()
+        """When copies want to be stepped next, if nothing comes."""
         self.stepped: Iterable[int] = ()
         """The queues whose copies were stepped in the last step of the engine."""
+        self.led: Sequence[Replica] = ()
+        """Of these copies the masters, and those that were masters before it."""
         self.handing_until_ms = NEVER_MS
         """Until then some queue here wants the lease, if none of them does anything."""
         self._broken = {i: None for i, image in self.images.items() if image.broken}
@@ -179,8 +183,10 @@ class Hosting:
         """Queues whose copy here is in sync, and has bodies that are damaged."""
         self.damage_count = 0
         """Damaged frames that were found since the start."""
-        self._is_handing_stale = False
+        self.is_handing_stale = False
         """A master here is no more: `handing_until_ms` may be its wish."""
+        self._asked_to_yield: dict[int, None] = {}
+        """Queues of which the leader waits for that, in this step."""
         self._yielding: dict[int, None] = {}
         """Queues that a master here has given up in their epoch."""
         self._kinds = (
@@ -194,14 +200,10 @@ class Hosting:
         """Queue -> which of these kinds it is of; what is of none is not in it."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
-        self._out = EngineEffects()
+        self.out = EngineEffects()
+        """Where what this step of the engine comes to goes."""
 
     # --- The step -------------------------------------------------------------------------
-
-    def begin(self, out: EngineEffects) -> None:
-        """A step of the engine begins, and what it comes to goes there."""
-        self._out = out
-        self.stepped = ()
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -222,59 +224,63 @@ class Hosting:
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
         """Something came for a queue; dropped when there is no copy here."""
         if queue_id in self.replicas:
-            self._inbox.setdefault(queue_id, []).append(event)
+            self.inbox.setdefault(queue_id, []).append(event)
+
+    def ask_to_yield(self, queue_id: int, epoch: int) -> None:
+        """The leader wants the copy here to hand out nothing more in this epoch, and to hear so."""
+        if queue_id in self.replicas:
+            self.post(queue_id, YieldAsked(epoch))
+            self._asked_to_yield[queue_id] = None
 
     def post_all(self, event: ReplicaEvent) -> None:
         for queue_id in self.replicas:
-            self._inbox.setdefault(queue_id, []).append(event)
+            self.inbox.setdefault(queue_id, []).append(event)
 
     def post_masters(self, event: ReplicaEvent) -> None:
         """What only masters are concerned with: of a thousand queues a third are led here. (What
         has come before in this step may make a master of another copy.)"""
         for queue_id, replica in self.replicas.items():
-            if replica.master is not None or queue_id in self._inbox:
-                self._inbox.setdefault(queue_id, []).append(event)
-
-    def is_due(self, now_ms: int) -> bool:
-        """Whether something came for a copy, or its time has come."""
-        return bool(self._inbox) or self._is_handing_stale or self._due.next_ms <= now_ms
+            if replica.master is not None or queue_id in self.inbox:
+                self.inbox.setdefault(queue_id, []).append(event)
 
     def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
-        if self._due.next_ms <= now_ms:
-            for queue_id in self._due.take_due(now_ms):
-                self._inbox.setdefault(queue_id, []).append(TICK)
-        inbox, self._inbox = self._inbox, {}
+        if self.due.next_ms <= now_ms:
+            for queue_id in self.due.take_due(now_ms):
+                self.inbox.setdefault(queue_id, []).append(TICK)
+        inbox, self.inbox = self.inbox, {}
         self.stepped = inbox
+        led = []
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
             if replica is not None:
                 was_master = replica.master
                 effects = replica.step(now_ms, steady_us, *events)
                 if was_master is not None or replica.master is not None:
+                    led.append(replica)
                     self._note_handing(replica, was_master)
-                for event in events:
-                    if type(event) is YieldAsked:
-                        self._promise(replica)
-                        break
                 self._carry_out(replica, effects)
-        if self._is_handing_stale:
+        self.led = led
+        if self._asked_to_yield:
+            asked, self._asked_to_yield = self._asked_to_yield, {}
+            for queue_id in asked:
+                replica = self.replicas.get(queue_id)
+                if replica is not None:
+                    self._promise(replica)
+        if self.is_handing_stale:
             self._count_handing()
-
-    def wake_at_ms(self, now_ms: int) -> int:
-        return now_ms if self._inbox else self._due.next_ms
 
     def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
         master = replica.master
         if was_master is not None and master is not was_master:
-            self._is_handing_stale = True
+            self.is_handing_stale = True
         if master is not None:
             wanted_ms = master.lease_wanted_until_ms
             self.handing_until_ms = max(self.handing_until_ms, wanted_ms)
 
     def _count_handing(self) -> None:
         """Masters are no more: until when do the others want the lease?"""
-        self._is_handing_stale = False
+        self.is_handing_stale = False
         masters = (replica.master for replica in self.replicas.values())
         wanted = (one.lease_wanted_until_ms for one in masters if one is not None)
         self.handing_until_ms = max(wanted, default=NEVER_MS)
@@ -290,7 +296,7 @@ class Hosting:
             self.promises.append(Yielded(replica.queue_id, epoch, self.me))
 
     def _carry_out(self, replica: Replica, effects: ReplicaEffects) -> None:
-        out, queue_id = self._out, replica.queue_id
+        out, queue_id = self.out, replica.queue_id
         for member, message in effects.send:
             out.send_first.append((member.node, message))
         if effects.write is not None:
@@ -313,13 +319,14 @@ class Hosting:
             self.has_asked = True
         self._note_standing(replica)
         self.reports.note_step(queue_id)
-        self._due.set(queue_id, effects.wake_at_ms)
+        self.due.set(queue_id, effects.wake_at_ms)
 
     def _note_standing(self, replica: Replica) -> None:
         """Among which queues it is now: as a rule among those that it was among before."""
         ring, master, queue_id = replica.ring, replica.master, replica.queue_id
-        if master is None and ring.in_sync and queue_id not in self._standing:
-            if not (ring.append_cost or replica.transfer.missing):
+        if ring.in_sync and not ring.append_cost and queue_id not in self._standing:
+            is_quiet = master is None or not (master.has_yielded or master.has_neighbours)
+            if is_quiet and not replica.transfer.missing:
                 return
         standing = (
             ring.append_cost > 0,
@@ -338,7 +345,7 @@ class Hosting:
 
     def _carry_out_loads(self, queue_id: int, effects: ReplicaEffects) -> None:
         """What names queues: batches for others, and what listeners are told."""
-        out = self._out
+        out = self.out
         record = self.catalog.queue(queue_id)
         for load in effects.loads:
             target = self.catalog.queue(load.target)
@@ -363,7 +370,7 @@ class Hosting:
         self.post_all(LinkLost(node))
         for queue_id in self.sessions.queues():
             if self._is_mastered_by(queue_id, node):
-                self._out.changes.append(MasterLinkLost(queue_id))
+                self.out.changes.append(MasterLinkLost(queue_id))
         for queue_id in self._neighbours:
             master = self.replicas[queue_id].master
             for target in () if master is None else master.departures.couriers.targets:
@@ -437,11 +444,11 @@ class Hosting:
         self.post(queue_id, ViewInstalled(record.view))
         if record.view.members[0].id == self.me and not was_master:
             text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
-            self._out.notices.append(Notice("became master", text, queue_id))
+            self.out.notices.append(Notice("became master", text, queue_id))
         if self._told_epochs.get(queue_id, 0) < record.view.epoch:
             self._told_epochs[queue_id] = record.view.epoch
             text = f"queue {record.name!r}: {view_text(record.view)}"
-            self._out.notices.append(Notice("view", text, queue_id))
+            self.out.notices.append(Notice("view", text, queue_id))
 
     def _drop(self, queue_id: int) -> None:
         """The queue is no more: its store is emptied."""
@@ -454,14 +461,14 @@ class Hosting:
         """Forget all that this node has of a queue, on disk and in memory."""
         self._orphans.note(queue_id, False)
         self.images.pop(queue_id, None)
-        self._inbox.pop(queue_id, None)
+        self.inbox.pop(queue_id, None)
         self._told_epochs.pop(queue_id, None)
-        self._due.set(queue_id, None)
+        self.due.set(queue_id, None)
         self.reports.drop_copy(queue_id)
         replica = self.replicas.pop(queue_id, None)
         if replica is not None:
-            self._out.rail.append((queue_id, RailDisarm()))
-            self._is_handing_stale = True
+            self.out.rail.append((queue_id, RailDisarm()))
+            self.is_handing_stale = True
             if replica.master is not None:
                 for request in replica.master.departures.couriers.end():
                     self.route(request)
@@ -469,7 +476,7 @@ class Hosting:
         for queues in self._kinds:
             queues.pop(queue_id, None)
         self.rounds.forget(queue_id)
-        self._out.writes.append(QueueWrite(queue_id, reset=True))
+        self.out.writes.append(QueueWrite(queue_id, reset=True))
 
     def ask_for_leftovers(self, now_ms: int) -> None:
         """Ask whether copies that no view names may go."""
@@ -535,7 +542,7 @@ class Hosting:
 
     def _tell(self, change: MasterChange | None) -> None:
         if change is not None:
-            self._out.changes.append(change)
+            self.out.changes.append(change)
 
     # --- Requests and replies -------------------------------------------------------------
 
@@ -548,7 +555,7 @@ class Hosting:
         if master == self.me:
             self.post(request.queue_id, Requested(request))
         else:
-            self._out.send.append((master.node, request))
+            self.out.send.append((master.node, request))
 
     def take_request(self, request: SessionRequest) -> None:
         """One of another node. News of a view may reach that node before it comes here."""
@@ -576,9 +583,9 @@ class Hosting:
         """One of a master, here or on another node, for a handle here or for a courier."""
         session, me = reply.session, self.me
         if not is_courier(session):
-            self._out.replies.append(reply)
+            self.out.replies.append(reply)
         elif session.node != me.node:
-            self._out.send_first.append((session.node, reply))
+            self.out.send_first.append((session.node, reply))
         elif session.incarnation == me.incarnation:
             self.post(source_of(session), CourierReplied(reply))
 

@@ -16,7 +16,6 @@ from mirrorq.engine.context import EngineContext
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.identities import MemberId, StoreId
-from mirrorq.replication.events import YieldAsked
 
 __all__ = ["Leadership"]
 
@@ -97,7 +96,7 @@ class Leadership:
                 out.send.append((node, answer))
         for name, wanted in effects.yields:
             if name == context.me.node:
-                context.hosting.post(wanted.queue_id, YieldAsked(wanted.epoch))
+                context.hosting.ask_to_yield(wanted.queue_id, wanted.epoch)
             else:
                 out.send.append((name, wanted))
         for probe in effects.probe:

@@ -46,19 +46,16 @@ class PeerAdmission:
         self._failure_ms = failure_ms
         self._noticed: dict[str, None] = {}
         """What is told once a life."""
-        self._out = EngineEffects()
+        self.out = EngineEffects()
+        """Where what this step of the engine comes to goes."""
         for name in self.names:
             self.peers.add(name)
-
-    def begin(self, out: EngineEffects) -> None:
-        """A step of the engine begins, and what it comes to goes there."""
-        self._out = out
 
     def end(self) -> None:
         """A step ends: the connections that are wanted now, if they are others than before."""
         wanted = self.contacts.take_change()
         if wanted is not None:
-            self._out.contacts = wanted
+            self.out.contacts = wanted
 
     def on_founded(self) -> None:
         """This node is in a cluster: it looks for none any more."""
@@ -79,7 +76,7 @@ class PeerAdmission:
         store = StoreId(hello.node, hello.store)
         if hello.node == self.me.node:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
-            self._out.notices.append(Notice("name", text))
+            self.out.notices.append(Notice("name", text))
             return text
         known = catalog.cluster
         if hello.founded and 0 not in (known, hello.cluster) and known != hello.cluster:
@@ -100,13 +97,13 @@ class PeerAdmission:
             self.contacts.learn(hello.node, hello.endpoint)
             if self.peers.new_rival(hello.node):
                 text = f"two nodes call themselves {hello.node}: stop one, or give it another name"
-                self._out.notices.append(Notice("name", text))
+                self.out.notices.append(Notice("name", text))
         return is_new
 
     def _notice_once(self, kind: str, text: str) -> None:
         if text not in self._noticed:
             self._noticed[text] = None
-            self._out.notices.append(Notice(kind, text))
+            self.out.notices.append(Notice(kind, text))
 
     # --- Words ----------------------------------------------------------------------------
 
@@ -120,12 +117,12 @@ class PeerAdmission:
     def say_unwelcome(self, key: str) -> None:
         text = self.contacts.word_for(key)
         if text:
-            self._out.send.append((key, Unwelcome(text)))
+            self.out.send.append((key, Unwelcome(text)))
 
     def on_unwelcome(self, text: str) -> None:
         if self.unwelcome != text:
             self.unwelcome = text
-            self._out.notices.append(Notice("kept out", text))
+            self.out.notices.append(Notice("kept out", text))
 
     def may_ask(
         self, member: MemberId, message: AdmissionRequest, catalog: Catalog, is_alive: bool
@@ -147,7 +144,7 @@ class PeerAdmission:
             text = f"a node named {member.node} is alive in this cluster: use another name"
         nodes = tuple((node.name, node.endpoint) for node in catalog.nodes())
         answer = Unwelcome(text) if text else Directory(nodes)
-        self._out.send.append((member.node, answer))
+        self.out.send.append((member.node, answer))
         return not text
 
     # --- Who is there ---------------------------------------------------------------------

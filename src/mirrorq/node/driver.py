@@ -16,8 +16,8 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import define, field
 
@@ -178,8 +178,8 @@ class Driver(HostThread[_Port]):
         self._reads: deque[tuple[str, FetchFrames]] = deque()
         """What joining members have asked for: one chunk a round, so that it delays nothing."""
         self._is_room_set = False
-        """Nothing was given to the store since it was asked how much room there is, and there was
-        plenty."""
+        """Nothing was given to the store since it was asked how much room there is, there was
+        plenty, and no queue wants more or holds anything back."""
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._doorbell = Doorbell()
@@ -311,13 +311,16 @@ class Driver(HostThread[_Port]):
             self.gateway.step(now_ms)
         self._step_ports(now_ms)
         events, self._events = self._events, []
-        self._set_room()
-        effects = self.engine.step(clock.now_ms(), self._steady.us(), events)
+        if not self._is_room_set:
+            self._set_room()
+        now_ms = clock.now_ms()
+        effects = self.engine.step(now_ms, self._steady.us(now_ms), events)
         self._wake_at_ms = effects.wake_at_ms
-        stepped = self.engine.hosting.stepped
-        if stepped:
-            self.timings.note_steps(self.engine.replicas, stepped)
-        self.waits.look(self.engine.catalog.applied_index)
+        hosting = self.engine.hosting
+        if hosting.led:
+            self.timings.note_steps(hosting.led)
+        if self.waits.at_any_time or self.waits.on_catalog:
+            self.waits.look(self.engine.catalog.applied_index)
         if effects.contacts is not None:
             self._connect(effects.contacts)
         if effects.send_first:
@@ -326,8 +329,9 @@ class Driver(HostThread[_Port]):
             self._reply(reply)
         for change in effects.changes:
             self._tell_ports(change)
-        if effects.round:
+        if effects.round or hosting.room.wanted or hosting.holding:
             self._is_room_set = False
+        if effects.round and self._ports.due:
             # Messages reach their users while the disk works.
             self._step_ports(clock.now_ms())
         if effects.round or self._commits:
@@ -340,10 +344,13 @@ class Driver(HostThread[_Port]):
         if self._reads:
             self._read_next()
         now_ms = clock.now_ms()
-        self._step_ports(now_ms)
+        if self._ports.due:
+            # What users have called meanwhile is for the next round, which comes at once.
+            self._step_ports(now_ms)
         if self._transport is not None:
             self._transport.flush()
-        self.watch.look(now_ms)
+        if now_ms >= self.watch.look_ms:
+            self.watch.look(now_ms)
         if self.sampler.is_busy:
             self.sampler.advance()
 
@@ -360,14 +367,11 @@ class Driver(HostThread[_Port]):
         if self._commits:
             # They come first, and what they take is not known before they are on the disk.
             room.set(0, 0, self.blocked_by)
-            self._is_room_set = False
-            return
-        if self._is_room_set and not (room.wanted or room.advice or self.engine.hosting.holding):
             return
         if room.wanted:
             self._store.make_room()
         room.set(*self._store.room(room.wanted))
-        self._is_room_set = True
+        self._is_room_set = not room.advice
 
     def _connect(self, wanted: Mapping[str, str]) -> None:
         """Have connections to just these: what stands already is left as it is."""
@@ -424,15 +428,24 @@ class Driver(HostThread[_Port]):
         gateway = self.gateway
         if gateway is not None and gateway.wake_ms is not None:
             wake = min(wake, gateway.wake_ms)
-        if self.waits.is_looking:
+        if self.waits.at_any_time:
             wake = min(wake, now_ms + LOOK_MS)
         return wake - now_ms if wake > now_ms else 0
 
     def _on_peer_message(self, inbound: PeerMessage) -> None:
-        message = self._decoded(inbound.peer, inbound.parts)
-        if type(message) in _ABOUT_NODES:
+        try:
+            message: object = decode(inbound.parts)
+            kind = type(message)
+            if kind is SessionRequest:
+                check_publish(message)
+            elif kind is PackedChunk:
+                message = unpacked(message)  # type: ignore[arg-type]
+        except ProtocolError as error:
+            self.complaints.warn("dropped a message of %s: %s", inbound.peer, error)
+            return
+        if kind in _ABOUT_NODES:
             self.queries.on_message(inbound.peer, inbound.incarnation, message)  # type: ignore[arg-type]
-        elif message is not None:
+        else:
             self._events.append(FromPeer(inbound.peer, inbound.incarnation, message))
 
     def _on_inbound(self, inbound: Inbound) -> None:
@@ -464,19 +477,9 @@ class Driver(HostThread[_Port]):
             case Garbage():
                 self.complaints.warn("garbage from %s: %s", inbound.source, inbound.why)
 
-    def _decoded(self, source: str, parts: list[bytes]) -> object | None:
-        try:
-            message: object = decode(parts)
-            check_publish(message)
-            if type(message) is PackedChunk:
-                message = unpacked(message)
-        except ProtocolError as error:
-            self.complaints.warn("dropped a message of %s: %s", source, error)
-            return None
-        return message
-
     def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:
-        self._events.extend(FromSession(request) for request in requests)
+        for request in requests:
+            self._events.append(FromSession(request))
 
     # --- Effects ------------------------------------------------------------------------
 
@@ -590,14 +593,16 @@ class Driver(HostThread[_Port]):
     def _send(self, messages: list[tuple[str, object]]) -> None:
         if self._transport is None:
             return
-        encoded: dict[int, Sequence[Part]] = {}
         if self._rail is not None:
             messages = self._send_by_rail(self._transport, messages)
+        last: object = None
+        parts: Sequence[Part] = ()
         for node, message in messages:
-            parts = encoded.get(id(message))
-            if parts is None:
-                parts = encoded[id(message)] = encode(message)  # type: ignore[arg-type]
-            if not self._transport.send(node, _channel(message), parts):
+            if message is not last:
+                # What goes to several nodes is for one after the other.
+                last, parts = message, encode(message)  # type: ignore[arg-type]
+            kind: Any = type(message)
+            if not self._transport.send(node, _channel_of(kind), parts):
                 self._note_unsent(self._transport, node, message, parts)
 
     def _send_by_rail(
@@ -688,8 +693,9 @@ class Driver(HostThread[_Port]):
             self._ports.tell(port, event)
 
 
-def _channel(message: object) -> int:
+@cache
+def _channel_of(kind: type) -> int:
     """Small messages that must not wait travel beside the data, on a connection of their own."""
-    if isinstance(message, _DATA_TYPES) or hasattr(message, "epoch"):
+    if issubclass(kind, _DATA_TYPES) or hasattr(kind, "epoch"):
         return DATA
     return CONTROL

@@ -32,9 +32,9 @@ class SteadyClock:
         self._time = SteadyTime(1000 * clock.now_ms(), clock.wall_us(), clock.boot(), kept)
         self._keep()
 
-    def us(self) -> int:
+    def us(self, now_ms: int) -> int:
         """Microseconds since 1970-01-01 UTC: the wall clock's, as if nobody had ever set it."""
-        now_us = 1000 * clock.now_ms()
+        now_us = 1000 * now_ms
         steady_us = self._time.read(now_us, clock.wall_us())
         if now_us >= self._look_us:
             self._look_us = now_us + (RETRY_US if self._time.is_due else LOOK_US)

@@ -56,15 +56,17 @@ class SteadyTime:
 
     def read(self, now_us: int, wall_us: int) -> int:
         """Steady time now, in microseconds since 1970-01-01 UTC."""
-        parts = (now_us - self._slewed_us) // SLEW
+        if now_us - self._slewed_us >= SLEW:
+            self._slew(now_us, wall_us)
         steady_us = now_us + self._base_us
-        if parts > 0:
-            self._slewed_us += parts * SLEW
-            slewed_us = max(min(steady_us - wall_us, parts), -parts)
-            self._base_us -= slewed_us
-            steady_us -= slewed_us
         self._ahead_us = steady_us - wall_us
         return steady_us
+
+    def _slew(self, now_us: int, wall_us: int) -> None:
+        """Move towards the wall clock."""
+        parts = (now_us - self._slewed_us) // SLEW
+        self._slewed_us += parts * SLEW
+        self._base_us -= max(min(now_us + self._base_us - wall_us, parts), -parts)
 
     @property
     def is_due(self) -> bool:

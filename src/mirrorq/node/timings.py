@@ -6,7 +6,7 @@ Of the node thread alone; it costs a reading of the clock a commit and a step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from mirrorq import clock
 from mirrorq.containers.histogram import Histogram
@@ -40,12 +40,12 @@ class Timings:
         longest, self.longest_commit_s = self.longest_commit_s, 0.0
         return longest
 
-    def note_steps(self, replicas: Mapping[int, Replica], stepped: Iterable[int]) -> None:
-        """These queues were stepped: ops of their masters have left, or have become stable."""
+    def note_steps(self, led: Iterable[Replica]) -> None:
+        """These were stepped: ops of masters have left, or have become stable."""
         now = clock.monotonic()
-        for queue_id in stepped:
-            replica = replicas.get(queue_id)
-            if replica is None or replica.master is None:
+        for replica in led:
+            queue_id = replica.queue_id
+            if replica.master is None:
                 self._open.pop(queue_id, None)
                 continue
             stable, received = replica.ring.stable, replica.ring.received

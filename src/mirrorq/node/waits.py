@@ -29,17 +29,12 @@ class Waits:
     """All waits of one node, by keys of their own. The driver has it; the node thread's alone."""
 
     def __init__(self) -> None:
-        self._any: dict[Hashable, _Wait] = {}
-        """What they wait for may come true at any time."""
-        self._catalog: dict[Hashable, _Wait] = {}
+        self.at_any_time: dict[Hashable, _Wait] = {}
+        """What they wait for may come true by time alone."""
+        self.on_catalog: dict[Hashable, _Wait] = {}
         """These wait for the catalog to change."""
         self._index = 0
         """Of the catalog, when it was looked at last."""
-
-    @property
-    def is_looking(self) -> bool:
-        """Whether something may come true by time alone."""
-        return bool(self._any)
 
     def begin(
         self,
@@ -57,25 +52,25 @@ class Waits:
             at_end: called in place of it when the thread ends before.
             on_catalog: nothing but a change of the catalog can bring it.
         """
-        waits = self._catalog if on_catalog else self._any
+        waits = self.on_catalog if on_catalog else self.at_any_time
         waits[key] = _Wait(look, found, at_end)
 
     def end(self, key: Hashable) -> None:
         """Nobody waits for this any more, if somebody did."""
-        self._any.pop(key, None)
-        self._catalog.pop(key, None)
+        self.at_any_time.pop(key, None)
+        self.on_catalog.pop(key, None)
 
     def look(self, index: int) -> None:
         """Look for all that may have come true; the catalog has applied its log up to `index`."""
-        if self._any:
-            _look_at(self._any)
+        if self.at_any_time:
+            _look_at(self.at_any_time)
         if index != self._index:
             self._index = index
-            _look_at(self._catalog)
+            _look_at(self.on_catalog)
 
     def close(self) -> None:
         """The thread ends: nothing comes true any more."""
-        for waits in (self._any, self._catalog):
+        for waits in (self.at_any_time, self.on_catalog):
             while waits:
                 waits.popitem()[1].at_end()
 

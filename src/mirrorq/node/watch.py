@@ -93,13 +93,14 @@ class Watch:
         self._oversize = oversize
         self._on_notice = on_notice
         self._alarms = Alarms()
-        self._looked_ms = self._waits_since_ms = clock.now_ms()
+        self._waits_since_ms = self._joins_looked_ms = clock.now_ms()
+        self.look_ms = self._waits_since_ms + LOOK_MS
+        """`look` does nothing before."""
         self._waits_for = ""
         """As it was told last."""
         self._late_ms = 0
         self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
         """What all spools of this node hold."""
-        self._joins_looked_ms = self._looked_ms
         self._damage_count = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
@@ -127,9 +128,9 @@ class Watch:
 
     def look(self, now_ms: int) -> None:
         """Measure and tell, at most once a second."""
-        if now_ms - self._looked_ms < LOOK_MS:
+        if now_ms < self.look_ms:
             return
-        self._looked_ms = now_ms
+        self.look_ms = now_ms + LOOK_MS
         self._tell_wait(now_ms)
         self._tell_joins(now_ms)
         raised, over = self._alarms.step(self._measures(now_ms))

@@ -56,6 +56,11 @@ class Room:
         """Whether it is time to give back what nobody needs."""
         return self.bytes_left < self.most // LOW_PART
 
+    @property
+    def is_ample(self) -> bool:
+        """Whether nobody has to give anything back, or to wait with what he writes."""
+        return not self.wanted and self.draining == PLENTY and not self.is_low
+
     def take(self, size: int) -> bool:
         """Reserve room for a frame; False when there is none."""
         if not self.has(size):

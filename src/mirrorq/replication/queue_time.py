@@ -72,7 +72,7 @@ class QueueTime:
     def is_due(self) -> bool:
         """Whether what an earlier life knew has to be kept anew. Where all clocks on walls show
         the same, it never has."""
-        is_far = not -KEPT_US < self.ahead_us - self._kept_us < KEPT_US
+        is_far = abs(self.ahead_us - self._kept_us) >= KEPT_US
         return is_far and (self._is_leading or self._heard_us > 0)
 
     def keep(self) -> int:
@@ -82,9 +82,10 @@ class QueueTime:
 
     def begin(self, steady_us: int) -> None:
         """A step begins."""
-        is_first = not self._steady_us
-        self._steady_us = max(self._steady_us, steady_us)
-        if is_first and self._steady_us:
+        if steady_us <= self._steady_us:
+            return
+        is_first, self._steady_us = not self._steady_us, steady_us
+        if is_first:
             self._raise(self._stamp_us)
             self._faded_us = self._steady_us
         if self._is_leading and self._steady_us - self._faded_us >= FADE:
@@ -113,8 +114,7 @@ class QueueTime:
         if self._heard_us:
             since_us = self._steady_us - self._heard_us
             ahead_us = max(ahead_us, self.ahead_us - since_us // DRIFT)
-        self.ahead_us = ahead_us
-        self._raise(self._stamp_us)
+        self.ahead_us = max(ahead_us, self._stamp_us - self._steady_us)
         self._heard_us = self._steady_us
 
     def _raise(self, least_us: int) -> None:

@@ -66,7 +66,7 @@ class RailGuard:
     def __init__(self, ring: Ring, *, may_arm: bool) -> None:
         self.state = OFF
         self._ring = ring
-        self._may_arm = may_arm
+        self.may_arm = may_arm
         self._held: deque[ReplicaEvent] = deque()
         """What waits until the rail has let go, in order."""
         self._rest_ms = 0
@@ -101,7 +101,7 @@ class RailGuard:
         if self.state == ARMED and ring.is_far_behind:
             # It marks at receipt. From here on the copy does, and with more behind no more.
             self._ask_back()
-        if not self._may_arm or self.state != OFF or now_ms < self._rest_ms:
+        if not self.may_arm or self.state != OFF or now_ms < self._rest_ms:
             return
         master = ring.steady_master
         if master is not None:

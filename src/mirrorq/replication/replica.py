@@ -215,20 +215,22 @@ class Replica:
 
     def step(self, now_ms: int, steady_us: int, *events: ReplicaEvent) -> ReplicaEffects:
         out = ReplicaEffects()
-        self.ring.out = out
-        self.ring.time.begin(steady_us)
+        ring, rail = self.ring, self._rail
+        ring.out = out
+        ring.time.begin(steady_us)
         for event in events:
-            if self._rail.state:
+            if rail.state:
                 self._on_event_beside_rail(now_ms, event)
             else:
                 self._on_event(now_ms, event)
         if not self.halted:
             self._settle(now_ms, out)
-            self._rail.settle(now_ms)
+            if rail.may_arm:
+                rail.settle(now_ms)
         if not self.broken:
             self._writes.make(now_ms, self.state, out)
-            if self.ring.is_placing or self._writes.is_placing:
-                self.ring.on_placing(is_placing=self._writes.is_placing)
+            if ring.is_placing or self._writes.has_state_come:
+                ring.on_placing(is_placing=self._writes.is_placing)
         master = self.master
         if master is not None:
             couriers = master.departures.couriers
@@ -258,13 +260,11 @@ class Replica:
     def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
         if self.broken and not isinstance(event, ViewInstalled | Defined | Declared | Fetching):
             return
+        if type(event) is RingReceived:
+            self._on_ring(now_ms, event.sender, event.message)
+            return
         master = self.master
         match event:
-            case RingReceived():
-                if self.ring.view is not None and event.message.epoch == self.ring.epoch:
-                    self._on_ring(now_ms, event.sender, event.message)
-                elif type(event.message) is History:
-                    self.ring.keep_early(event.sender, event.message)
             case Requested():
                 if master is not None:
                     master.on_request(now_ms, event.request)
@@ -334,13 +334,17 @@ class Replica:
 
     def _on_ring(self, now_ms: int, sender: MemberId, message: RingMessage) -> None:
         ring = self.ring
+        if ring.view is None or message.epoch != ring.epoch:
+            if type(message) is History:
+                ring.keep_early(sender, message)
+            return
         match message:
             case Data():
                 ring.on_data(sender, message)
-            case Watermark():
-                ring.on_watermark(sender, message)
             case Mark():
                 ring.on_mark(sender, message)
+            case Watermark():
+                ring.on_watermark(sender, message)
             case JoinerDurable():
                 ring.on_joiner_durable(sender, message)
             case History():
@@ -540,8 +544,9 @@ class Replica:
         ring = self.ring
         if ring.refused_bytes or self._wanted_room_ms is not None:
             self._look_for_room(now_ms)
-        ring.complete = self.transfer.is_complete
-        is_lacking = not ring.in_sync or bool(self.transfer.missing)
+        is_whole = not self.transfer.missing
+        ring.complete = is_whole or self.transfer.is_complete
+        is_lacking = not (is_whole and ring.in_sync)
         if is_lacking and ring.is_member and ring.repaired and ring.view is not None:
             lost = self.transfer.lost.count
             wake = self.transfer.pursue(
@@ -558,9 +563,11 @@ class Replica:
         ring.settle(now_ms)
         received = ring.received
         self._apply_stable(now_ms)
-        was_stalled, ring.is_stalled = ring.is_stalled, self._is_preparing and self.state.is_full
-        if was_stalled and not ring.is_stalled:
-            ring.settle(now_ms)
+        if self._is_preparing or ring.is_stalled:
+            was_stalled = ring.is_stalled
+            ring.is_stalled = self._is_preparing and self.state.is_full
+            if was_stalled and not ring.is_stalled:
+                ring.settle(now_ms)
         if self.master is not None:
             if self.master.is_beginning:
                 self.master.go_on(now_ms)

@@ -198,6 +198,8 @@ class Ring:
         self._mark_delay_ms = mark_delay_ms
         self.mark = timers.new()
         """When a mark goes right that says only what is stable, if no op takes it along before."""
+        self._has_waited = False
+        """In this step: what is stable has been told by a mark, which waited for the next op."""
         self._is_watermark_fresh = False
         """Said since the last tick: the next one need not repeat it."""
         self._is_mark_fresh = False
@@ -291,6 +293,11 @@ class Ring:
     def has_append(self) -> bool:
         """Whether entries wait to be given to the store."""
         return bool(self._append)
+
+    @property
+    def has_write(self) -> bool:
+        """Whether either does."""
+        return bool(self._append) or self._truncate_to is not None
 
     def behind(self, first: int, last: int) -> list[Entry]:
         """Entries that hold messages of a range and are not known to be on this disk."""
@@ -472,6 +479,7 @@ class Ring:
             self._ask_again()
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
+        self._has_waited = True
 
     def on_watermark(self, sender: MemberId, message: Watermark) -> None:
         if not self.repaired or message.epoch != self.epoch or self.view is None:
@@ -610,6 +618,7 @@ class Ring:
         elif not self.in_sync:
             self._report_joiner()
         self._mark_right(now_ms)
+        self._has_waited = False
         if self._is_repeating:
             # A repetition is no news, and asks for no further one.
             self._is_repeating = self._is_watermark_fresh = self._is_mark_fresh = False
@@ -631,11 +640,11 @@ class Ring:
 
     def trim(self, applied: int) -> None:
         """Forget entries that are applied and that no member will ask this one for."""
-        if not self.log:
+        if self.base >= applied:
             return
         keep_bytes = self._joiner_bytes_max if self.has_joiners else 0
         limit = min(applied, self.stable, self.durable)
-        while self.log and self.log[0].lsn <= limit and self.log_bytes > keep_bytes:
+        while self.log and self.base < limit and self.log_bytes > keep_bytes:
             entry = self.log.popleft()
             self.log_bytes -= len(entry.frame)
             self.base = entry.lsn
@@ -891,8 +900,9 @@ class Ring:
             return
         if not self.has_state or self._awaits_right:
             return
-        if self._mark_delay_ms and self._marked[1] == self.received:
-            # Only what is stable is news, and as a rule the next op takes it along.
+        if self._mark_delay_ms and self._marked[1] == self.received and not self._has_waited:
+            # Only what is stable is news, and as a rule the next op takes it along. (It waits so at
+            # the master; mirrors pass on at once what has waited there.)
             if self.mark.at_ms == FOREVER_MS:
                 self.mark.set(now_ms + self._mark_delay_ms)
             if now_ms < self.mark.at_ms:

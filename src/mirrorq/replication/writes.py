@@ -99,7 +99,10 @@ class Writes:
         self._look_ms = 0
         """Not before is looked again whether the store takes a checkpoint."""
         self._reset = False
-        self._state_came = False
+        self.has_state_come = False
+        """A state has come, and the head of its checkpoint is not on its way to the disk yet."""
+        self._judged_ops = -1
+        """So many ops since the last checkpoint made none due; -1: that is to be judged."""
         self._is_behind = True
         """Where the view allows it; not any more when the node is about to end."""
         self._behind = timers.new()
@@ -144,7 +147,7 @@ class Writes:
             last: no message after it is on this disk.
         """
         self._checkpoints.replace(old, new)
-        self._state_came = True
+        self.has_state_come = True
         self._ended = RangeSet()
         self._dead_from, self._dead_to = 1, min(last, new.next_sequence - 1)
         self._needed = new.needed_set([(1, self._dead_to)] if self._dead_to else [])
@@ -176,7 +179,7 @@ class Writes:
     def is_placing(self) -> bool:
         """Whether a state that has come goes to the disk over several commits: what rests on it
         waits."""
-        return self._state_came and self._part_number > 0
+        return self.has_state_come and self._part_number > 0
 
     def end_behind(self) -> None:
         """Nothing is held back from the disk any more."""
@@ -196,7 +199,7 @@ class Writes:
             ring.trim(state.applied)
             return
         pages, checkpoint = self._next_part(now_ms, state)
-        if self._state_came and checkpoint is None:
+        if self.has_state_come and checkpoint is None:
             self._place(pages, out)
             return
         cut, entries = ring.take_write()
@@ -206,7 +209,7 @@ class Writes:
             self._transfer.on_writing(number, self.chunk)
         lacking = self._transfer.take_lacking()
         release = self._release if checkpoint else ()
-        if self._dead_to and not (self._part_number or self._state_came):
+        if self._dead_to and not (self._part_number or self.has_state_come):
             release += self._next_dead()
         needed = cut is not None or entries or checkpoint or self.chunk or self._reset
         needed = needed or bool(pages) or bool(release)
@@ -231,7 +234,7 @@ class Writes:
         if pages or release:
             self._part_number = out.write_number
         if checkpoint:
-            self._state_came = False
+            self.has_state_come = False
             self._release = ()
         self.chunk = ()
         self._reset = False
@@ -266,7 +269,7 @@ class Writes:
             self._note_begun()
             return checkpoints.part(state)
         pages, checkpoint = checkpoints.part(state)
-        if checkpoints.is_staging or self._state_came:
+        if checkpoints.is_staging or self.has_state_come:
             self._take_room(sum(len(page.data or b"") for page in pages))
         return pages, checkpoint
 
@@ -278,6 +281,7 @@ class Writes:
     def _note_begun(self) -> None:
         """What is applied from now on is of the checkpoint after this one."""
         self._ops_since = self._bytes_since = 0
+        self._judged_ops = -1
         self._judged_ms = -QUIET_MS
         self._quiet.clear()
 
@@ -300,19 +304,13 @@ class Writes:
     def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
         """Whether anything at all has come for the disk; most steps are about marks only."""
         ring = self._ring
-        return (
-            ring.has_append
-            or ring.has_cut
-            or bool(self.chunk)
-            or self._state_came
-            or self._reset
-            or self._transfer.lacking_changed
-            or self._behind.at_ms != FOREVER_MS
-            or self._dead_to > 0
-            or ring.time.is_due
-            or self._checkpoints.is_busy
-            or self._checkpoint_due(now_ms, state)
-        )
+        if ring.has_write or self.chunk or self.has_state_come or self._reset:
+            return True
+        if self._transfer.lacking_changed or self._behind.at_ms != FOREVER_MS or self._dead_to:
+            return True
+        if ring.time.is_due or self._checkpoints.is_busy:
+            return True
+        return self._may_be_due(now_ms) and self._checkpoint_due(now_ms, state)
 
     def _holds_back(self, now_ms: int) -> bool:
         """Whether what this step wants on disk waits: confirms do not rest on it.
@@ -320,7 +318,7 @@ class Writes:
         What changes the past of the copy goes at once, and all that waits with it.
         """
         ring = self._ring
-        is_urgent = bool(self.chunk) or self._reset or self._state_came or ring.has_cut
+        is_urgent = bool(self.chunk) or self._reset or self.has_state_come or ring.has_cut
         is_behind = ring.is_at_receipt and self._is_behind and ring.has_append
         if not is_behind or is_urgent or self._transfer.lacking_changed:
             self._behind.clear()
@@ -331,6 +329,12 @@ class Writes:
             return True
         self._behind.clear()
         return False
+
+    def _may_be_due(self, now_ms: int) -> bool:
+        """Whether a checkpoint may be due that was not when it was looked at last: most steps apply
+        nothing, and no time or want of room has come."""
+        is_judged = self._ops_since == self._judged_ops and self._room.is_ample
+        return not is_judged or now_ms >= self._applied_ms + QUIET_MS
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
         if not self._ops_since or self._is_making or self._is_void:
@@ -350,6 +354,7 @@ class Writes:
             due = self._ops_since >= 16 * config.checkpoint_ops
         if due or now_ms < self._applied_ms + QUIET_MS:
             # No state is small enough to be due earlier: a busy queue's is not even measured.
+            self._judged_ops = -1 if due else self._ops_since
             return due
         return now_ms >= self._idle_ms(state)
 

@@ -343,6 +343,8 @@ def _classes(*unions: Any) -> Iterable[Any]:
 
 
 _MESSAGE = _union_form(tuple(_classes(WireMessage)))
+_PACK_OF = {cls: _FORMS[cls].pack for cls in _classes(WireMessage)}
+_UNPACK_OF = {_FORMS[cls].wire: _FORMS[cls].unpack for cls in _classes(WireMessage)}
 
 
 class _Envelope(msgspec.Struct, array_like=True, gc=False):
@@ -373,7 +375,7 @@ def encode(message: WireMessage) -> list[Part]:
         ProtocolError: the head is larger than any node accepts.
     """
     raw: list[Part] = [b""]
-    head = _encode((VERSION, _MESSAGE.pack(message, raw)))  # type: ignore[misc]
+    head = _encode((VERSION, _PACK_OF[message.__class__](message, raw)))  # type: ignore[misc]
     if len(head) > HEAD_BYTES_MAX:
         raise ProtocolError(
             f"a {type(message).__name__} has a head of {len(head)} bytes, at most "
@@ -391,18 +393,20 @@ def decode(parts: Sequence[Part]) -> WireMessage:
     """
     if not parts:
         raise ProtocolError("a message has no parts")
-    if len(parts[0]) > HEAD_BYTES_MAX:
+    head, *raw = parts
+    if len(head) > HEAD_BYTES_MAX:
         raise ProtocolError(
-            f"a message has a head of {len(parts[0])} bytes, at most {HEAD_BYTES_MAX} are possible"
+            f"a message has a head of {len(head)} bytes, at most {HEAD_BYTES_MAX} are possible"
         )
     try:
-        envelope = _decode(parts[0])
+        envelope = _decode(head)
     except MALFORMED as error:
-        raise _malformed(parts[0], error) from None
+        raise _malformed(head, error) from None
     if envelope.version != VERSION:
         raise _other_version(envelope.version)
-    rest = iter(parts[1:])
-    message: WireMessage = _MESSAGE.unpack(envelope.body, rest)  # type: ignore[misc]
+    rest = iter(raw)
+    body = envelope.body
+    message: WireMessage = _UNPACK_OF[body.__class__](body, rest)  # type: ignore[misc]
     if next(rest, None) is not None:
         raise ProtocolError(f"a {type(message).__name__} came with more parts than its head names")
     return message

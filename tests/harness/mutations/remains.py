@@ -39,7 +39,7 @@ def _disk_kept() -> Sequence[Patch]:
 
     def drop_copy(self: Hosting, queue_id: int) -> None:
         real(self, queue_id)
-        self._out.writes.pop()
+        self.out.writes.pop()
 
     return [(Hosting, "drop_copy", drop_copy)]
 
