@@ -182,7 +182,7 @@ ON_A_QUEUE: dict[str, Case] = {
     ),
     "what pickle cannot": (
         Exception,
-        ["pickle"],
+        ["queue 'q'", "pickle.dumps", "type function"],
         lambda q: q.as_queue(dumps=pickle.dumps, loads=pickle.loads).put(lambda: 1),
     ),
 }
@@ -372,8 +372,9 @@ def test_on_a_queue(node: mirrorq.Node, mistake: str) -> None:
     kind, words, make = ON_A_QUEUE[mistake]
     with node.queue("q") as queue, pytest.raises(kind) as raised:
         make(queue)
-    missing = [word for word in words if word not in str(raised.value)]
-    assert not missing, str(raised.value)
+    said = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
+    missing = [word for word in words if word not in said]
+    assert not missing, said
     with node.queue("q") as queue:
         queue.purge()
         with taken(queue) as message:

@@ -175,6 +175,15 @@ def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
     yield Wait(signal, lambda: handle.is_quiet() or handle.is_closed, until)
 
 
+def _name_of(function: Callable[..., object]) -> str:
+    """Where it comes from and what it is called, as far as it says so."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return repr(function)
+    module = getattr(function, "__module__", None)
+    return f"{module}.{name}" if module else name
+
+
 class Items(Generic[Item]):
     """How items are made bytes and bytes items. Held by an adapter; for any thread."""
 
@@ -192,8 +201,19 @@ class Items(Generic[Item]):
 
     def packed(self, item: Item) -> bytes:
         """The body that is put."""
-        body: Any = item if self._dumps is None else self._dumps(item)
+        body: Any = item if self._dumps is None else self._dumped(self._dumps, item)
         return self._handle.checked_body(body)
+
+    def _dumped(self, dumps: Callable[[Item], Body], item: Item) -> Body:
+        try:
+            return dumps(item)
+        except Exception as error:
+            # Whose error it is its own words do not say: `pickle`'s name no pickle from 3.13 on.
+            error.add_note(
+                f"queue {self._handle.name!r}: as_queue's dumps, {_name_of(dumps)}, raised this "
+                f"for an object of type {type(item).__name__}"
+            )
+            raise
 
     def unpacked(self, message: Message) -> Item:
         """The item in a message, which goes back to the queue if it cannot be read."""
