@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -622,3 +623,29 @@ def test_an_end_without_close_says_what_may_be_lost(tmp_path: Path) -> None:
     assert [line for line in said if "3 unconfirmed message(s) to queue jobs" in line] == said
     assert len(said) == 1
     assert "close() waits for them" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "name"),
+    [
+        ("gevent.monkey", "is_module_patched", "threading"),
+        ("eventlet.patcher", "is_monkey_patched", "thread"),
+    ],
+)
+def test_greenlets_in_place_of_threads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, asked: str, name: str
+) -> None:
+    """Refused at once, as nothing would move any more; the folder stays free for a real thread."""
+    library = module.partition(".")[0]
+    patcher = SimpleNamespace(**{asked: lambda one: one == name})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module, patcher)
+        for make in (
+            lambda: mirrorq.Node("a", path=tmp_path),
+            lambda: mirrorq.MirroredQueue("q", path=tmp_path),
+            lambda: mirrorq.connect("tcp://127.0.0.1:1"),
+        ):
+            with pytest.raises(ConfigError, match=rf"^{library} has put .*-P threads"):
+                make()
+    with mirrorq.Node("a", path=tmp_path) as node:
+        assert node.queue("q").put(b"x").result(DEADLINE_S) == 1

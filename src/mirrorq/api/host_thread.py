@@ -5,6 +5,7 @@ Handles know it by their `Host`; here is what the drivers of both kinds of host 
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -16,11 +17,32 @@ from attrs import define, field
 from mirrorq import clock
 from mirrorq.api.host import SessionPort
 from mirrorq.containers.timers import Deadlines
+from mirrorq.errors import ConfigError
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.session.calls import SessionEvent
 from mirrorq.waiting import Latch, run_host
 
-__all__ = ["HostThread", "Port", "Ports"]
+__all__ = ["HostThread", "Port", "Ports", "check_threads"]
+
+
+def check_threads() -> None:
+    """Refuse a process in which greenlets stand in place of threads: a host's thread waits in C,
+    and all of them would with it, for ever.
+
+    Raises:
+        ConfigError: gevent or eventlet has put them there.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        name = "gevent"
+    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
+        name = "eventlet"
+    else:
+        return
+    raise ConfigError(
+        f"{name} has put greenlets in place of Python's threads, and mirrorq needs a real one: use "
+        "threads or processes here (Celery: -P threads or -P prefork; gunicorn: -k gthread)"
+    )
 
 
 @define(eq=False)
@@ -116,9 +138,13 @@ class HostThread(ABC, Generic[AnyPort]):
 
     Args:
         name: of the thread.
+
+    Raises:
+        ConfigError: threads are not Python's own in this process.
     """
 
     def __init__(self, name: str) -> None:
+        check_threads()
         self.failure: BaseException | None = None
         """Why the thread has ended, if not by `stop`."""
         self.is_stopping = False

@@ -17,6 +17,7 @@ from mirrorq import clock
 from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config, checked_path
 from mirrorq.api.host import SessionPort
+from mirrorq.api.host_thread import check_threads
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.options import DeclareOptions, NodeOptions, said_of_node, spelled_out
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
@@ -221,6 +222,7 @@ class Node(Access):
         )
 
     def _open_store(self) -> Store:
+        check_threads()
         return Store(self.path, node=self.name, config=self.config)
 
     def _open_transport(self, address: str) -> Transport:
