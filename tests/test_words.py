@@ -3,7 +3,9 @@ that nothing uses any more."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,3 +53,44 @@ def test_each_word_of_the_glossary_is_used_somewhere() -> None:
     texts += [p.read_text("utf-8").lower() for p in (ROOT / "src").rglob("*.py")]
     unused = [word for word in words if not any(word.lower() in text for text in texts)]
     assert not unused
+
+
+CLUMSY = {
+    r"\banew\b": "again",
+    r"\bis no more\b": "no longer exists",
+    r"\b(is|are) no (?!longer\b|majority\b)[a-z]+:": "is not a …",
+    r": it is (a|one of|at most|from|0 or)\b": "it must be …",
+}
+"""Not wrong, and read twice."""
+LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+FOR_READERS = LEVELS | {"echo", "option", "argument"}
+"""Calls whose texts somebody reads."""
+
+
+def texts_for_readers(tree: ast.AST) -> Iterator[str]:
+    """What is raised, logged, or said by a command; what is filled in is left out."""
+    for node in ast.walk(tree):
+        call: ast.AST | None = node.exc if isinstance(node, ast.Raise) else None
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            call = node if name in FOR_READERS else None
+        for part in ast.walk(call) if isinstance(call, ast.Call) else ():
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.value
+
+
+def test_errors_logs_and_help_speak_as_the_pages_do() -> None:
+    """No word of the inside, and none of the turns that a reader stumbles over."""
+    found, count = [], 0
+    patterns = CLUMSY | {rf"\b{word}\b": plain for word, plain in INSIDE.items()}
+    for room in ("src/mirrorq", "spark_integration"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for text in texts_for_readers(ast.parse(path.read_text("utf-8"))):
+                count += 1
+                found += [
+                    f"{path.name}: {text!r}: {plain}"
+                    for wrong, plain in patterns.items()
+                    if re.search(wrong, text)
+                ]
+    assert count > 1000
+    assert found == []

@@ -78,7 +78,7 @@ def _role(given: object) -> Role:
     for role in Role:
         if given == role.value:
             return role
-    raise ConfigError(f"role {given!r} is unknown: it is one of {', '.join(Role)}")
+    raise ConfigError(f"role {given!r} is unknown: it must be one of {', '.join(Role)}")
 
 
 @frozen

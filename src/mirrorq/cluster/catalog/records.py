@@ -113,8 +113,9 @@ def no_queue(queue_id: int) -> CatalogResult:
 def past_text(node: str) -> str:
     """Return what a node is told that was forgotten."""
     return (
-        f"the store of node {node} is not of this cluster any more: it was forgotten. Start "
-        "it with an empty path to join again, and keep the old directory if its messages matter"
+        f"the store of node {node} does not belong to this cluster any more: it was forgotten. "
+        "Start it with an empty path to join again, and keep the old directory if its messages "
+        "matter"
     )
 
 
