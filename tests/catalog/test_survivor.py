@@ -6,7 +6,7 @@ import pytest
 
 from mirrorq.cluster.catalog.core import LOST_IDS_MAX, Catalog
 from mirrorq.cluster.catalog.proposals import pack
-from mirrorq.cluster.force_boot import EPOCH_STEP, RecoveredState, estate_of
+from mirrorq.cluster.force_boot import EPOCH_STEP, RecoveredState, recovered_state
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, encode_voters
 from mirrorq.protocol.commands import (
     Bind,
@@ -58,8 +58,8 @@ def image_of(*, compacted: int = 0) -> RaftImage:
     return RaftImage(RaftState(5), snapshot, tuple(entries[compacted:]))
 
 
-def estate(image: RaftImage) -> RecoveredState:
-    found = estate_of("a", A.store, image)
+def recovered(image: RaftImage) -> RecoveredState:
+    found = recovered_state("a", A.store, image)
     assert found is not None
     return found
 
@@ -67,7 +67,7 @@ def estate(image: RaftImage) -> RecoveredState:
 @pytest.mark.parametrize("compacted", [0, 6, len(COMMANDS) + 1])
 def test_what_a_store_knows_is_read_from_snapshot_and_log(compacted: int) -> None:
     """All entries count, wherever the snapshot ends."""
-    found = estate(image_of(compacted=compacted))
+    found = recovered(image_of(compacted=compacted))
     assert found.others == ("b", "c")
     assert found.voters == VOTERS
     losses = {loss.queue: (loss.has_copy, loss.was_in_sync) for loss in found.losses([ALL, OWN])}
@@ -77,9 +77,9 @@ def test_what_a_store_knows_is_read_from_snapshot_and_log(compacted: int) -> Non
 def test_the_survivor_is_alone_in_another_cluster() -> None:
     """Another store, cluster, term and epochs; another past of each queue that is here; the others
     and their queues are gone, and none of the old stores is taken back, its own neither."""
-    before = estate(image_of()).catalog.queue(ALL)
+    before = recovered(image_of()).catalog.queue(ALL)
     assert before is not None
-    write = estate(image_of()).inherited([ALL, OWN], 4711, 1234)
+    write = recovered(image_of()).inherited([ALL, OWN], 4711, 1234)
     assert write.state == RaftState(6)
     assert write.snapshot is not None
     assert (write.snapshot.index, write.snapshot.term) == (len(COMMANDS) + 2, 6)
@@ -112,6 +112,6 @@ def test_clients_go_on_with_a_survivor() -> None:
     assert lineage(after) == lineage(before) != lineage(chance)
 
 
-def test_a_store_without_a_cluster_has_no_estate() -> None:
+def test_nothing_is_recovered_of_a_store_without_a_cluster() -> None:
     """It was never founded: there is nothing to go on with."""
-    assert estate_of("a", 1, RaftImage()) is None
+    assert recovered_state("a", 1, RaftImage()) is None

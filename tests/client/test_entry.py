@@ -202,9 +202,9 @@ def test_a_node_with_many_clients_hears_less_of_each(
     side = node._driver.gateway
     assert isinstance(side, Gateway)
     assert all(side._idle_timeouts._signs[each].patience >= 300 for each in list(side._clients))
-    pulse = clients[0]._driver._keepalive
-    assert pulse.pause_ms >= 3 * pulse._ping_ms
-    assert pulse.patience_ms >= 3 * node.config.failure_ms
+    keepalive = clients[0]._driver._keepalive
+    assert keepalive.pause_ms >= 3 * keepalive._ping_ms
+    assert keepalive.patience_ms >= 3 * node.config.failure_ms
     clients.pop().close()
     until(lambda: all(client._driver._keepalive.patience < 300 for client in clients))
     orders = clients[0].queue("orders")

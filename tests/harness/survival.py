@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.cluster import SimulatedCluster
 from harness.rail import RailDisk
-from mirrorq.cluster.force_boot import Loss, estate_of
+from mirrorq.cluster.force_boot import Loss, recovered_state
 from mirrorq.protocol.identities import first_incarnation
 
 __all__ = ["force_boot"]
@@ -19,13 +19,13 @@ def force_boot(cluster: SimulatedCluster, name: str) -> tuple[Loss, ...]:
     node = cluster.nodes[name]
     assert node.engine is None
     old = node.disk
-    estate = estate_of(name, old.store, old.raft_image())
-    assert estate is not None, f"{name} is of no cluster yet"
-    losses = estate.losses(tuple(old.queues))
+    recovered = recovered_state(name, old.store, old.raft_image())
+    assert recovered is not None, f"{name} is of no cluster yet"
+    losses = recovered.losses(tuple(old.queues))
     store, identity = cluster.random.getrandbits(62), cluster.random.getrandbits(62)
     disk = RailDisk(store, queues=old.queues)
     disk.incarnation = first_incarnation(store)
-    disk.commit((), estate.inherited(tuple(old.queues), store, identity))
+    disk.commit((), recovered.inherited(tuple(old.queues), store, identity))
     node.disk = disk
     cluster.note(f"force-boot {name}")
     return losses

@@ -39,7 +39,7 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
     Args:
         forgotten: the other node that is to be the only other one; None: whoever they are.
     """
-    from mirrorq.cluster.force_boot import estate_of
+    from mirrorq.cluster.force_boot import recovered_state
     from mirrorq.store.offline import OfflineStore
     from mirrorq.store.renewal import taken_of
 
@@ -51,50 +51,53 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
         )
     with OfflineStore(path) as store:
         inventory = taken_of(store)
-    estate = estate_of(inventory.node, inventory.store, inventory.raft)
-    if estate is None:
+    recovered = recovered_state(inventory.node, inventory.store, inventory.raft)
+    if recovered is None:
         raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
-    _check(path, estate, forgotten)
-    for text in _will_be(estate, inventory.queues, report.messages_of, report.lacking_of):
+    _check(path, recovered, forgotten)
+    for text in _will_be(recovered, inventory.queues, report.messages_of, report.lacking_of):
         click.echo(text)
     if not is_agreed and not click.confirm("Go on?", err=True):
         raise Failed("nothing was changed")
     go_on_alone(path)
-    click.echo(f"done: start node {estate.node.name}, and the others with empty directories")
+    click.echo(f"done: start node {recovered.node.name}, and the others with empty directories")
 
 
-def _check(path: Path, estate: RecoveredState, forgotten: str | None) -> None:
-    name = estate.node.name
-    if not estate.others:
+def _check(path: Path, recovered: RecoveredState, forgotten: str | None) -> None:
+    name = recovered.node.name
+    if not recovered.others:
         raise Failed(f"node {name} at {path} is the only one of its cluster already: start it")
-    if estate.node.witness:
+    if recovered.node.witness:
         raise Failed(f"node {name} at {path} is a witness and holds no queue: take another node")
-    if forgotten is not None and estate.others != (forgotten,):
+    if forgotten is not None and recovered.others != (forgotten,):
         raise Failed(
-            f"the cluster of node {name} at {path} has the nodes {', '.join(estate.others)} beside "
-            f"it, and --path is for one of two. While {_majority(estate)} of the {_size(estate)} "
-            f"run: mirrorq forget-node {forgotten} --connect with their endpoints. When so many "
-            f"are lost for good that fewer are left: mirrorq force-boot {path}, which forgets all "
-            "others"
+            f"the cluster of node {name} at {path} has the nodes {', '.join(recovered.others)} "
+            f"beside it, and --path is for one of two. While {_majority(recovered)} of the "
+            f"{_size(recovered)} run: mirrorq forget-node {forgotten} --connect with their "
+            "endpoints. When so many are lost for good that fewer are left: "
+            f"mirrorq force-boot {path}, which forgets all others"
         )
 
 
-def _size(estate: RecoveredState) -> int:
-    return 1 + len(estate.others)
+def _size(recovered: RecoveredState) -> int:
+    return 1 + len(recovered.others)
 
 
-def _majority(estate: RecoveredState) -> int:
-    return _size(estate) // 2 + 1
+def _majority(recovered: RecoveredState) -> int:
+    return _size(recovered) // 2 + 1
 
 
 def _will_be(
-    estate: RecoveredState, copies: Sequence[int], messages: dict[int, int], lacking: dict[int, int]
+    recovered: RecoveredState,
+    copies: Sequence[int],
+    messages: dict[int, int],
+    lacking: dict[int, int],
 ) -> list[str]:
     """What it comes to, line by line."""
-    others = ", ".join(estate.others)
-    lines = [f"node {estate.node.name} becomes the only one; forgotten for good: {others}"]
-    for loss in estate.losses(copies):
-        record = estate.catalog.queue_named(loss.queue)
+    others = ", ".join(recovered.others)
+    lines = [f"node {recovered.node.name} becomes the only one; forgotten for good: {others}"]
+    for loss in recovered.losses(copies):
+        record = recovered.catalog.queue_named(loss.queue)
         assert record is not None
         if loss.is_exclusive:
             lines.append(f"queue {loss.queue!r}: deleted, it was exclusive and its owner is gone")
@@ -115,13 +118,13 @@ def _will_be(
 
 def go_on_alone(path: Path) -> None:
     """Write it."""
-    from mirrorq.cluster.force_boot import estate_of
+    from mirrorq.cluster.force_boot import recovered_state
     from mirrorq.store.renewal import renew
 
     def renewal(inventory: Inventory, identity: int) -> RaftWrite:
-        estate = estate_of(inventory.node, inventory.store, inventory.raft)
-        if estate is None:
+        recovered = recovered_state(inventory.node, inventory.store, inventory.raft)
+        if recovered is None:
             raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
-        return estate.inherited(inventory.queues, identity, secrets.randbits(63))
+        return recovered.inherited(inventory.queues, identity, secrets.randbits(63))
 
     renew(path, renewal)

@@ -63,7 +63,7 @@ def restore(source: Path, path: Path, alone: bool) -> None:
     that run, for these know more; with --alone: as the only node, with all that the backup holds.
     """
     with failing():
-        from mirrorq.cluster.force_boot import estate_of
+        from mirrorq.cluster.force_boot import recovered_state
         from mirrorq.store.copies import copied_to
         from mirrorq.store.offline import OfflineStore
         from mirrorq.store.renewal import taken_of
@@ -71,13 +71,13 @@ def restore(source: Path, path: Path, alone: bool) -> None:
         with copied_to(path) as part:
             with OfflineStore(source) as opened:
                 inventory = taken_of(opened)
-            estate = estate_of(inventory.node, inventory.store, inventory.raft)
-            if estate is None:
+            recovered = recovered_state(inventory.node, inventory.store, inventory.raft)
+            if recovered is None:
                 raise Failed(f"{source} belongs to no cluster yet: start the node without it")
-            if alone or not estate.others:
+            if alone or not recovered.others:
                 text = _put_back(source, part, inventory.node)
             else:
-                text = _make_joiner(source, part, estate)
+                text = _make_joiner(source, part, recovered)
     click.echo(f"restored: {path}: {text}")
 
 
@@ -92,7 +92,7 @@ def _put_back(source: Path, part: Path, node: str) -> str:
     return f"the only node of its cluster now, nodes beside {node} join with empty stores; {said}"
 
 
-def _make_joiner(source: Path, part: Path, estate: RecoveredState) -> str:
+def _make_joiner(source: Path, part: Path, recovered: RecoveredState) -> str:
     from mirrorq.cluster.bootstrap import joining
     from mirrorq.config import Config
     from mirrorq.protocol.effects import RaftState, RaftWrite
@@ -102,9 +102,9 @@ def _make_joiner(source: Path, part: Path, estate: RecoveredState) -> str:
     report = verified(source)
     if not report.is_good:
         raise Failed(f"backup {source} is damaged: {report.problems[0]}")
-    node = estate.node.name
+    node = recovered.node.name
     endpoints = tuple(
-        one.endpoint for one in estate.catalog.nodes() if one.name != node and one.endpoint
+        one.endpoint for one in recovered.catalog.nodes() if one.name != node and one.endpoint
     )
     if not endpoints:
         raise Failed(
@@ -115,6 +115,6 @@ def _make_joiner(source: Path, part: Path, estate: RecoveredState) -> str:
     # It founds nothing: were all nodes restored so, they would begin anew, without a message.
     renew(part, lambda _, __: RaftWrite(RaftState(founding=joining(endpoints))))
     return (
-        f"node {node} joins {', '.join(estate.others)} again and takes its queues from them. If "
+        f"node {node} joins {', '.join(recovered.others)} again and takes its queues from them. If "
         "they are lost, restore with --alone"
     )

@@ -444,10 +444,10 @@ class ClientDriver(HostThread[_Port]):
 
     def _keep_alive(self, now_ms: int) -> None:
         """Give signs of life; leave a node that gives none or is of no use."""
-        pulse = self._keepalive
-        if pulse.is_silent:
-            self._give_up(f"{self._socket.endpoint} was silent for {pulse.silence_ms} ms")
-        elif pulse.is_cut_off and self._endpoint_count > 1:
+        keepalive = self._keepalive
+        if keepalive.is_silent:
+            self._give_up(f"{self._socket.endpoint} was silent for {keepalive.silence_ms} ms")
+        elif keepalive.is_cut_off and self._endpoint_count > 1:
             self._give_up(f"node {self.entry_node} has no contact with a majority")
         else:
             self._give_sign(now_ms)

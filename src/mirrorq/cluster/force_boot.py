@@ -25,7 +25,7 @@ from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWri
 from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_incarnation
 from mirrorq.protocol.views import Member, View
 
-__all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "estate_of"]
+__all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "recovered_state"]
 
 EPOCH_STEP = 1 << 32
 """More views than the lost past can have had."""
@@ -111,7 +111,7 @@ def _view_of(view: View, me: MemberId) -> View:
     return View(epoch, members, "unclean", epoch, view.generation + 1, view.durability)
 
 
-def estate_of(node: str, store: int, image: RaftImage) -> RecoveredState | None:
+def recovered_state(node: str, store: int, image: RaftImage) -> RecoveredState | None:
     """Read what a store knows: all of its log counts, committed or not, for who could tell?
 
     Args:

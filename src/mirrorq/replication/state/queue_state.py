@@ -161,7 +161,7 @@ class QueueState(PagedContents):
             outcome = self.staging.on_commit(payload)
             sequence = payload.sequence
             self.next_sequence = max(self.next_sequence, sequence + payload.count + 1)
-            self._come_forth(payload, outcome, max(header.timestamp_us, 0) // 1000)
+            self._become_visible(payload, outcome, max(header.timestamp_us, 0) // 1000)
         else:
             outcome = self.staging.on_ask(payload, header.queue_id)
         for target, task in outcome.tasks:
@@ -170,7 +170,7 @@ class QueueState(PagedContents):
         self._note(header, sequence, outcome.why)
         return tuple(outcome.dropped)
 
-    def _come_forth(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
+    def _become_visible(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
         """What was staged is messages from now on, behind the op's own sequence."""
         first = op.sequence + 1
         for low, high in outcome.pieces:

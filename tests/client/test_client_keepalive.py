@@ -167,94 +167,94 @@ def test_signs_of_life_do_not_wait_for_a_backlog(driver: ClientDriver, socket: F
 @pytest.mark.parametrize("late_ms", [0, 200, 400])
 def test_a_client_that_is_always_late_stays(late_ms: int) -> None:
     """Each of its rounds is late; each finds the answer to the sign of life of the one before."""
-    pulse, now_ms = Keepalive(CONFIG), 5_000
-    pulse.on_connected(now_ms)
-    pulse.on_welcome(now_ms, EXPIRY_MS)
+    keepalive, now_ms = Keepalive(CONFIG), 5_000
+    keepalive.on_connected(now_ms)
+    keepalive.on_welcome(now_ms, EXPIRY_MS)
     for _ in range(100):
-        waited_ms = max(pulse.wake_at_ms - now_ms, 0)
+        waited_ms = max(keepalive.wake_at_ms - now_ms, 0)
         now_ms += waited_ms + late_ms
-        pulse.on_read(now_ms, waited_ms)
-        pulse.on_heard(now_ms)
-        assert not pulse.is_silent
-        if pulse.is_due(now_ms):
-            pulse.on_given(now_ms)
+        keepalive.on_read(now_ms, waited_ms)
+        keepalive.on_heard(now_ms)
+        assert not keepalive.is_silent
+        if keepalive.is_due(now_ms):
+            keepalive.on_given(now_ms)
 
 
-def later(pulse: Keepalive, now_ms: int, steps: Sequence[int], then: Callable[[], None]) -> int:
+def later(keepalive: Keepalive, now_ms: int, steps: Sequence[int], then: Callable[[], None]) -> int:
     """Rounds that wait for so long each, on time."""
     for step in steps:
         now_ms += step
-        pulse.on_read(now_ms, step)
+        keepalive.on_read(now_ms, step)
         then()
     return now_ms
 
 
 def test_patience_is_the_nodes_word() -> None:
     """As much as it says, within bounds; a node without a word is left after `failure_ms`."""
-    pulse = Keepalive(CONFIG)
-    assert (pulse.is_silent, pulse.silence_ms) == (False, 0)
-    pulse.on_connected(0)
-    now_ms = later(pulse, 0, [250] * 3, lambda: None)
-    assert not pulse.is_silent
-    pulse.on_welcome(now_ms, EXPIRY_MS)
+    keepalive = Keepalive(CONFIG)
+    assert (keepalive.is_silent, keepalive.silence_ms) == (False, 0)
+    keepalive.on_connected(0)
+    now_ms = later(keepalive, 0, [250] * 3, lambda: None)
+    assert not keepalive.is_silent
+    keepalive.on_welcome(now_ms, EXPIRY_MS)
     for told, held in ((0, 100), (300, 300), (10**9, 1000)):
-        pulse.on_pong(now_ms, False, told)
-        found = (pulse.patience, pulse.patience_ms, pulse.pause_ms)
+        keepalive.on_pong(now_ms, False, told)
+        found = (keepalive.patience, keepalive.patience_ms, keepalive.pause_ms)
         assert found == (held, 10 * held, 5 * held // 2)
-    pulse.on_pong(now_ms, False, 200)
-    now_ms = later(pulse, now_ms, [250] * 7, lambda: None)
-    assert not pulse.is_silent
-    later(pulse, now_ms, [250], lambda: None)
-    assert pulse.is_silent
+    keepalive.on_pong(now_ms, False, 200)
+    now_ms = later(keepalive, now_ms, [250] * 7, lambda: None)
+    assert not keepalive.is_silent
+    later(keepalive, now_ms, [250], lambda: None)
+    assert keepalive.is_silent
 
 
-def welcome(pulse: Keepalive, now_ms: int) -> None:
-    pulse.on_connected(now_ms)
-    pulse.on_welcome(now_ms, EXPIRY_MS)
+def welcome(keepalive: Keepalive, now_ms: int) -> None:
+    keepalive.on_connected(now_ms)
+    keepalive.on_welcome(now_ms, EXPIRY_MS)
 
 
 def test_a_node_that_is_cut_off_is_left_when_that_lasts() -> None:
     """Not for a moment without a majority; and not for one that this client slept through."""
-    pulse = Keepalive(CONFIG)
-    welcome(pulse, 0)
-    pulse.on_pong(0, True, 100)
-    now_ms = later(pulse, 0, [300] * 2, lambda: None)
-    assert not pulse.is_cut_off
-    pulse.on_read(now_ms + 60_000, 0)
-    assert not pulse.is_cut_off
-    pulse.on_pong(now_ms + 60_000, False, 100)
-    pulse.on_pong(now_ms + 60_000, True, 100)
-    now_ms = later(pulse, now_ms + 60_000, [300] * 4, lambda: None)
-    assert pulse.is_cut_off
+    keepalive = Keepalive(CONFIG)
+    welcome(keepalive, 0)
+    keepalive.on_pong(0, True, 100)
+    now_ms = later(keepalive, 0, [300] * 2, lambda: None)
+    assert not keepalive.is_cut_off
+    keepalive.on_read(now_ms + 60_000, 0)
+    assert not keepalive.is_cut_off
+    keepalive.on_pong(now_ms + 60_000, False, 100)
+    keepalive.on_pong(now_ms + 60_000, True, 100)
+    now_ms = later(keepalive, now_ms + 60_000, [300] * 4, lambda: None)
+    assert keepalive.is_cut_off
 
 
 def test_who_gives_nodes_up_in_vain_waits_longer_for_each() -> None:
     """Twice as long, up to ten times; and as at first when one has served for a while."""
-    pulse = Keepalive(CONFIG)
+    keepalive = Keepalive(CONFIG)
     waited, now_ms = [], 0
     for _ in range(6):
-        welcome(pulse, now_ms)
-        pulse.on_pong(now_ms, False, 100)
-        waited.append(pulse.patience_ms // CONFIG.failure_ms)
-        pulse.on_given_up()
-        pulse.on_left()
+        welcome(keepalive, now_ms)
+        keepalive.on_pong(now_ms, False, 100)
+        waited.append(keepalive.patience_ms // CONFIG.failure_ms)
+        keepalive.on_given_up()
+        keepalive.on_left()
         now_ms += 10
     assert waited == [1, 2, 4, 8, 10, 10]
-    welcome(pulse, now_ms)
-    pulse.on_pong(now_ms + 9 * CONFIG.failure_ms, False, 100)
-    assert pulse.patience_ms == 10 * CONFIG.failure_ms
-    pulse.on_pong(now_ms + 10 * CONFIG.failure_ms, False, 100)
-    assert pulse.patience_ms == CONFIG.failure_ms
+    welcome(keepalive, now_ms)
+    keepalive.on_pong(now_ms + 9 * CONFIG.failure_ms, False, 100)
+    assert keepalive.patience_ms == 10 * CONFIG.failure_ms
+    keepalive.on_pong(now_ms + 10 * CONFIG.failure_ms, False, 100)
+    assert keepalive.patience_ms == CONFIG.failure_ms
 
 
 def test_a_crowd_does_not_leave_at_once() -> None:
     """Each waits up to twice as long, by a share of its own; a few clients all leave in time."""
     crowd = [Keepalive(CONFIG, spread / 10) for spread in range(10)]
-    for pulse in crowd:
-        welcome(pulse, 0)
-        assert pulse.patience_ms == CONFIG.failure_ms
-        pulse.on_pong(0, False, 200)
-    assert [pulse.patience_ms for pulse in crowd] == list(range(2_000, 4_000, 200))
+    for keepalive in crowd:
+        welcome(keepalive, 0)
+        assert keepalive.patience_ms == CONFIG.failure_ms
+        keepalive.on_pong(0, False, 200)
+    assert [keepalive.patience_ms for keepalive in crowd] == list(range(2_000, 4_000, 200))
 
 
 def test_nodes_are_patient_with_a_crowd() -> None:
