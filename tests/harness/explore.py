@@ -34,6 +34,7 @@ PLAIN = Scope()
 USED = Scope(consumes=True)
 STAR = Scope(star=True)
 RAIL = Scope(star=True, rail=True)
+IN_MEMORY = Scope(star=True, rail=True, in_memory=True)
 
 
 class Found(Exception):
@@ -128,6 +129,13 @@ SCOPES: dict[str, Plan] = {
     "rail, crash": Plan(Bounds(publishes=2, views=1, crashes=1, restarts=1), RAIL),
     "rail, breaks": Plan(Bounds(publishes=3, views=1, breaks=1), RAIL),
     "rail, joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), RAIL, ("a", "b")),
+    # `durability: replicated`: they tell what they have received.
+    "in memory, pair": Plan(
+        Bounds(publishes=2, views=1, ticks=0), IN_MEMORY, count=2, quick=None, long=None
+    ),
+    "in memory": Plan(Bounds(publishes=2, views=2, orders=True), IN_MEMORY),
+    "in memory, crash": Plan(Bounds(publishes=2, views=1, crashes=1, restarts=1), IN_MEMORY),
+    "in memory, breaks": Plan(Bounds(publishes=3, views=1, breaks=1), IN_MEMORY),
 }
 
 

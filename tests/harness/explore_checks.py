@@ -31,7 +31,7 @@ from harness.explore_process import QUEUE, Done, Process, Processes
 from harness.rail import MARKED
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, Refused, ResendNumber, Settled
-from mirrorq.protocol.views import View, in_sync_ids
+from mirrorq.protocol.views import View, counts_incarnations, in_sync_ids
 from mirrorq.replication.state.queue_state import QueueState
 
 
@@ -228,11 +228,12 @@ class Checkers:
             member = in_sync.get((process.name, process.store))
             runs = process.is_up and member == process.member
             is_past = witness.is_open or self._is_behind(process, witness.past)
-            mark = (number, witness.stable, member is not None, runs, is_past, witness.is_open)
+            has_disk = member is not None and not counts_incarnations(view)
+            mark = (number, witness.stable, has_disk, runs, is_past, witness.is_open)
             if mark in self._passed:
                 continue
             self._check_node(process, witness.stable, is_past)
-            if member is not None and not witness.is_open:
+            if has_disk and not witness.is_open:
                 self._check_disk(process, witness.stable)
             if runs and not witness.is_open:
                 self._check_memory(process, witness.stable)

@@ -14,7 +14,7 @@ from attrs import define, evolve, field, frozen
 from harness.explore_codec import ModelCodec
 from harness.explore_copy import copy, key, still
 from harness.explore_time import ToldTime
-from harness.rail import TAKEN, Rail, Record, replayed
+from harness.rail import MARKED, Rail, Record, replayed
 from mirrorq.config import Config
 from mirrorq.protocol import views
 from mirrorq.protocol.commands import ChangeView
@@ -266,6 +266,8 @@ class Scope:
     joiner_bytes_max: int = 4096
     star: bool = False
     rail: bool = False
+    in_memory: bool = False
+    """`durability: replicated`."""
 
 
 class Processes:
@@ -466,7 +468,7 @@ class _Work:
             self._process.taken = max(self._process.taken, one.number)
             if one.data is None:
                 events.append(RailStopped())
-            elif one.kind == TAKEN:
+            elif one.kind in MARKED:
                 events.append(Railed(one.data))
             else:
                 node, incarnation = one.sender

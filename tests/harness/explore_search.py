@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterable
 from random import Random
 
-from harness.explore import RAIL, STAR, USED, Found, Plan, begin
+from harness.explore import IN_MEMORY, RAIL, STAR, USED, Found, Plan, begin
 from harness.explore_process import Scope
 from harness.explore_world import Action, Bounds, State, Violation, World
 from harness.mutations.registry import MUTATIONS, mutation
@@ -32,6 +32,9 @@ PLANS: dict[str, Plan] = {
             publishes=4, views=3, crashes=1, restarts=1, breaks=1, orders=True, ticks=2, slow=3
         ),
         RAIL,
+    ),
+    "in memory": Plan(
+        Bounds(publishes=4, views=3, breaks=1, orders=True, ticks=2, slow=3), IN_MEMORY
     ),
     "views": Plan(Bounds(publishes=3, views=3, counts=2, orders=True, ticks=2, slow=3)),
     "crashes": Plan(Bounds(publishes=2, views=3, counts=2, crashes=2, restarts=2, ticks=2, slow=3)),

@@ -22,6 +22,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from attrs import evolve, frozen
+from msgspec.structs import replace
 
 from harness.explore_checks import Checkers, Violation, Witness
 from harness.explore_process import (
@@ -60,6 +61,7 @@ from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.views import (
     Member,
     View,
+    counts_incarnations,
     find,
     in_sync_ids,
     is_in_sync,
@@ -180,6 +182,8 @@ class World:
         names = NAMES[: self.count]
         members = [MemberId(name, 1, 1) for name in in_sync or names]
         view = make_view(1, members, master_epoch=1)
+        if self.processes.scope.in_memory:
+            view = replace(view, durability="replicated")
         nodes = tuple(self.processes.add(Process(name)) for name in names)
         bounds = self.bounds
         left = Left(
@@ -354,9 +358,8 @@ class World:
                 yield ("view", "demote", mirror.node)
             if self.bounds.orders and len(mirrors) > 1:
                 yield ("view", "turn", "")
-        stores = [(one.node, one.store) for one in (master, *mirrors)]
         for one in up:
-            may_lead = self.bounds.is_careless or (one.node, one.store) in stores
+            may_lead = self.bounds.is_careless or _may_follow(view, (master, *mirrors), one)
             if may_lead and one != master:
                 yield ("view", "promote", one.node)
         if self.bounds.keeps and mirrors and not any(one in up for one in mirrors):
@@ -607,8 +610,8 @@ class World:
         view = self.view(state)
         up = [process.member for process in processes]
         if view.members[0].id not in up:
-            stores = [(one.node, one.store) for one in in_sync_ids(view)]
-            heir = next((one for one in up if (one.node, one.store) in stores), None)
+            known = in_sync_ids(view)
+            heir = next((one for one in up if _may_follow(view, known, one)), None)
             if heir is not None:
                 return ("view", "promote", heir.node)
         elif any(find(view, one) is None for one in up):
@@ -764,12 +767,21 @@ def _with_link(state: State, link: int, queue: tuple[int, ...]) -> State:
     return state._replace(links=links)
 
 
+def _may_follow(view: View, in_sync: tuple[MemberId, ...], one: MemberId) -> bool:
+    """Whether the controller would have it lead."""
+    if counts_incarnations(view):
+        return one in in_sync
+    return (one.node, one.store) in [(known.node, known.store) for known in in_sync]
+
+
 def _apply_change(view: View, change: ChangeView, lossy: bool) -> View | None:
     """What the real catalog answers, at this view."""
     catalog = Catalog()
-    if lossy:
-        told = to_text(parse("p", "", {"ha-promote-on-failure": "always"}))
-        catalog.apply(1, SetPolicy("p", told))
+    told = {"ha-promote-on-failure": "always"} if lossy else {}
+    if counts_incarnations(view):
+        told["durability"] = "replicated"
+    if told:
+        catalog.apply(1, SetPolicy("p", to_text(parse("p", "", told))))
     for member in view.members:
         one = member.id
         catalog.apply(1, RegisterNode(one.node, one.store, one.incarnation, "", False))

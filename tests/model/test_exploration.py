@@ -40,6 +40,10 @@ BOUNDED = {
     "rail, crash": 300,
     "rail, breaks": 200,
     "rail, joining": 250,
+    "in memory, pair": 400,
+    "in memory": 200,
+    "in memory, crash": 300,
+    "in memory, breaks": 200,
 }
 """States of scopes that would take ten seconds and more each; `make explore` exhausts them."""
 

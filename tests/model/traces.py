@@ -42,6 +42,11 @@ TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
         "memory",
         (("break", 0, 1), ("publish", 0)),
     ),
+    "what is marked at receipt comes as any message": (
+        "in memory",
+        "memory",
+        (("slow", ("link", 1, 2)), ("publish", 0)),
+    ),
     "rail's log cut before the files have it": (
         "rail",
         "disk",

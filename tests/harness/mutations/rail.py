@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.explore_process import Hears, _Work
 from harness.mutations.registry import Patch, named
-from harness.rail import Rail
+from harness.rail import RAW, RECEIVED, Handed, Rail
 from mirrorq.protocol.ring import JoinerDurable
 from mirrorq.replication.events import ReplicaEvent
 from mirrorq.replication.rail import RailGuard
@@ -56,3 +56,14 @@ def _takes_on() -> Sequence[Patch]:
             self.queues[queue_id] = arm
 
     return [(Rail, "disarm", disarm)]
+
+
+@named("what is marked at receipt comes as any message")
+def _unmarked() -> Sequence[Patch]:
+    """It waits behind the view that has the rail's queue asked back, and is of the past then."""
+    real = Rail.take
+
+    def take(self: Rail) -> list[Handed]:
+        return [one._replace(kind=RAW) if one.kind == RECEIVED else one for one in real(self)]
+
+    return [(Rail, "take", take)]
