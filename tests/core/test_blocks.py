@@ -174,6 +174,29 @@ def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
     assert min(first for kind, first, _ in deep.disk.queues[QUEUE].pages if kind == COLUMNS) > 10
 
 
+def test_what_is_still_on_its_way_to_the_disk_is_not_read_from_it() -> None:
+    """A state comes before the last checkpoint has landed, pages of which it has as they are."""
+    deep, donor = Deep(3), Deep(3)
+    while deep.state.live.count < COUNT:
+        deep.publish()
+        donor.publish()
+    assert deep.checkpoints.begin(deep.state)
+    while deep.checkpoints.is_open:
+        deep.checkpoints.part(deep.state)  # and no commit
+    donor.ack(1, 1)
+    given = Given(1, donor.state)
+    incoming, part, state = Incoming(deep.state, 1, QUEUE, deep.cache()), 0, None
+    while state is None:
+        part += 1
+        given.know(incoming.request(QUEUE, 1, 1, part))
+        found = given.part(part)
+        assert found is not None
+        data, is_last, check = found
+        state = incoming.take(TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check))
+    assert state.encode() == donor.state.encode()
+    assert not deep.reads
+
+
 def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all queues that share a cache."""
     monkeypatch.setattr(pages, "CACHED_PAGES", 5)

@@ -1,4 +1,5 @@
-"""States in pages of a few messages each: every boundary of theirs is met by every fault."""
+"""States in pages of a few messages each, and sets of ranges in chunks of a few: every boundary of
+theirs is met by every fault."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from mirrorq.containers import ranges
 from mirrorq.replication import checkpoints, donor
 from mirrorq.replication.master import dispatch, log_tail, ready_bytes, term
 from mirrorq.replication.state import pages, paging, producer
@@ -14,7 +16,7 @@ from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
 @contextmanager
 def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
-    """While it lasts, each page has few entries, and each part and commit few pages."""
+    """While it lasts, each page and chunk has few entries, and each part and commit few pages."""
     with ExitStack() as stack:
         few = {MESSAGES: entries, PRODUCERS: 2, COLUMNS: entries}
         least = {MESSAGES: 2, PRODUCERS: 1, COLUMNS: 2}
@@ -22,6 +24,8 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.dict(pages.SMALL_MAX, least))
         for module in (checkpoints, donor):
             stack.enter_context(patch.object(module, "PART_BYTES", part_bytes))
+        stack.enter_context(patch.object(ranges, "CHUNK_COUNT", 4))
+        stack.enter_context(patch.object(ranges, "WARM_COUNT", 2))
         stack.enter_context(patch.object(checkpoints, "SWEEP_MAX", 2))
         stack.enter_context(patch.object(donor, "KNOWN_PAGES", 1))
         stack.enter_context(patch.object(pages, "PREIMAGES_MAX", 1))

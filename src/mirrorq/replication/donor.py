@@ -251,13 +251,14 @@ class Incoming:
 
     def _same(self, kind: int, first: int) -> Page:
         """The page of this copy that was said to be the same, with its lsn if it may stay where it
-        is on this disk: as long as no checkpoint of this copy is being made."""
+        is on this disk: as long as no checkpoint of this copy is being made or on its way."""
         last, said = self._said.get((kind, first), (0, (0, 0)))
         has_one = last > 0 and self._own.count_within(kind, first, last) > 0
         data = self._own.page(kind, first, last) if has_one else b""
         if digest(data) != said:
             raise ValueError(f"page {first} of kind {kind} is not here as it was")
-        lsn = 0 if self._own.snapshots else self._own.tables[kind].written_lsn(first)
+        is_moving = bool(self._own.snapshots) or self._own.is_landing
+        lsn = 0 if is_moving else self._own.tables[kind].written_lsn(first)
         return Page(kind, first, lsn, data)
 
     def _whole(self) -> QueueState:

@@ -55,6 +55,11 @@ class PagedContents(Contents):
         self.columns.keep_in(cache, queue_id)
         self.producers.keep_in(cache, queue_id)
 
+    @property
+    def is_landing(self) -> bool:
+        """Whether pages that were given to the disk may not be there yet."""
+        return self.producers.is_landing
+
     def release(self) -> None:
         """All that was given to the disk is there, and no checkpoint is being made."""
         self.columns.release()

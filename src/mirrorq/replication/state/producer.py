@@ -377,6 +377,11 @@ class Producers(Mapping[int, Producer]):
         """What has changed goes to the disk now."""
         self._are_given = True
 
+    @property
+    def is_landing(self) -> bool:
+        """Whether some of what has changed was given to the disk, and may not be there yet."""
+        return self._are_given and self._cache.can_read
+
     def release(self) -> None:
         """All that was given to the disk is there, and no checkpoint is being made."""
         if not self._are_given or not self._cache.can_read:
