@@ -195,15 +195,34 @@ def holes(filling: Filling, count: int) -> Iterator[int]:
 SHAPES = {"messages": messages, "producers": producers, "holes": holes}
 
 
+class Collections:
+    """Python's garbage collections in this process."""
+
+    def __init__(self) -> None:
+        self.longest_s = self._begun = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._begun = time.thread_time()
+        else:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._begun)
+
+    def text(self) -> str:
+        gc.collect()
+        tracked = len(gc.get_objects())
+        return f"{tracked:,} objects, longest garbage collection {self.longest_s * 1000:.1f} ms CPU"
+
+
 def start(path: Path) -> None:
-    begun = time.perf_counter()
+    begun, collections = time.perf_counter(), Collections()
     with mirrorq.Node("a", path=path, config=CONFIG) as node:
         queue = node.queue("deep", timeout=WAIT_S)
         message = queue.get(timeout=WAIT_S)
         took = time.perf_counter() - begun
         cpu_s = time.process_time()
         print(f"start until the first message: {took:.2f} s (CPU of the process", end=" ")
-        print(f"{cpu_s:.2f} s), RssAnon {anonymous_mb()} MB")
+        print(f"{cpu_s:.2f} s), RssAnon {anonymous_mb()} MB, {collections.text()}")
         message.nack().result(WAIT_S)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -31,6 +32,30 @@ def test_lines_go_through_a_queue(run: Run) -> None:
     assert over.returncode == 1
     assert over.stdout == b""
     assert over.stderr == b"mirrorq: only 0 of 1 messages came within 0.2 s\n"
+
+
+def test_a_nodes_modules_are_no_garbage_collectors_concern(tmp_path: Path) -> None:
+    """Of a process that is a node alone nothing that was loaded is walked while it runs."""
+    program = """
+import contextlib, gc, sys, threading
+from mirrorq.cli import main
+
+@contextlib.contextmanager
+def told():
+    gc.collect()
+    print("walked:", len(gc.get_objects()) < gc.get_freeze_count() / 10)
+    over = threading.Event()
+    over.set()
+    yield over
+
+sys.modules["mirrorq.cli.node"]._told_to_end = told
+main(["node", "a", "--path", "store"], standalone_mode=False)
+print("frozen:", gc.get_freeze_count())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=COMMAND_S)
+    assert b"walked: True" in done.stdout, done
+    assert done.stdout.endswith(b"frozen: 0\n"), done
 
 
 def test_messages_that_are_not_acked_come_again(run: Run) -> None:

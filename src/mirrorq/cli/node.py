@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import threading
@@ -152,6 +153,10 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
             from mirrorq.metrics import serve
 
             ending.callback(serve(settings.metrics, running))
+        # This process is a node and nothing else: what it has loaded stays, and need not be walked
+        # by each of Python's full garbage collections, in the middle of some step.
+        gc.freeze()
+        ending.callback(gc.unfreeze)
         click.echo(f"node {name} runs" + _where(running.listening))
         with _told_to_end() as told:
             while not told.wait(LOOK_S):
