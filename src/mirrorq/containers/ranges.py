@@ -32,8 +32,10 @@ CHUNK_COUNT = 512
 """Most ranges of a chunk."""
 EAGER_COUNT = 4
 """So few chunks are copied at once."""
-WARM_COUNT = 64
-"""So many chunks of a set are arrays, half a megabyte; others are packed."""
+WARM_COUNT = 256
+"""So many chunks of a set are arrays, two megabytes; others are packed, by and by."""
+COOLED_MAX = 8
+"""Chunks that one change packs: less than a millisecond."""
 READ_COUNT = 64
 """Packed chunks, of all sets, that are kept as arrays when they were read last."""
 WIDTHS: dict[Literal["B", "H", "I", "Q"], int] = {"B": 1, "H": 2, "I": 4, "Q": 8}
@@ -243,9 +245,10 @@ class Chunks:
             self._cool()
 
     def _cool(self) -> None:
-        """Pack what has not become warm for the longest time, until there is place for another."""
+        """Pack what has not become warm for the longest time, until there is place for another:
+        so many that it is a step's work."""
         assert self._warm is not None
-        while len(self._warm) >= WARM_COUNT:
+        for _ in range(min(len(self._warm) - WARM_COUNT + 1, COOLED_MAX)):
             chunk = self._warm.popleft()
             at = bisect_right(self._starts, chunk[0][0]) - 1 if chunk[0] else -1
             if at >= 0 and self._chunks[at] is chunk:
@@ -372,11 +375,11 @@ class Chunks:
         self._join(whole)
         self.count += sum(lasts) - sum(firsts) + len(firsts)
         self._length += len(firsts)
-        for at in range(0, len(firsts), CHUNK_COUNT):
-            chunk = [column[at : at + CHUNK_COUNT] for column in whole]
-            self._chunks.append(chunk)
-            self._starts.append(firsts[at])
-            self._warm_up((chunk,))
+        starts = range(0, len(firsts), CHUNK_COUNT)
+        made = [[column[at : at + CHUNK_COUNT] for column in whole] for at in starts]
+        self._chunks += made
+        self._starts += firsts[::CHUNK_COUNT]
+        self._warm_up(made)
 
     def _join(self, whole: Chunk) -> None:
         """The first of these is one range with the last that is there, when it goes on with it."""
