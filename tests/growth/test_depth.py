@@ -388,3 +388,20 @@ def test_a_term_begins_alike_however_many_messages_stand_apart() -> None:
         assert replica.state.live.count == count
     few, many = found
     assert many.count < GROWTH_MAX * few.count, many.growth_text(few)
+
+
+def test_damage_is_noted_alike_however_much_is_known_of() -> None:
+    """What is missing already is looked up, and not walked."""
+    found = []
+    for count in (FEW, MANY):
+        data, lsn, _ = files_of(2 * count)
+        files = QueueFiles(state=data, state_lsn=lsn, stable=lsn, lacking=((1, 2 * count),))
+        image, lease = files.image(QUEUE), Lease(until_ms=1 << 60)
+        transfer = Replica(A, QUEUE, Config(), CODEC, image, lease).transfer
+        assert len(transfer.missing) == count
+        damaged = (2 * count - 1, 2 * count + 1)
+        pieces = [(number, number) for number in damaged]
+        found.append(work_of(lambda: transfer.on_damage(1000, pieces)).count)  # noqa: B023
+        assert len(transfer.missing) == count + 1
+        assert list(transfer.damaged) == [(damaged[1], damaged[1])]
+    assert found[1] < GROWTH_MAX * found[0]

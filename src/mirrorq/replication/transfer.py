@@ -259,8 +259,8 @@ class Transfer:
         """Needed frames of these sequences are not as they were written. Returns those of which
         that is news."""
         fresh = RangeSet(pieces)
-        for first, last in self.missing:
-            fresh.remove(first, last)
+        for known in [known for one in fresh for known in self.missing.within(*one)]:
+            fresh.remove(*known)
         if not fresh:
             return []
         relapsed = [piece for one in fresh for piece in self._mended.within(*one)]
