@@ -207,12 +207,13 @@ class Items(Generic[Item]):
     def _dumped(self, dumps: Callable[[Item], Body], item: Item) -> Body:
         try:
             return dumps(item)
-        except Exception as error:
-            # Whose error it is its own words do not say: `pickle`'s name no pickle from 3.13 on.
-            error.add_note(
-                f"queue {self._handle.name!r}: as_queue's dumps, {_name_of(dumps)}, raised this "
-                f"for an object of type {type(item).__name__}"
-            )
+        except BaseException as error:
+            if isinstance(error, Exception):
+                # Whose error it is its own words do not say: `pickle`'s name none from 3.13 on.
+                error.add_note(
+                    f"queue {self._handle.name!r}: as_queue's dumps, {_name_of(dumps)}, raised "
+                    f"this for an object of type {type(item).__name__}"
+                )
             raise
 
     def unpacked(self, message: Message) -> Item:
