@@ -27,6 +27,7 @@ def test_every_example_is_run_here() -> None:
     tested = {"embedded.py", "three_peers.py", "worker_pool.py", "flights_pipeline.py"}
     tested |= {"order_service.py", "request_reply.py"}
     tested |= {"dramatiq_shop.py", "taskiq_shop.py", "traces.py"}  # contrib/test_framework_pages.py
+    tested |= {"celery_shop.py"}  # contrib/test_celery_page.py
     assert {path.name for path in EXAMPLES.glob("*.py")} == tested
 
 
