@@ -1,7 +1,7 @@
 """mirrorq: a replicated, durable, acked work queue that lives inside Python services.
 
-A process that opens a queue is a *node*; the nodes of a LAN keep a copy of each queue each,
-and there is no broker beside them::
+A process that opens a queue is a *node*. Each node keeps a copy of each queue, and there is no
+broker beside them::
 
     import mirrorq
 
