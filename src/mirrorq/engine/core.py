@@ -143,6 +143,12 @@ class Engine:
         self._lease_keeping = LeaseKeeping(
             context, holder, self._consensus, self._follower, self._leader_requests
         )
+        self._begin_timers(now_ms)
+        self._next_out = context.out = self.hosting.out = self._admission.out = EngineEffects()
+        self._start(now_ms, raft_image)
+
+    def _begin_timers(self, now_ms: int) -> None:
+        context, config = self._context, self.config
         self._hello = context.timers.new()
         """When it shows that it lives, if anybody listens."""
         self._hello_ms = now_ms - config.heartbeat_ms
@@ -152,8 +158,6 @@ class Engine:
         self._wanted_ms = FOREVER_MS
         """When this node wanted to be stepped next."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
-        self._next_out = context.out = self.hosting.out = self._admission.out = EngineEffects()
-        self._start(now_ms, raft_image)
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
         if image.snapshot is not None and image.snapshot.data:
