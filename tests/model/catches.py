@@ -278,7 +278,7 @@ SEEDS: dict[str, Seeds] = {
     "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 2, 6),
-    "outbox forgets one more than has arrived": Seeds(runs.dead_letters, "unsent", 51, 60),
+    "outbox forgets one more than has arrived": Seeds(moments.sent_on, "unsent", 1, 12),
     "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 41, 42),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "durations by the wall clock": Seeds(runs.clocks, "time: ", 3, 4),
@@ -288,7 +288,7 @@ SEEDS: dict[str, Seeds] = {
     "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
     "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
     "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
-    "ack refused when it comes again": Seeds(runs.clients, "misrefused", 1, 4),
+    "ack refused when it comes again": Seeds(runs.clients, "misrefused", 5, 10),
     "client's handle another one at its next entry node": Seeds(
         runs.entry_nodes, "overtaken", 0, 4
     ),

@@ -18,6 +18,7 @@ from mirrorq.config import Config
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Rebalance, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
+from simulation.test_dead_letters import DeadLetters
 from simulation.world import World
 
 from .complaints import complaint, one_of_each
@@ -56,6 +57,21 @@ def full(seed: int) -> str:
     producer = world.producer("b", 8)
     world.until(lambda: producer.is_done)
     return _emptied(world)
+
+
+def sent_on(seed: int) -> str:
+    """A queue whose messages go to another one as they expire, while its master dies."""
+    world = DeadLetters(seed=seed, message_ttl=20)
+    producer = world.producer("c", 120)
+    world.kill_masters(50 + 9 * seed)
+    world.until(lambda: producer.is_done or not producer.is_alive)
+    world.cluster.run(6000)
+    world.cluster.start()
+    world.until(lambda: world.master is not None and world.live(world.master) == 0)
+    world.until(lambda: world.outgoing() == 0)
+    world.cluster.run(3000)
+    world.journal.ended = world.cluster.onlooker.ended.get(world.queue_id, {})
+    return one_of_each(checkers.unsent([world.journal], world.cluster, world.dead_id))
 
 
 def crowded(seed: int) -> str:

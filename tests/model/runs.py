@@ -150,11 +150,6 @@ def entry_nodes(seed: int) -> str:
     return one_of_each(test_entry_nodes.overtaken(seed))
 
 
-def dead_letters(seed: int) -> str:
-    """Whole clusters with dead letters, and consumers of them."""
-    return _of_swarm(Swarm(seed, chain=False, fan=False, dead_letters=True, is_short=True))
-
-
 def flips(seed: int) -> str:
     """Whole clusters on whose disks bytes change."""
     plain = {"policies": False, "members": False, "holders": False, "fleeting": False}

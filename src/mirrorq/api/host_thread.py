@@ -208,7 +208,9 @@ class HostThread(ABC, Generic[AnyPort]):
         ports = self._ports
         if ports.woken or ports.due or ports.deadlines.next_ms <= now_ms:
             for port in ports.take_due(now_ms):
-                self._carry(port, ports.step(port, now_ms))
+                requests = ports.step(port, now_ms)
+                if requests:
+                    self._carry(port, requests)
 
     def _take_out(self, number: int) -> AnyPort | None:
         """Close a handle's port: what its user called last still goes into requests."""

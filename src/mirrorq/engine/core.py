@@ -151,6 +151,8 @@ class Engine:
         context, config = self._context, self.config
         self._hello = context.timers.new()
         """When it shows that it lives, if anybody listens."""
+        self._is_hello_open = True
+        """When that is has still to be said."""
         self._hello_ms = now_ms - config.heartbeat_ms
         """When it did so last."""
         self._again = context.timers.new()
@@ -309,7 +311,7 @@ class Engine:
                 self._on_peer(now_ms, event)
             else:
                 self._on_event(now_ms, event)
-        if context.timers.next_ms <= now_ms or self._hello.at_ms == FOREVER_MS:
+        if context.timers.next_ms <= now_ms or self._is_hello_open:
             self._run_timers(now_ms)
         else:
             self._consensus.note_leader(now_ms)
@@ -328,10 +330,12 @@ class Engine:
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
         self._next_out = EngineEffects()
-        if requests.is_busy or self._hello.at_ms == FOREVER_MS:
+        if requests.is_busy or self._is_hello_open:
             self._set_timers()
         wake_ms = now_ms if hosting.inbox else hosting.due.next_ms
-        self._wanted_ms = wake_ms = min(context.timers.next_ms, wake_ms)
+        if context.timers.next_ms < wake_ms:
+            wake_ms = context.timers.next_ms
+        self._wanted_ms = wake_ms
         out.wake_at_ms = None if wake_ms == FOREVER_MS else wake_ms
         return out
 
@@ -485,12 +489,14 @@ class Engine:
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
             self._hello.clear()
+            self._is_hello_open = True
         if self._leadership.tick.at_ms <= now_ms:
             self._leadership.supervise(now_ms, ControllerTick())
 
     def _set_timers(self) -> None:
         """The step ends: what goes by where others stand now."""
-        if self._hello.at_ms == FOREVER_MS and self._admission.has_listeners:
+        if self._is_hello_open and self._admission.has_listeners:
+            self._is_hello_open = False
             self._hello.set(self._hello_ms + self.config.heartbeat_ms)
         if self.requests.is_busy:
             has_leader = self._consensus.raft.leader is not None

@@ -325,8 +325,8 @@ class Hosting:
         """Among which queues it is now: as a rule among those that it was among before."""
         ring, master, queue_id = replica.ring, replica.master, replica.queue_id
         if ring.in_sync and not ring.append_cost and queue_id not in self._standing:
-            is_quiet = master is None or not (master.has_yielded or master.has_neighbours)
-            if is_quiet and not replica.transfer.missing:
+            is_known = master is not None and (master.has_yielded or master.has_neighbours)
+            if not (is_known or replica.transfer.missing):
                 return
         standing = (
             ring.append_cost > 0,

@@ -104,6 +104,7 @@ POLL_MS_MAX = 10_000
 """Longest wait of an idle node without peers; everything that matters wakes it."""
 
 _DATA_TYPES = (SessionRequest, SessionReply)
+_WITH_BODIES = (Deliver, Browsed)
 _ABOUT_NODES = (NodeQuestion, NodeAnswer)
 """Served past the engine."""
 
@@ -394,24 +395,21 @@ class Driver(HostThread[_Port]):
         """Wait for what comes, and take it in. Returns the time."""
         timeout_ms = self._timeout_ms()
         began_ms = clock.now_ms()
-        self._wait(timeout_ms)
+        if self._transport is None:
+            self._doorbell.wait(timeout_ms / 1000)
+        else:
+            for inbound in self._transport.poll(timeout_ms):
+                if type(inbound) is PeerMessage:
+                    self._on_peer_message(inbound)
+                else:
+                    self._on_inbound(inbound)
+            if self._rail is not None:
+                # First: it came before anything that asks for what the log holds.
+                self._events[:0] = self._rail.take()
         now_ms = clock.now_ms()
         if now_ms - began_ms > timeout_ms:
             self.watch.note_late(now_ms - began_ms - timeout_ms)
         return now_ms
-
-    def _wait(self, timeout_ms: int) -> None:
-        if self._transport is None:
-            self._doorbell.wait(timeout_ms / 1000)
-            return
-        for inbound in self._transport.poll(timeout_ms):
-            if type(inbound) is PeerMessage:
-                self._on_peer_message(inbound)
-            else:
-                self._on_inbound(inbound)
-        if self._rail is not None:
-            # First: it came before anything that asks for what the log holds.
-            self._events[:0] = self._rail.take()
 
     def _timeout_ms(self) -> int:
         ports = self._ports
@@ -634,15 +632,17 @@ class Driver(HostThread[_Port]):
         self.oversize.note(f"node {node}", kind, queue, size, transport.part_bytes_max)
 
     def _reply(self, reply: SessionReply) -> None:
-        is_here = reply.session.node == self.engine.me.node
-        port = self._port_of(reply.session) if is_here else None
-        if is_here and port is None:
-            return
-        if not isinstance(reply.reply, Deliver | Browsed):
+        port: _Port | None = None
+        if reply.session.node == self.engine.me.node:
+            port = self._port_of(reply.session)
+            if port is None:
+                return
+        body = reply.reply
+        if not isinstance(body, _WITH_BODIES) or body.frames:
             self._pass_on(reply, port)
             return
         is_own = self._is_own_delivery(reply)
-        if isinstance(reply.reply, Browsed) and not reply.reply.frames:
+        if isinstance(body, Browsed):
             reply, damaged = shown(self._frames, reply)
             for one in damaged:
                 self._note_damage(reply.queue_id, one)

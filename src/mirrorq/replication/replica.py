@@ -221,6 +221,8 @@ class Replica:
         for event in events:
             if rail.state:
                 self._on_event_beside_rail(now_ms, event)
+            elif type(event) is RingReceived and not self.broken:
+                self._on_ring(now_ms, event.sender, event.message)
             else:
                 self._on_event(now_ms, event)
         if not self.halted:

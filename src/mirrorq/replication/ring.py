@@ -605,7 +605,7 @@ class Ring:
 
     def settle(self, now_ms: int = 0) -> None:
         """Send marks and frames that this step has made due."""
-        if self.view is None or not self.repaired or not self.is_member:
+        if not (self.repaired and self.is_member):
             return
         if 0 <= self._right_received < self.received:
             if self._may_go_straight(now_ms):
@@ -891,8 +891,7 @@ class Ring:
 
     def _mark_right(self, now_ms: int) -> None:
         right = self._standing.right
-        mark = (self.stable, self.received)
-        if right is None or mark == self._marked:
+        if right is None or (mark := (self.stable, self.received)) == self._marked:
             # Also to one that has not said that it is repaired: after a break its word may have
             # come before the news of the break, and only a mark makes it ask again.
             if self.mark.at_ms != FOREVER_MS:
