@@ -11,16 +11,21 @@ from typing import Any
 import lmdb
 import pytest
 
+from mirrorq.config import Config
+from mirrorq.engine.events import RailLetGo
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
-from mirrorq.protocol.effects import QueueWrite
+from mirrorq.protocol.effects import QueueWrite, RailArm
+from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import STAR, Data
 from mirrorq.store.copies import back_up, put_back
+from mirrorq.store.environment import Environment
 from mirrorq.store.log_mark import FORMAT, RAIL_MARK
 from mirrorq.store.node_store import Rail, Store
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
+from mirrorq.transport.transport import Transport
 from mirrorq.wire.rail import LOGGED, pack_data
 
 from .crash_points import SECTOR_BYTES
@@ -350,3 +355,30 @@ def test_a_torn_record_that_is_believed_is_found(
     """The check can fail: at a start that takes a record's sum for right."""
     monkeypatch.setattr(*READING["torn_end_believed"])
     assert wrong_after_torn_writes(path, tmp_path / "crashed")
+
+
+@pytest.mark.parametrize("at_receipt", [False, True])
+def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch, at_receipt: bool
+) -> None:
+    """Of one for which nothing comes, too: it would take messages for which there is no room."""
+    from mirrorq.node.rail import NodeRail
+
+    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
+    log = store.begin_rail()
+    assert log is not None
+    rail = NodeRail(store, log, transport)
+    try:
+        writer = Writer()
+        store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
+        arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
+        assert rail.carry_out(QUEUE, arm) == []
+        assert rail.take() == []
+        monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
+        assert [*rail.take(), *rail.take()] == [RailLetGo(QUEUE)]
+        assert rail.carry_out(QUEUE, arm) == [RailLetGo(QUEUE)]
+    finally:
+        rail.stop()
+        transport.close()
+        rail.free()
+        store.close()
