@@ -14,6 +14,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, RefusalOp
 from mirrorq.protocol.sessions import (
     ATTACHED_LEVEL,
+    AckRange,
     Attach,
     Attached,
     Confirmed,
@@ -43,6 +44,7 @@ from mirrorq.protocol.sessions import (
     Subscribe,
 )
 from mirrorq.replication.events import LeaseChanged, Requested, SessionGone, Tick, ViewInstalled
+from mirrorq.replication.master import settling
 from mirrorq.replication.master.courier import Targets
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
@@ -336,6 +338,28 @@ def test_numbers_of_an_unstable_op_are_known(queue: Queue) -> None:
     queue.sync()
     assert queue.heard() == [Confirmed(producer, ((1, 1, 1),))]
     assert queue.replica.state.next_sequence == 2
+
+
+@pytest.mark.parametrize("portion", [3, settling.PORTION])
+def test_who_has_the_queue_alone_is_done_with_what_is_on_its_way_back(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, portion: int
+) -> None:
+    """A claim may begin, and ack, before the returns of a holder that is gone are stable: what it
+    has browsed lives, and does not come again. (Swarm(3167, star=True, rail=True): it was told that
+    nothing was left.)"""
+    monkeypatch.setattr(settling, "PORTION", portion)
+    queue.publish(queue.open_producer(), 1, 10)
+    queue.sync()
+    queue.attach(TWO)
+    queue.consume(TWO)
+    assert sum(piece.last - piece.first + 1 for piece in queue.pieces(TWO)) == 10
+    queue.step(SessionGone(TWO))
+    queue.ask(ONE, Subscribe(1, 1, exclusive=True, bare=True))
+    queue.ask(ONE, AckRange(1, 1, 1, 10))
+    queue.heard()
+    queue.sync()
+    assert queue.heard() == [Purged(1, 10)]
+    assert not queue.replica.state.live
 
 
 def test_a_late_publish_of_a_former_session_takes_no_confirm_away() -> None:

@@ -106,7 +106,8 @@ class Purging:
         """They wait for handles."""
         self._stretches: deque[Stretch] = deque()
         self._lsn = 0
-        """The op of the last portion."""
+        """What goes on next waits until this op is applied: that of the last portion, or the last
+        one when a claim's ack came."""
         self._more = term.timers.new()
         """A portion is to be looked at, and nothing comes that would step the queue."""
         self._term = term
@@ -149,7 +150,11 @@ class Purging:
 
     @property
     def _is_ready(self) -> bool:
-        return bool(self._stretches) and self._term.state.applied >= self._lsn
+        if not self._stretches or self._term.state.applied < self._lsn:
+            return False
+        # A purge leaves alone what somebody held when it came. Who has the queue for himself is
+        # done with all that lives, with what is still on its way back, too.
+        return self._stretches[0].is_purge or not self._settling.is_returning
 
     def _go_on(self, stretch: Stretch) -> None:
         """End a portion; when it was the last, answer when that is stable."""
@@ -199,4 +204,5 @@ class Purging:
             term.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))
             return
         first, last = max(body.first, 1), min(body.last, term.state.next_sequence - 1)
+        self._lsn = term.log.last
         self._stretches.append(Stretch(session, body.request, first, last, False))
