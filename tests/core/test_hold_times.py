@@ -207,5 +207,5 @@ def test_each_message_goes_back_in_its_time(seed: int) -> None:
 def test_the_time_of_a_node_is_off_with_0() -> None:
     assert Config(consumer_timeout_ms=0).consumer_timeout_ms == 0
     for wrong in (1, 999, -1, None):
-        with pytest.raises(ConfigError, match="from 1000 on, or 0 for none"):
+        with pytest.raises(ConfigError, match="from 1000 up, or 0 for none"):
             Config(consumer_timeout_ms=wrong)  # type: ignore[arg-type]
