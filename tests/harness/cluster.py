@@ -70,6 +70,8 @@ LATE_MS = 10
 """What the rail has taken is handed over within this."""
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
+PORTION_STEPS_MAX = 1000
+"""The same of steps in which a master sorts in or counts, a portion each."""
 UNREAD_STEPS_MAX = 30
 """Frames that one node finds damaged one after the other, each in a step of its own."""
 CARRY_ENTRIES = (Data, FrameChunk, AppendRequest)
@@ -117,6 +119,7 @@ class SimulatedNode:
     inbox: list[EngineEvent] = field(factory=list)
     run_scheduled: bool = False
     idle_steps: int = 0
+    idle_steps_max: int = IDLE_STEPS_MAX
     """Steps one after another for which nothing came, and that want the next one at once."""
     unread_steps: int = 0
     """Steps one after another in which it handed out something damaged."""
@@ -629,8 +632,12 @@ class SimulatedCluster:
         for text in asleep(engine, clock_ms):
             self.onlooker.wrong.append(f"asleep: {node.name}: {text}")
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
-        node.idle_steps = node.idle_steps + 1 if wants_more and not events else 0
-        if node.idle_steps == IDLE_STEPS_MAX:
+        is_idle = wants_more and not events
+        steps_max = PORTION_STEPS_MAX if _goes_on(engine) else IDLE_STEPS_MAX
+        if steps_max != node.idle_steps_max:
+            node.idle_steps, node.idle_steps_max = 0, steps_max
+        node.idle_steps = node.idle_steps + 1 if is_idle else 0
+        if node.idle_steps == steps_max:
             self.onlooker.wrong.append(f"busy: {node.name} steps without end and without a cause")
         if effects.contacts is not None:
             self._change_contacts(node, effects.contacts)
@@ -1096,6 +1103,16 @@ def _chunk(node: SimulatedNode, fetch: FetchFrames) -> tuple[FrameChunk, list[St
             tuple(lost),
         ),
         damaged,
+    )
+
+
+def _goes_on(engine: Engine) -> bool:
+    """Whether a master that was stepped has a cause for the next step: the next portion."""
+    stepped = (engine.replicas.get(queue_id) for queue_id in engine.hosting.stepped)
+    masters = (replica.master for replica in stepped if replica is not None)
+    return any(
+        master is not None and (master.is_beginning or master.length_limit.is_counting)
+        for master in masters
     )
 
 
