@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 from mirrorq import MirroredQueue, clock
@@ -214,7 +214,8 @@ class PhaseCounts(Counts):
         self._parts: dict[str, list[dict[str, int]]] = {}
         self._since: dict[str, int] = {}
 
-    def note(self, code: CodeType) -> None:
+    def note(self, frame: FrameType) -> None:
+        code = frame.f_code
         if code.co_filename != __file__:
             name = f"{Path(code.co_filename).stem}.{code.co_qualname}"
             self._since[name] = self._since.get(name, 0) + 1

@@ -39,7 +39,7 @@ SHOWN: dict[str, Shown] = {
     "lost": Shown("unclean promotion although when-synced", "lost", moments.stray),
     "unexpected": Shown("refused message stored all the same", "unexpected"),
     "duplicated": Shown("dedupe against the applied table only", "duplicated", runs.brief),
-    "undercounted": Shown("promotion not counted", "undercounted", runs.brief, 3),
+    "undercounted": Shown("promotion not counted", "undercounted", runs.brief),
     "undone acks": Shown("claim got beside others", "acked at"),
     "misrefused": Shown("ack refused when it comes again", "misrefused"),
     "unresolved": Shown("known number not answered", "open"),

@@ -50,7 +50,7 @@ def test_who_waits_for_a_master_is_told_that_the_node_is_closed(tmp_path: Path) 
 
     waiting = threading.Thread(target=declare)
     waiting.start()
-    while not node._driver.waits.is_looking and waiting.is_alive():
+    while not node._driver.waits.at_any_time and waiting.is_alive():
         waiting.join(0.01)
     node.close()
     waiting.join(WAIT_S)
@@ -67,7 +67,7 @@ def test_a_wait_that_takes_too_long_ends_with_the_handle(tmp_path: Path) -> None
             handle = node.queue("q", timeout=SLOW_S)
         handle.put(b"x").result(WAIT_S)
         node._calls.run(lambda: None, WAIT_S, None)
-        assert not node._driver.waits.is_looking
+        assert not node._driver.waits.at_any_time
         assert not node._calls._open
 
 

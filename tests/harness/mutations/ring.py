@@ -12,7 +12,6 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import Data, History, HistoryRequest, Mark, Watermark
 from mirrorq.protocol.views import View
 from mirrorq.replication import ring
-from mirrorq.replication.events import RingReceived
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 
@@ -93,15 +92,14 @@ def _history_epoch() -> Sequence[Patch]:
 
 def _any_epoch(kind: type) -> Sequence[Patch]:
     """Messages of this kind count in whatever epoch they were sent."""
-    real = Replica._on_event
+    real = Replica._on_ring
 
-    def on_event(self: Replica, now_ms: int, event: Any) -> None:
-        if isinstance(event, RingReceived) and isinstance(event.message, kind):
-            message: Any = event.message
-            event = RingReceived(event.sender, replace(message, epoch=self.ring.epoch))
-        real(self, now_ms, event)
+    def on_ring(self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
+        if isinstance(message, kind):
+            message = replace(message, epoch=self.ring.epoch)
+        real(self, now_ms, sender, message)
 
-    return [(Replica, "_on_event", on_event)]
+    return [(Replica, "_on_ring", on_ring)]
 
 
 @named("watermark before repair")

@@ -9,7 +9,6 @@ from harness.mutations.registry import Patch, named
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import Data, JoinerDurable
 from mirrorq.protocol.views import View
-from mirrorq.replication.events import RingReceived
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 
@@ -57,16 +56,14 @@ def _marks_kept() -> Sequence[Patch]:
 
 @named("straight mark of another epoch")
 def _mark_epoch() -> Sequence[Patch]:
-    real = Replica._on_event
+    real = Replica._on_ring
 
-    def on_event(self: Replica, now_ms: int, event: Any) -> None:
-        if isinstance(event, RingReceived) and isinstance(event.message, JoinerDurable):
-            lsn = event.message.lsn
-            message = JoinerDurable(self.queue_id, self.ring.epoch, lsn)
-            event = RingReceived(event.sender, message)
-        real(self, now_ms, event)
+    def on_ring(self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
+        if isinstance(message, JoinerDurable):
+            message = JoinerDurable(self.queue_id, self.ring.epoch, message.lsn)
+        real(self, now_ms, sender, message)
 
-    return [(Replica, "_on_event", on_event)]
+    return [(Replica, "_on_ring", on_ring)]
 
 
 @named("op of the star that is missing is not asked for")
