@@ -95,9 +95,10 @@ def _any_epoch(kind: type) -> Sequence[Patch]:
     real = Replica._on_ring
 
     def on_ring(self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
+        heard: Any = message
         if isinstance(message, kind):
-            message = replace(message, epoch=self.ring.epoch)
-        real(self, now_ms, sender, message)
+            heard = replace(heard, epoch=self.ring.epoch)
+        real(self, now_ms, sender, heard)
 
     return [(Replica, "_on_ring", on_ring)]
 
