@@ -104,6 +104,18 @@ def rejoined(seed: int) -> str:
     return one_of_each(checkers.unequal(world.cluster, world.queue_id)) or _emptied(world)
 
 
+def cut_off(seed: int) -> str:
+    """A producer's link to the master breaks for a moment, and what was under way is sent again."""
+    world = World(seed=seed)
+    producer = world.producer("c", 4)
+    world.cluster.run(3 + seed)
+    world.cluster.cut("a", "c")
+    world.cluster.run(5)
+    world.cluster.heal("a", "c")
+    world.cluster.run_until(lambda: producer.is_done, 5000)
+    return _emptied(world)
+
+
 def resent(seed: int) -> str:
     """The master dies three times while a producer has much under way, at any moment."""
     world = World(seed=seed)

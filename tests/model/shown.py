@@ -38,7 +38,7 @@ class Shown:
 SHOWN: dict[str, Shown] = {
     "lost": Shown("unclean promotion although when-synced", "lost", moments.stray),
     "unexpected": Shown("refused message stored all the same", "unexpected"),
-    "duplicated": Shown("dedupe against the applied table only", "duplicated", runs.brief),
+    "duplicated": Shown("dedupe against the applied table only", "duplicated", moments.cut_off),
     "undercounted": Shown("promotion not counted", "undercounted", runs.brief),
     "undone acks": Shown("claim got beside others", "acked at"),
     "misrefused": Shown("ack refused when it comes again", "misrefused"),
