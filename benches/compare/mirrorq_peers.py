@@ -11,10 +11,12 @@ from typing import Any
 
 from compare.peer import BATCH_COUNT, OUTCOME_S, START_S, Peer, Session, batch_of
 from mirrorq import MirroredQueue, Node, connect
-from mirrorq.demo.children import Child
+from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
 
 SETTLEMENTS = 64
+AS_IT_COMES = Config()
+RAIL = Config(star=True, rail=True)
 
 
 class Batches:
@@ -78,15 +80,17 @@ def ready(handle: MirroredQueue, mirrors: int) -> MirroredQueue:
     return handle
 
 
-def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Callable[[Path], Any]:
+def _embedded(
+    way: Callable[[MirroredQueue], Session], durability: str, config: Config = AS_IT_COMES
+) -> Callable[[Path], Any]:
     """This process is the master of three."""
 
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = _peers()
-            _run(stack, directory, peers, "bc")
-            node = stack.enter_context(Node("a", path=directory / "a", peers=peers))
+            _run(stack, directory, peers, "bc", config)
+            node = stack.enter_context(Node("a", path=directory / "a", peers=peers, config=config))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
             yield way(ready(node.queue("compared", timeout=START_S), mirrors=2))
@@ -94,14 +98,16 @@ def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Calla
     return start
 
 
-def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
+def _client(
+    way: Callable[[MirroredQueue], Session], config: Config = AS_IT_COMES
+) -> Callable[[Path], Any]:
     """Three nodes, and this process is a client of one of them."""
 
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = _peers()
-            _run(stack, directory, peers, "abc")
+            _run(stack, directory, peers, "abc", config)
             client = stack.enter_context(connect(peers["a"]))
             client.wait_ready(START_S)
             yield way(ready(client.queue("compared", timeout=START_S), mirrors=2))
@@ -115,12 +121,12 @@ def _alone(directory: Path, way: Callable[[MirroredQueue], Session]) -> Iterator
         yield way(handle)
 
 
-def _run(stack: ExitStack, directory: Path, peers: dict[str, str], names: str) -> None:
+def _run(
+    stack: ExitStack, directory: Path, peers: dict[str, str], names: str, config: Config
+) -> None:
     """Nodes in processes of their own, until the stack is left."""
-    reports: queue.Queue[Any] = queue.Queue()
     for name in names:
-        settings = {"name": name, "path": str(directory / name), "peers": peers}
-        stack.callback(Child(settings, directory / f"{name}.log", reports).end)
+        stack.enter_context(Node.spawn(name, path=directory / name, peers=peers, config=config))
 
 
 def _peers() -> dict[str, str]:
@@ -130,17 +136,42 @@ def _peers() -> dict[str, str]:
 
 THREE = "fsynced on three nodes"
 ONE = "fsynced"
+MEMORY = "in the memory of three nodes, on disk soon after"
 PEERS = [
     Peer("mirrorq, batches", "replicated", THREE, _embedded(Batches, "fsync")),
     Peer("mirrorq, one by one", "replicated", THREE, _embedded(Singly, "fsync")),
     Peer(
         "mirrorq, one by one, `replicated`",
         "replicated",
-        "in the memory of three nodes, on disk soon after",
+        MEMORY,
         _embedded(Singly, "replicated"),
+    ),
+    Peer(
+        "mirrorq with star and rail, batches",
+        "replicated",
+        THREE,
+        _embedded(Batches, "fsync", RAIL),
+    ),
+    Peer(
+        "mirrorq with star and rail, one by one",
+        "replicated",
+        THREE,
+        _embedded(Singly, "fsync", RAIL),
+    ),
+    Peer(
+        "mirrorq with star and rail, one by one, `replicated`",
+        "replicated",
+        MEMORY,
+        _embedded(Singly, "replicated", RAIL),
     ),
     Peer("mirrorq client, batches", "replicated", THREE, _client(Batches)),
     Peer("mirrorq client, one by one", "replicated", THREE, _client(Singly)),
+    Peer(
+        "mirrorq client with star and rail, one by one",
+        "replicated",
+        THREE,
+        _client(Singly, RAIL),
+    ),
     Peer("mirrorq alone, batches", "embedded", ONE, lambda path: _alone(path, Batches)),
     Peer("mirrorq alone, one by one", "embedded", ONE, lambda path: _alone(path, Singly)),
 ]
