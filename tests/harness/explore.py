@@ -34,6 +34,7 @@ PLAIN = Scope()
 USED = Scope(consumes=True)
 STAR = Scope(star=True)
 RAIL = Scope(star=True, rail=True)
+OWNED = Scope(consumes=True, owned=True)
 IN_MEMORY = Scope(star=True, rail=True, in_memory=True)
 
 
@@ -129,6 +130,16 @@ SCOPES: dict[str, Plan] = {
     "rail, crash": Plan(Bounds(publishes=2, views=1, crashes=1, restarts=1), RAIL),
     "rail, breaks": Plan(Bounds(publishes=3, views=1, breaks=1), RAIL),
     "rail, joining": Plan(Bounds(publishes=2, views=1, counts=2, ticks=2), RAIL, ("a", "b")),
+    # It belongs to one connection, which is lost and comes back, closes or dies.
+    "owned, pair": Plan(
+        Bounds(publishes=1, views=1, losses=1, closes=1, ticks=1), OWNED, count=2, quick=0, long=1
+    ),
+    "owned": Plan(
+        Bounds(publishes=1, acks=1, views=1, losses=1, closes=1, meddles=1, ticks=1), OWNED
+    ),
+    "owned, crash": Plan(
+        Bounds(publishes=1, views=1, crashes=1, restarts=1, losses=1, ticks=2), OWNED
+    ),
     # `durability: replicated`: they tell what they have received.
     "in memory, pair": Plan(
         Bounds(publishes=2, views=1, ticks=0), IN_MEMORY, count=2, quick=None, long=None

@@ -15,6 +15,7 @@ their disks against it:
     duplicate   no number of a producer is twice in the queue, none before a lesser one (P4)
     delivery     of all deliveries of a message only the first may have delivery count 1 (P3)
     acked       nothing whose ack was settled is handed out again, or lives on (P3)
+    owned       what belongs to one connection: see `explore_owner`
     invariant   what the modules say of themselves
 
 An unclean promotion begins another past: the first ops that its master calls stable say which of
@@ -27,10 +28,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from harness.explore_process import QUEUE, Done, Process, Processes
+from harness.explore_owner import OWNER, Owner
+from harness.explore_process import QUEUE, STRANGER_SESSION, Done, Process, Processes
 from harness.rail import MARKED
 from mirrorq.protocol.ops import Entry, OpKind
-from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, Refused, ResendNumber, Settled
+from mirrorq.protocol.sessions import (
+    Confirmed,
+    Deliver,
+    Delivery,
+    Purged,
+    Refused,
+    ResendNumber,
+    SessionReply,
+    Settled,
+)
 from mirrorq.protocol.views import View, counts_incarnations, in_sync_ids
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -66,6 +77,8 @@ class Witness(NamedTuple):
     """Epoch of the last unclean promotion."""
     is_open: bool = False
     """Nobody has said yet what its past is."""
+    owner: Owner = Owner()
+    """Of an exclusive queue."""
 
     def sent_in(self, master_epoch: int) -> int:
         """The highest number sent in this term; what is confirmed is not sent again."""
@@ -105,7 +118,10 @@ class Checkers:
             if not is_old:
                 witness = self._past_chosen(witness, done)
             witness = self._on_declared(witness, done)
+        for term in done.deletes:
+            witness = self._on_asked(witness, term)
         for reply in done.replies:
+            self._check_alone(witness, reply)
             match reply.reply:
                 case Confirmed():
                     witness = self._on_confirmed(witness, reply.reply)
@@ -217,6 +233,34 @@ class Checkers:
             if sequence in self.state_at(witness.stable).live:
                 raise Violation("acked", f"the ack of {sequence} is told and it lives on")
         return witness._replace(settled=tuple(settled))
+
+    # --- Of one connection --------------------------------------------------------------
+
+    def _on_asked(self, witness: Witness, term: int) -> Witness:
+        owner = witness.owner
+        if not owner.may_go(term):
+            raise Violation("owned", f"term {term} asks to delete it, and its owner is there")
+        asked = tuple(sorted({*owner.asked, term}))
+        return witness._replace(owner=owner._replace(asked=asked))
+
+    def on_deleted(self, witness: Witness, term: int) -> Witness:
+        """The catalog has deleted the queue, which is in this term. Raises Violation."""
+        owner = witness.owner
+        if not owner.may_go(term):
+            raise Violation("owned", f"it is deleted in term {term}, and its owner is there")
+        return witness._replace(owner=owner._replace(is_deleted=True))
+
+    def _check_alone(self, witness: Witness, reply: SessionReply) -> None:
+        """Nobody else takes from it, and nobody when it goes."""
+        match reply.reply:
+            case Deliver() if reply.session == STRANGER_SESSION:
+                raise Violation("owned", "a stranger is handed its messages")
+            case Deliver() if reply.epoch in witness.owner.asked:
+                raise Violation("owned", f"term {reply.epoch} hands out, and it is going")
+            case Purged() if not reply.reply.why:
+                raise Violation("owned", "a stranger purges it")
+            case _:
+                pass
 
     # --- Every state --------------------------------------------------------------------
 
@@ -354,6 +398,12 @@ class Checkers:
             raise Violation("invariant", f"{name}: misses what does not live")
         if ring.repaired and ring.has_state:
             self._check_durable(process)
+        if replica.master is not None:
+            attachments = replica.master.attachments
+            here = sum(one.connection == OWNER for _, one in attachments.all())
+            if attachments.count_of(OWNER) != here:
+                counted = attachments.count_of(OWNER)
+                raise Violation("invariant", f"{name}: {counted} handles of the owner, not {here}")
 
     def _check_durable(self, process: Process) -> None:
         """R2: the log on disk agrees with the log in memory up to durable."""

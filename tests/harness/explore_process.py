@@ -13,11 +13,13 @@ from attrs import define, evolve, field, frozen
 
 from harness.explore_codec import ModelCodec
 from harness.explore_copy import copy, key, still
+from harness.explore_owner import OWNER
 from harness.explore_time import ToldTime
 from harness.rail import MARKED, Rail, Record, replayed
 from mirrorq.config import Config
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol import views
-from mirrorq.protocol.commands import ChangeView
+from mirrorq.protocol.commands import ChangeView, DeleteQueue
 from mirrorq.protocol.effects import Persisted, QueueWrite, RailArm, ReplicaEffects
 from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.ops import Entry
@@ -26,8 +28,10 @@ from mirrorq.protocol.sessions import (
     Attach,
     Credit,
     Delivery,
+    Detach,
     OpenProducer,
     Publish,
+    Purge,
     Reply,
     Request,
     SessionReply,
@@ -37,6 +41,7 @@ from mirrorq.protocol.sessions import (
 )
 from mirrorq.protocol.views import View
 from mirrorq.replication.events import (
+    Declared,
     LeaseChanged,
     LinkLost,
     Railed,
@@ -63,6 +68,8 @@ FAR_MS = 1 << 60
 FAR_US = 1 << 60
 PRODUCER_SESSION = SessionId("user", 1, 1)
 CONSUMER_SESSION = SessionId("user", 1, 2)
+"""Of an exclusive queue: its owner's."""
+STRANGER_SESSION = SessionId("user", 1, 3)
 
 
 # --- Events ---------------------------------------------------------------------------
@@ -147,6 +154,27 @@ class Reattaches:
 
 
 @frozen
+class OwnerAttaches:
+    """The owner of an exclusive queue comes, or comes back, with what its user holds."""
+
+    number: int
+    held: tuple[Delivery, ...]
+
+
+@frozen
+class OwnerDetaches:
+    """It closes its handle, or its entry node misses it and says so in its name."""
+
+    number: int
+    is_lost: bool
+
+
+@frozen
+class Meddles:
+    """Somebody else asks for messages of an exclusive queue, and for their end."""
+
+
+@frozen
 class LeaseEnds:
     pass
 
@@ -187,6 +215,9 @@ ProcessEvent = (
     | Settles
     | ConsumerEnds
     | Reattaches
+    | OwnerAttaches
+    | OwnerDetaches
+    | Meddles
     | LeaseEnds
     | Yields
     | Crashes
@@ -208,6 +239,8 @@ class Done:
     declared: tuple[Entry, ...] = ()
     """What a master has called stable in this step."""
     declared_from: int = 0
+    deletes: tuple[int, ...] = ()
+    """Terms that asked for the queue's deletion."""
     error: str = ""
     """The node raised, or broke an invariant of its own."""
 
@@ -268,6 +301,8 @@ class Scope:
     rail: bool = False
     in_memory: bool = False
     """`durability: replicated`."""
+    owned: bool = False
+    """The queue belongs to one connection, which is the consumer's."""
 
 
 class Processes:
@@ -355,6 +390,7 @@ class _Work:
         self._propose: list[ChangeView] = []
         self._declared: list[Entry] = []
         self._declared_from = 0
+        self._deletes: list[int] = []
         self.error = ""
 
     def done(self, number: int) -> Done:
@@ -365,6 +401,7 @@ class _Work:
             tuple(self._propose),
             tuple(self._declared),
             self._declared_from,
+            tuple(self._deletes),
             self.error,
         )
 
@@ -400,6 +437,13 @@ class _Work:
                 self._events(SessionGone(CONSUMER_SESSION))
             case Reattaches():
                 self._attach(event.attachment, event.held)
+            case OwnerAttaches():
+                self._own(event)
+            case OwnerDetaches():
+                detach = Detach(event.is_lost)
+                self._raw(CONSUMER_SESSION, event.number, FAR_MS, detach)
+            case Meddles():
+                self._meddle()
             case LeaseEnds():
                 self._lease(False)
             case Yields():
@@ -436,7 +480,10 @@ class _Work:
             )
             process.replica.ring.time = ToldTime()
         self._lease_of(process.replica).until_ms = FAR_MS if event.leased else 0
-        self._events(ViewInstalled(event.view))
+        if self._all.scope.owned:
+            self._events(Declared(False, False, connection=OWNER), ViewInstalled(event.view))
+        else:
+            self._events(ViewInstalled(event.view))
 
     def _write(self) -> None:
         process = self._process
@@ -494,6 +541,8 @@ class _Work:
 
     def _request(self, session: SessionId, body: Request) -> None:
         attachment = self._process.master.attachments.get(session)
+        if attachment is None and self._all.scope.owned:
+            return  # its goodbye came last; it is told, and attaches again
         assert attachment is not None
         self._raw(session, attachment.number, attachment.requests + 1, body)
 
@@ -508,6 +557,8 @@ class _Work:
         replica = self._process.replica
         if not self._all.scope.consumes or replica is None or not replica.is_serving:
             return
+        if self._all.scope.owned:
+            return
         if self._all.scope.is_late and replica.state.next_sequence == 1:
             return
         assert replica.master is not None
@@ -518,6 +569,19 @@ class _Work:
         self._raw(CONSUMER_SESSION, attachment, 1, Attach(held, 0))
         self._request(CONSUMER_SESSION, Subscribe(0, 1))
         self._request(CONSUMER_SESSION, Credit(0, self._all.scope.credit))
+
+    def _own(self, event: OwnerAttaches) -> None:
+        """A client's handle, as its entry node passes it on."""
+        attach = Attach(event.held, 0, line=1, turn=event.number, connection=OWNER)
+        self._raw(CONSUMER_SESSION, event.number, 1, attach)
+        self._request(CONSUMER_SESSION, Subscribe(0, 1))
+        self._request(CONSUMER_SESSION, Credit(0, self._all.scope.credit))
+
+    def _meddle(self) -> None:
+        if STRANGER_SESSION not in self._process.master.attachments:
+            self._raw(STRANGER_SESSION, 1, 1, Attach((), 0))
+        for body in (Subscribe(0, 1), Credit(0, self._all.scope.credit), Purge(1)):
+            self._request(STRANGER_SESSION, body)
 
     # --- The replica --------------------------------------------------------------------
 
@@ -554,6 +618,9 @@ class _Work:
         for to, fetch in effects.reads:
             self._send.append((to.node, me, self._chunk(fetch)))
         self._replies.extend(effects.replies)
+        for command in effects.commands:
+            if isinstance(command, DeleteQueue):
+                self._deletes.append(command.master_epoch)
         if effects.propose is not None:
             self._propose.append(effects.propose)
 
@@ -607,6 +674,16 @@ def _set_back(replica: Replica) -> None:
         for _, attachment in replica.master.attachments.all():
             if attachment.lost_ms is not None:
                 attachment.lost_ms = min(attachment.lost_ms, NOW_MS)
+        ownership = replica.master.ownership
+        ownership._back_by_ms = _sooner(ownership._back_by_ms)
+        ownership._away = {one: _sooner(by_ms) for one, by_ms in ownership._away.items()}
+        look_ms = ownership.wake_at_ms()
+        replica.master._unused.set(FOREVER_MS if look_ms is None else look_ms)
+
+
+def _sooner(until_ms: int) -> int:
+    """A time to wait for, by the clock that is set back: what is over stays so."""
+    return max(until_ms - (LATER_MS - NOW_MS), 0)
 
 
 def _renumber(process: Process) -> None:
@@ -644,6 +721,7 @@ def replies_of(done: Done) -> tuple[Reply, ...]:
 
 __all__ = [
     "NAMES",
+    "STRANGER_SESSION",
     "ConsumerEnds",
     "Crashes",
     "Done",
@@ -653,7 +731,10 @@ __all__ = [
     "LeaseEnds",
     "Logs",
     "Loses",
+    "Meddles",
     "OpensProducer",
+    "OwnerAttaches",
+    "OwnerDetaches",
     "Process",
     "ProcessEvent",
     "Processes",

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Iterable
 from random import Random
 
-from harness.explore import IN_MEMORY, RAIL, STAR, USED, Found, Plan, begin
+from harness.explore import IN_MEMORY, OWNED, RAIL, STAR, USED, Found, Plan, begin
 from harness.explore_process import Scope
 from harness.explore_world import Action, Bounds, State, Violation, World
 from harness.mutations.registry import MUTATIONS, mutation
@@ -69,6 +69,19 @@ PLANS: dict[str, Plan] = {
     "late": Plan(
         Bounds(publishes=2, acks=1, views=2, crashes=1, restarts=1, ticks=2, slow=3),
         Scope(consumes=True, is_late=True),
+    ),
+    "owned": Plan(
+        Bounds(
+            publishes=2,
+            acks=1,
+            views=2,
+            losses=2,
+            closes=1,
+            meddles=1,
+            ticks=2,
+            slow=2,
+        ),
+        OWNED,
     ),
     "producers": Plan(Bounds(publishes=2, views=1, misses=1, expiries=1, ticks=1, slow=2)),
     "late acks": Plan(

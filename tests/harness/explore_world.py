@@ -25,6 +25,7 @@ from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from harness.explore_checks import Checkers, Violation, Witness
+from harness.explore_owner import Owner, owner_actions
 from harness.explore_process import (
     NAMES,
     QUEUE,
@@ -37,7 +38,10 @@ from harness.explore_process import (
     LeaseEnds,
     Logs,
     Loses,
+    Meddles,
     OpensProducer,
+    OwnerAttaches,
+    OwnerDetaches,
     Process,
     Processes,
     ProcessEvent,
@@ -53,7 +57,13 @@ from harness.explore_process import (
 )
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.controller.handover import HandOvers
-from mirrorq.protocol.commands import ChangeView, DeclareQueue, RegisterNode, SetPolicy
+from mirrorq.protocol.commands import (
+    ChangeView,
+    DeclareQueue,
+    DeleteQueue,
+    RegisterNode,
+    SetPolicy,
+)
 from mirrorq.protocol.control import Yielded
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import OpKind
@@ -116,6 +126,12 @@ class Bounds:
     """Whether the policy lets a member that is not in sync become master."""
     yields: int = 0
     """Times that a living master is asked to give the queue up; who has promised may be moved."""
+    losses: int = 0
+    """Times that the owner of an exclusive queue is missed at its entry node, and is there."""
+    closes: int = 0
+    """Owners that close their handle, or die."""
+    meddles: int = 0
+    """Times that somebody else asks for what belongs to the owner."""
     keeps: bool = False
     """Whether a master is left alone on its word only (R13): until then others stay beside it,
     though they do not run."""
@@ -143,6 +159,9 @@ class Left(NamedTuple):
     expiries: int
     unseen: int
     repeats: int
+    losses: int
+    closes: int
+    meddles: int
 
 
 class State(NamedTuple):
@@ -204,6 +223,9 @@ class World:
             bounds.expiries,
             bounds.unseen,
             bounds.repeats,
+            bounds.losses,
+            bounds.closes,
+            bounds.meddles,
         )
         links: tuple[tuple[int, ...], ...] = ((),) * (self.count * self.count)
         state = State(nodes, links, 1, (self._intern(view),), (), Witness(), left)
@@ -233,6 +255,8 @@ class World:
 
     def actions(self, state: State) -> Iterator[Action]:
         """Everything that can happen next."""
+        if state.witness.owner.is_deleted:
+            return
         left = state.left
         if self.bounds.slow is None:
             yield from self._slow_actions(state, None)
@@ -257,6 +281,8 @@ class World:
                 yield from self._user_actions(state, place, master.master_epoch)
         for proposal in range(len(state.proposals)):
             yield ("commit", proposal)
+        for index in range(len(state.witness.owner.asked)):
+            yield ("delete", index)
         if left.yields and self._master_place(state) is not None:
             yield ("yield",)
         if left.views:
@@ -329,6 +355,10 @@ class World:
         left, witness = state.left, state.witness
         if witness.sent_in(master_epoch) < self.bounds.publishes:
             yield ("publish", place)
+        if self.scope.owned:
+            yield from owner_actions(witness.owner, left, place, master_epoch)
+            if not witness.owner.number_in(master_epoch):
+                return
         for index, piece in enumerate(witness.held):
             if left.acks:
                 yield ("ack", place, index)
@@ -444,6 +474,8 @@ class World:
                 return self._break(state._replace(left=left), one, other)
             case ("commit", index):
                 return self._commit(state, index)
+            case ("delete", index):
+                return self._delete(state, index)
             case ("view", how, node):
                 return self._supervise(state, how, node)
             case ("tick",):
@@ -453,6 +485,8 @@ class World:
             case ("slow", task):
                 left = state.left._replace(slow=state.left.slow - 1)
                 return state._replace(left=left, slow=tuple(sorted((*state.slow, task))))
+            case ("own" | "owner lost" | "owner closes" | "owner dies" | "goodbye" | "meddle", *_):
+                return self._own(state, action)
             case _:
                 return self._use(state, action)
 
@@ -521,6 +555,42 @@ class World:
                 return self._step(state, place, Settles(request, "ack", piece))
         raise ValueError(f"no such action: {action}")
 
+    def _own(self, state: State, action: Action) -> State:
+        """The owner of an exclusive queue, or a stranger, at one master."""
+        left, witness = state.left, state.witness
+        owner, held = witness.owner, witness.held
+        place: int = action[1]
+        term = self.processes[state.nodes[place]].master.master_epoch
+        match action:
+            case ("own", place):
+                number = owner.next_in(term)
+                mine = tuple(piece for piece in held if piece.epoch == term)
+                state = _with_owner(state, owner.sit(term, number))
+                return self._step(state, place, OwnerAttaches(number, mine))
+            case ("owner lost", place):
+                settling = tuple(one for one in witness.settling if one[0] != term)
+                state = _with_owner(state, owner.lost((term,)))
+                witness = state.witness._replace(settling=settling)
+                return state._replace(witness=witness, left=left._replace(losses=left.losses - 1))
+            case ("owner closes", place):
+                state = _with_owner(state, owner.closed(term))
+                state = state._replace(
+                    left=left._replace(closes=left.closes - 1),
+                    witness=state.witness._replace(held=(), settling=()),
+                )
+                return self._step(state, place, OwnerDetaches(owner.number_in(term), False))
+            case ("owner dies", place):
+                gone = owner.lost(tuple(one for one, _ in owner.seated))._replace(is_gone=True)
+                witness = witness._replace(held=(), settling=(), owner=gone)
+                return state._replace(witness=witness, left=left._replace(closes=left.closes - 1))
+            case ("goodbye", place, index):
+                state = _with_owner(state, owner.told(index))
+                return self._step(state, place, OwnerDetaches(owner.goodbyes[index][1], True))
+            case ("meddle", place):
+                state = state._replace(left=left._replace(meddles=left.meddles - 1))
+                return self._step(state, place, Meddles())
+        raise ValueError(f"no such action: {action}")
+
     def _let_go(self, state: State, index: int) -> State:
         held = state.witness.held
         return state._replace(witness=state.witness._replace(held=held[:index] + held[index + 1 :]))
@@ -579,6 +649,10 @@ class World:
 
     def _tick(self, state: State) -> State:
         state = state._replace(left=state.left._replace(ticks=state.left.ticks - 1))
+        if self.scope.owned:
+            masters = [self.processes[number].master for number in state.nodes]
+            terms = tuple(one.master_epoch for one in masters if one is not None and one.active)
+            state = _with_owner(state, state.witness.owner.after_tick(terms))
         for place in range(self.count):
             state = self._step(state, place, Ticks())
         return state
@@ -597,7 +671,7 @@ class World:
         state = state._replace(left=left, slow=())
         for _ in range(HEAL_ROUNDS):
             state = self.settle(state)
-            if self._is_healthy(state):
+            if state.witness.owner.is_deleted or self._is_healthy(state):
                 return state
             state = self._checked(self._do(state, self._cure(state)))
         raise Violation("progress", f"after all faults have ended: {self.describe(state)}")
@@ -616,9 +690,32 @@ class World:
                 return ("view", "promote", heir.node)
         elif any(find(view, one) is None for one in up):
             return ("view", "append", "")
+        if self.scope.owned and (action := self._cure_owner(state)) is not None:
+            return action
         return ("commit", 0) if state.proposals else ("tick",)
 
+    def _cure_owner(self, state: State) -> Action | None:
+        """The owner comes back if it lives; who misses it says so; deletions are carried out."""
+        owner = state.witness.owner
+        if owner.asked:
+            return ("delete", 0)
+        for place, number in enumerate(state.nodes):
+            master = self.processes[number].master
+            if master is not None and master.active:
+                for action in owner_actions(owner, state.left, place, master.master_epoch):
+                    if action[0] in ("own", "goodbye"):
+                        return action
+        return None
+
+    def _is_owned(self, state: State) -> bool:
+        """Whether its owner has it, and nobody wants it gone."""
+        owner = state.witness.owner
+        term = self.view(state).master_epoch
+        return not owner.is_gone and not owner.asked and owner.number_in(term) > 0
+
     def _is_healthy(self, state: State) -> bool:
+        if self.scope.owned and not self._is_owned(state):
+            return False
         view = self.view(state)
         stable = len(state.witness.stable)
         for number in state.nodes:
@@ -651,6 +748,16 @@ class World:
                 p for p in state.proposals if self._applied(view, self._values[p]) is not None
             ),
         )
+
+    def _delete(self, state: State, index: int) -> State:
+        """A master's deletion is committed, or found to be of an older term."""
+        owner, view = state.witness.owner, self.view(state)
+        term = owner.asked[index]
+        if _is_deleted(view, DeleteQueue(QUEUE, term)):
+            witness = self.checkers.on_deleted(state.witness, view.master_epoch)
+            return state._replace(witness=witness)
+        asked = owner.asked[:index] + owner.asked[index + 1 :]
+        return _with_owner(state, owner._replace(asked=asked))
 
     def _applied(self, view: View, change: ChangeView) -> View | None:
         """What the catalog makes of a proposal; None when it refuses it."""
@@ -707,7 +814,7 @@ class World:
     def _step(self, state: State, place: int, event: ProcessEvent) -> State:
         done = self.processes.step(state.nodes[place], event)
         witness = state.witness
-        if done.error or done.declared or done.replies:
+        if done.error or done.declared or done.replies or done.deletes:
             witness = self.checkers.after(witness, done)
         nodes = (*state.nodes[:place], done.process, *state.nodes[place + 1 :])
         state = state._replace(nodes=nodes, witness=witness)
@@ -762,6 +869,10 @@ class World:
         return "; ".join(lines)
 
 
+def _with_owner(state: State, owner: Owner) -> State:
+    return state._replace(witness=state.witness._replace(owner=owner))
+
+
 def _with_link(state: State, link: int, queue: tuple[int, ...]) -> State:
     links = (*state.links[:link], queue, *state.links[link + 1 :])
     return state._replace(links=links)
@@ -776,6 +887,21 @@ def _may_follow(view: View, in_sync: tuple[MemberId, ...], one: MemberId) -> boo
 
 def _apply_change(view: View, change: ChangeView, lossy: bool) -> View | None:
     """What the real catalog answers, at this view."""
+    catalog = _catalog_at(view, lossy)
+    result = catalog.apply(3, change)
+    after = catalog.queue(QUEUE)
+    assert after is not None
+    return None if result.error else after.view
+
+
+def _is_deleted(view: View, command: DeleteQueue) -> bool:
+    """Whether the real catalog does it, at this view."""
+    catalog = _catalog_at(view, False)
+    catalog.apply(3, command)
+    return catalog.queue(QUEUE) is None
+
+
+def _catalog_at(view: View, lossy: bool) -> Catalog:
     catalog = Catalog()
     told = {"ha-promote-on-failure": "always"} if lossy else {}
     if counts_incarnations(view):
@@ -790,10 +916,7 @@ def _apply_change(view: View, change: ChangeView, lossy: bool) -> View | None:
     record = catalog.queue(QUEUE)
     assert record is not None
     catalog._queues.change_view(record, evolve(record, view=view))
-    result = catalog.apply(3, change)
-    after = catalog.queue(QUEUE)
-    assert after is not None
-    return None if result.error else after.view
+    return catalog
 
 
 __all__ = ["Action", "Bounds", "State", "Violation", "World"]

@@ -31,6 +31,27 @@ STAR_AND_BACK = (
 with what that one had."""
 
 TRACES: dict[str, tuple[str, str, tuple[Action, ...]]] = {
+    "goodbye of an older attachment ends the present one": (
+        "owned",
+        "owned",
+        (("own", 0), ("owner lost", 0), ("own", 0), ("goodbye", 0, 0), ("tick",)),
+    ),
+    "handle that attaches anew is counted twice": (
+        "owned",
+        "invariant",
+        (("own", 0), ("owner lost", 0), ("own", 0)),
+    ),
+    "stranger purges a connection's queue": ("owned", "owned", (("meddle", 0),)),
+    "consumer seated though its queue goes": (
+        "owned",
+        "owned",
+        (("publish", 0), ("tick",), ("own", 0)),
+    ),
+    "queue deleted for what a former master saw": (
+        "owned",
+        "owned",
+        (("tick",), ("view", "promote", "b"), ("delete", 0)),
+    ),
     "rail marks before its sync": ("rail", "disk", (("publish", 0),)),
     "epoch begun while the rail has the queue": (
         "rail",

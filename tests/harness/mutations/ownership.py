@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from harness.mutations.registry import Patch, named
 from mirrorq.cluster.catalog import declarations
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.engine.hosting import Hosting
+from mirrorq.protocol.sessions import Detach, Purge
 from mirrorq.replication.master.attachments import Attachments
 from mirrorq.replication.master.auto_delete import AutoDelete
 from mirrorq.replication.master.core import Master
@@ -116,3 +119,58 @@ def _past_owner() -> Sequence[Patch]:
         return ()
 
     return [(Catalog, "_end_owned", end_owned)]
+
+
+@named("goodbye of an older attachment ends the present one")
+def _late_goodbye() -> Sequence[Patch]:
+    real = Master.on_request
+
+    def on_request(self: Master, now_ms: int, request: Any) -> None:
+        if isinstance(request.request, Detach):
+            number = self.attachments.number_of(request.session)
+            request = replace(request, attachment=max(number, request.attachment))
+        real(self, now_ms, request)
+
+    return [(Master, "on_request", on_request)]
+
+
+@named("handle that attaches anew is counted twice")
+def _counted_twice() -> Sequence[Patch]:
+    real = Attachments.begin
+
+    def begin(self: Attachments, request: Any, body: Any) -> Any:
+        is_known = request.session in self
+        attachment = real(self, request, body)
+        if is_known and attachment is not None:
+            self._counts[attachment.connection] += 1
+        return attachment
+
+    return [(Attachments, "begin", begin)]
+
+
+@named("stranger purges a connection's queue")
+def _purged_by_all() -> Sequence[Patch]:
+    real = Master._serve
+
+    def serve(self: Master, now_ms: int, session: Any, attachment: Any, body: Any) -> None:
+        if isinstance(body, Purge):
+            self.purging.on_purge(now_ms, session, body)
+        else:
+            real(self, now_ms, session, attachment, body)
+
+    return [(Master, "_serve", serve)]
+
+
+@named("consumer seated though its queue goes")
+def _seated_at_the_end() -> Sequence[Patch]:
+    return [(Master, "_is_ending", False)]
+
+
+@named("queue deleted for what a former master saw")
+def _past_deletion() -> Sequence[Patch]:
+    real = Catalog._on_delete_queue
+
+    def on_delete_queue(self: Catalog, command: Any) -> Any:
+        return real(self, replace(command, master_epoch=0))
+
+    return [(Catalog, "_on_delete_queue", on_delete_queue)]
