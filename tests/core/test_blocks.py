@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -148,6 +148,20 @@ def test_acks_read_and_write_no_block_that_is_full() -> None:
     assert not [page for page in deep.disk.queues[QUEUE].pages if page[0] == COLUMNS]
 
 
+def taken_over(given: Given, incoming: Incoming, after_part: Callable[[int], None]) -> QueueState:
+    """The state, taken part by part."""
+    part, state = 0, None
+    while state is None:
+        part += 1
+        given.know(incoming.request(QUEUE, 1, 1, part))
+        found = given.part(part)
+        assert found is not None
+        data, is_last, check = found
+        state = incoming.take(TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check))
+        after_part(part)
+    return state
+
+
 def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
     """A block of which nothing lives any more stays for who still wants its page."""
     deep = Deep(3)
@@ -156,18 +170,13 @@ def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
     deep.checkpoint()
     own = QueueState()
     told, given, incoming = deep.state.encode(), Given(1, deep.state), Incoming(own)
-    part, state = 0, None
-    while state is None:
-        part += 1
-        given.know(incoming.request(QUEUE, 1, 1, part))
-        found = given.part(part)
-        assert found is not None
-        data, is_last, check = found
-        message = TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check)
-        state = incoming.take(message)
+
+    def meanwhile(part: int) -> None:
         if part == 2:
             deep.ack(1, COUNT // 2)
         deep.checkpoint()
+
+    state = taken_over(given, incoming, meanwhile)
     assert state.encode() == told
     given.close()
     deep.checkpoint()
@@ -185,14 +194,8 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_read_from_it() -> None:
         deep.checkpoints.part(deep.state)  # and no commit
     donor.ack(1, 1)
     given = Given(1, donor.state)
-    incoming, part, state = Incoming(deep.state, 1, QUEUE, deep.cache()), 0, None
-    while state is None:
-        part += 1
-        given.know(incoming.request(QUEUE, 1, 1, part))
-        found = given.part(part)
-        assert found is not None
-        data, is_last, check = found
-        state = incoming.take(TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check))
+    incoming = Incoming(deep.state, 1, QUEUE, deep.cache())
+    state = taken_over(given, incoming, lambda _: None)
     assert state.encode() == donor.state.encode()
     assert not deep.reads
 

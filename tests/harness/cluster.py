@@ -119,8 +119,9 @@ class SimulatedNode:
     inbox: list[EngineEvent] = field(factory=list)
     run_scheduled: bool = False
     idle_steps: int = 0
-    idle_steps_max: int = IDLE_STEPS_MAX
     """Steps one after another for which nothing came, and that want the next one at once."""
+    portion_steps: int = 0
+    """The same of those in which a master goes on with something by portions."""
     unread_steps: int = 0
     """Steps one after another in which it handed out something damaged."""
     wake_ms: int | None = None
@@ -632,13 +633,7 @@ class SimulatedCluster:
         for text in asleep(engine, clock_ms):
             self.onlooker.wrong.append(f"asleep: {node.name}: {text}")
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
-        is_idle = wants_more and not events
-        steps_max = PORTION_STEPS_MAX if _goes_on(engine) else IDLE_STEPS_MAX
-        if steps_max != node.idle_steps_max:
-            node.idle_steps, node.idle_steps_max = 0, steps_max
-        node.idle_steps = node.idle_steps + 1 if is_idle else 0
-        if node.idle_steps == steps_max:
-            self.onlooker.wrong.append(f"busy: {node.name} steps without end and without a cause")
+        self._count_idle(node, engine, wants_more and not events)
         if effects.contacts is not None:
             self._change_contacts(node, effects.contacts)
         if effects.send_first:
@@ -661,6 +656,14 @@ class SimulatedCluster:
             self._carry_out(node, effects)
         wake_ms = effects.wake_at_ms
         self._set_timer(node, None if wake_ms is None else self.true_ms(node, wake_ms))
+
+    def _count_idle(self, node: SimulatedNode, engine: Engine, is_idle: bool) -> None:
+        """A node that goes on though nothing came does so for a cause, and not for ever."""
+        is_portion = is_idle and _goes_on(engine)
+        node.portion_steps = node.portion_steps + 1 if is_portion else 0
+        node.idle_steps = node.idle_steps + 1 if is_idle and not is_portion else 0
+        if node.idle_steps == IDLE_STEPS_MAX or node.portion_steps == PORTION_STEPS_MAX:
+            self.onlooker.wrong.append(f"busy: {node.name} steps without end and without a cause")
 
     def _commit_next(self, node: SimulatedNode) -> None:
         """Carry out rounds in order; what has to be written takes time first."""

@@ -18,29 +18,24 @@ from attrs import define, field
 
 from harness.cluster import SimulatedCluster
 from harness.load import Life
-from harness.workload import Attempt, Consumer, Journal, end_attempts, packer
-from mirrorq.api.publish_options import PLAIN
+from harness.visits import ANSWER_MS, Guest, Visits
+from harness.workload import Journal
 from mirrorq.engine.events import Ask, Forget, SessionClosed
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import SessionId
-from mirrorq.session.calls import Failed, Output, Put, Stored
 
 __all__ = ["Fleeting", "Visited", "Visitor"]
 
-LOOK_MS = 50
 QUEUES_MAX = 3
 """At a time."""
 VISITORS_MAX = 3
 """Of an auto-delete queue at a time."""
-IN_FLIGHT_MAX = 10
 STEADY_MS = 2500
 """Who was heard by its master for so long need not come back: that ends after two failure_ms."""
-ANSWER_MS = 10_000
-"""Who has heard nothing of its declaration by then gives up."""
 
 
-class Visitor(Consumer):
-    """One handle that puts and consumes."""
+class Visitor(Guest):
+    """One handle on such a queue; the first on an exclusive one is its owner's."""
 
     def __init__(
         self,
@@ -55,31 +50,7 @@ class Visitor(Consumer):
         self._owner = owner
         self.steady_since_ms = cluster.now_ms
         """Since when its master can hear it, by the look of nodes and links."""
-        self.open_count = 0
-        """Puts without an outcome."""
-        self._sent = 0
         super().__init__(cluster, node, queue_id, name, random, journal)
-
-    def publish(self) -> None:
-        """Put a few more."""
-        if not self.is_alive or self.open_count >= IN_FLIGHT_MAX:
-            return
-        size = self.random.randint(1, 4)
-        bodies = [b"%s/%d" % (self.name.encode(), self._sent + i + 1) for i in range(size)]
-        self._sent += size
-        self.open_count += size
-        now_ms = self.cluster.now_ms
-        self.journal.attempts.update({body: Attempt(body, put_ms=now_ms) for body in bodies})
-        pack = packer(bodies, PLAIN)
-        self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, False))
-        self.poke()
-
-    def take(self, outputs: list[Output]) -> None:
-        super().take(outputs)
-        for output in outputs:
-            if isinstance(output, Stored | Failed):
-                self.open_count -= output.count
-                end_attempts(self.journal, output, self.cluster.now_ms)
 
 
 @define
@@ -101,40 +72,24 @@ class Visited:
     """Nobody else comes."""
 
 
-class Fleeting:
+class Fleeting(Visits):
     """All such queues of a run."""
 
     def __init__(
         self, cluster: SimulatedCluster, random: Random, counts: Counter[str], *, pace: int = 1
     ) -> None:
-        self.cluster = cluster
-        self.random = random
-        self.lives: list[Life] = []
-        self.wrong: list[str] = []
-        self._counts = counts
-        self._pace = pace
+        super().__init__(cluster, random, counts, pace=pace)
         self._visited: list[Visited] = []
         self._names = 0
-        self._is_quiet = False
-        self._is_draining = False
-
-    def start(self) -> None:
-        self._tick()
-
-    def quiet_down(self) -> None:
-        """Nobody puts any more, and nobody comes."""
-        self._is_quiet = True
 
     def drain(self) -> None:
-        """All is well again: what is there is taken, then all leave."""
-        self._is_draining = True
+        super().drain()
         for one in self._visited:
             for visitor in one.visitors:
                 visitor.nack_share = 0.0
 
     @property
     def is_over(self) -> bool:
-        """Every queue is gone, on all nodes, and nothing is asked for."""
         cluster = self.cluster
         heard_of = {life.queue_id for life in self.lives}
         return not self._visited and not any(
@@ -148,15 +103,14 @@ class Fleeting:
 
     # --- The course of it -----------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _look(self) -> None:
         for one in list(self._visited):
             self._visit(one)
         if not self._is_quiet and len(self._visited) < QUEUES_MAX:
             self._declare()
-        self.cluster.after(LOOK_MS * (1 if self._is_quiet else self._pace), self._tick)
 
     def _declare(self) -> None:
-        nodes = [name for name in self.cluster.running if not self.cluster.nodes[name].witness]
+        nodes = self._nodes()
         if not nodes or self.random.random() < 0.7:
             return
         node = self.random.choice(nodes)
@@ -181,7 +135,7 @@ class Fleeting:
                 # Its node is gone, and nothing may be due that would tell it so.
                 visitor.die()
         one.visitors = [visitor for visitor in one.visitors if visitor.is_alive]
-        if self._is_gone(one.life):
+        if self._is_deleted(one.life):
             self._end(one, one.life)
         elif self._is_draining:
             self._drain(one, one.life)
@@ -243,15 +197,7 @@ class Fleeting:
             self._come_again(one, life)
         if master is None or not one.visitors:
             return
-        replica = self.cluster.engine(master).replicas[life.queue_id]
-        sessions = [visitor._session_id for visitor in one.visitors]
-        is_seated = replica.master is not None and any(
-            key[0] in sessions for key in replica.master.dispatch.consumers
-        )
-        has_open = any(a.state == "open" for a in life.journal.attempts.values()) or any(
-            d.acked == "open" for d in life.journal.deliveries
-        )
-        if is_seated and not replica.state.live and not has_open:
+        if self._is_used_up(life, master, one.visitors):
             one.is_left = True
             for visitor in one.visitors:
                 visitor.close()
@@ -279,23 +225,8 @@ class Fleeting:
         visitor.die()
 
     def _is_steady(self, life: Life, visitor: Visitor) -> bool:
-        cluster = self.cluster
-        master = cluster.master(life.queue_id)
-        if master is None:
-            return False
-        now_ms, network = cluster.now_ms, cluster.network
-        if any(cluster.nodes[name].is_impaired(now_ms) for name in (master, visitor.node)):
-            return False
-        if master == visitor.node:
-            return True
-        links = (network.link(master, visitor.node), network.link(visitor.node, master))
-        return not any(link.is_impaired(now_ms) for link in links)
-
-    def _is_gone(self, life: Life) -> bool:
-        cluster = self.cluster
-        return any(
-            cluster.engine(name).catalog.is_deleted(life.queue_id) for name in cluster.running
-        )
+        master = self.cluster.master(life.queue_id)
+        return master is not None and self._is_clear(master, visitor.node)
 
     def _end(self, one: Visited, life: Life) -> None:
         """The queue is deleted. What was in it went with it, unless it was left empty."""

@@ -21,8 +21,8 @@ from attrs import define, field
 from msgspec.structs import replace
 
 from harness.cluster import SimulatedCluster
-from harness.fleeting import Visitor
 from harness.load import LINE_MAX, Life
+from harness.visits import ANSWER_MS, Guest, Visits
 from harness.workload import SILENCES_MS, Journal
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareWithArguments, TransferMaster
@@ -35,7 +35,6 @@ __all__ = ["Owned", "Owner", "Stranger", "User"]
 
 H = TypeVar("H", bound="User")
 
-LOOK_MS = 50
 OWNERS_MAX = 3
 """At a time."""
 USERS_MAX = 3
@@ -43,13 +42,11 @@ USERS_MAX = 3
 STRANGERS_MAX = 2
 NAMES = 8
 """So few that owners meet at one name."""
-ANSWER_MS = 10_000
-"""Who has heard nothing of its declaration by then asks again, elsewhere when it is a client."""
 SURE = 0.9
 """A time counts as over when so much of it is, by whichever clock it was counted."""
 
 
-class User(Visitor):
+class User(Guest):
     """One handle of an owner: it puts and consumes."""
 
     connection = ""
@@ -148,34 +145,19 @@ class Owner:
         return [handle for handle in mine if handle.is_alive]
 
 
-class Owned:
+class Owned(Visits):
     """All such queues of a run."""
 
     def __init__(
         self, cluster: SimulatedCluster, random: Random, counts: Counter[str], *, pace: int = 1
     ) -> None:
-        self.cluster = cluster
-        self.random = random
-        self.lives: list[Life] = []
-        self.wrong: list[str] = []
-        self._counts = counts
-        self._pace = pace
+        super().__init__(cluster, random, counts, pace=pace)
         self._owners: list[Owner] = []
         self._clients = 0
         self._handles = 0
-        self._is_quiet = False
-        self._is_draining = False
-
-    def start(self) -> None:
-        self._tick()
-
-    def quiet_down(self) -> None:
-        """Nobody puts any more, and no owner comes."""
-        self._is_quiet = True
 
     def drain(self) -> None:
-        """All is well again: what is there is taken, then all owners leave."""
-        self._is_draining = True
+        super().drain()
         for owner in self._owners:
             for handle in owner.handles:
                 handle.nack_share = 0.0
@@ -183,7 +165,6 @@ class Owned:
 
     @property
     def is_over(self) -> bool:
-        """Every queue is gone, on all nodes."""
         return not self._owners and not any(
             record.connection
             for name in self.cluster.running
@@ -192,17 +173,12 @@ class Owned:
 
     # --- The course of it -----------------------------------------------------------------
 
-    def _tick(self) -> None:
+    def _look(self) -> None:
         for owner in list(self._owners):
             self._tend(owner)
         alive = [owner for owner in self._owners if not owner.is_gone]
         if not self._is_quiet and len(alive) < OWNERS_MAX and self.random.random() < 0.3:
             self._appear()
-        self.cluster.after(LOOK_MS * (1 if self._is_quiet else self._pace), self._tick)
-
-    def _nodes(self) -> list[str]:
-        nodes = self.cluster.nodes
-        return [name for name in self.cluster.running if not nodes[name].witness]
 
     def _appear(self) -> None:
         nodes = self._nodes()
@@ -369,15 +345,7 @@ class Owned:
         master = self.cluster.master(life.queue_id)
         if master is None or any(stranger.is_alive for stranger in owner.strangers):
             return
-        has_open = any(a.state == "open" for a in life.journal.attempts.values()) or any(
-            d.acked == "open" for d in life.journal.deliveries
-        )
-        replica = self.cluster.engine(master).replicas[life.queue_id]
-        sessions = [handle._session_id for handle in owner.handles]
-        is_seated = replica.master is not None and any(
-            key[0] in sessions for key in replica.master.dispatch.consumers
-        )
-        if is_seated and not replica.state.live and not has_open:
+        if self._is_used_up(life, master, owner.handles):
             owner.is_left = True
             self._go(owner, is_kind=True)
 
@@ -435,24 +403,14 @@ class Owned:
 
     def _is_heard(self, life: Life, handle: User) -> bool:
         """Whether it is attached to the master that serves, and nothing is in their way."""
-        cluster, now_ms = self.cluster, self.cluster.now_ms
+        cluster = self.cluster
         name, session = cluster.master(life.queue_id), handle.session
         master = None if name is None else cluster.engine(name).replicas[life.queue_id].master
         if name is None or master is None or session.epoch != master.master_epoch:
             return False
         if not (handle.is_alive and handle._has_node and session._attached):
             return False
-        if any(cluster.nodes[one].is_impaired(now_ms) for one in (name, handle.node)):
-            return False
-        network = cluster.network
-        links = (network.link(name, handle.node), network.link(handle.node, name))
-        return name == handle.node or not any(link.is_impaired(now_ms) for link in links)
-
-    def _is_deleted(self, life: Life) -> bool:
-        cluster = self.cluster
-        return any(
-            cluster.engine(name).catalog.is_deleted(life.queue_id) for name in cluster.running
-        )
+        return self._is_clear(name, handle.node)
 
     def _end(self, owner: Owner, life: Life) -> None:
         """The queue is deleted. What was in it went with it, unless it was left empty."""

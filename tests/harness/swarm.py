@@ -26,6 +26,7 @@ from harness.membership import MembershipFaults
 from harness.owned import Owned
 from harness.policy_faults import PolicyFaults
 from harness.tiny_pages import tiny_pages
+from harness.visits import Visits
 from harness.workload import Attempt
 
 L = TypeVar("L", bound=Load)
@@ -258,7 +259,7 @@ class Swarm:
         return [*self.loads, *self.extras]
 
     @property
-    def _visits(self) -> list[Fleeting | Owned]:
+    def _visits(self) -> list[Visits]:
         """Queues that go with somebody."""
         return [one for one in (self.fleeting, self.owned) if one is not None]
 

@@ -21,6 +21,7 @@ from harness.fleeting import Fleeting
 from harness.holders import Holders
 from harness.owned import Owned
 from harness.swarm import Swarm
+from harness.visits import Visits
 from mirrorq.cluster.raft import replication
 from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
@@ -204,16 +205,7 @@ def fleeting(seed: int) -> str:
         cluster.run(1000)
         cluster.start("abc"[seed % 3])
         cluster.run(2000)
-        load.quiet_down()
-        cluster.run(500)
-        load.drain()
-        is_done = cluster.run_until(lambda: load.is_over, HOLDERS_END_MS)
-        wrong.extend([] if is_done else ["no progress: not every queue is gone"])
-        wrong.extend([*load.wrong, *cluster.onlooker.wrong])
-        for life in load.lives:
-            life.journal.ended = cluster.onlooker.ended.get(life.queue_id, {})
-            wrong.extend(checkers.all_of_journal(life.journal))
-            wrong.extend(checkers.undeleted(cluster, life.queue_id))
+        wrong.extend(_leave(load, HOLDERS_END_MS))
 
     return complaint(run) or one_of_each(wrong)
 
@@ -241,19 +233,26 @@ def owned(seed: int) -> str:
         cluster.run(3000)
         cluster.heal_all()
         cluster.run(2000)
-        load.quiet_down()
-        cluster.run(500)
-        load.drain()
-        is_done = cluster.run_until(lambda: load.is_over, RETURN_MS + HOLDERS_END_MS)
-        cluster.run(1000)
-        wrong.extend([] if is_done else ["no progress: not every queue is gone"])
-        wrong.extend([*load.wrong, *cluster.onlooker.wrong])
-        for life in load.lives:
-            life.journal.ended = cluster.onlooker.ended.get(life.queue_id, {})
-            wrong.extend(checkers.all_of_journal(life.journal))
-            wrong.extend(checkers.undeleted(cluster, life.queue_id))
+        wrong.extend(_leave(load, RETURN_MS + HOLDERS_END_MS))
 
     return complaint(run) or one_of_each(wrong)
+
+
+def _leave(load: Visits, end_ms: int) -> list[str]:
+    """All who are there take the rest and go; what the checkers say of it."""
+    cluster = load.cluster
+    load.quiet_down()
+    cluster.run(500)
+    load.drain()
+    is_done = cluster.run_until(lambda: load.is_over, end_ms)
+    cluster.run(1000)
+    wrong = [] if is_done else ["no progress: not every queue is gone"]
+    wrong += [*load.wrong, *cluster.onlooker.wrong]
+    for life in load.lives:
+        life.journal.ended = cluster.onlooker.ended.get(life.queue_id, {})
+        wrong += checkers.all_of_journal(life.journal)
+        wrong += checkers.undeleted(cluster, life.queue_id)
+    return wrong
 
 
 def brief(seed: int) -> str:
