@@ -34,6 +34,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import batches
 import ceiling
 from kernel import Instructions, cpu_s
 from mirrorq import AckRefused, MirroredQueue, MirrorQError, aio, connect
@@ -68,10 +69,7 @@ class Figure:
 
 
 def put_many(handle: MirroredQueue, count: int) -> None:
-    bodies = [BODY] * BATCH
-    confirmations = [handle.put_many(bodies) for _ in range(count // BATCH)]
-    for confirmation in confirmations:
-        confirmation.result(OUTCOME_S)
+    batches.put_batches(handle, [BODY] * BATCH, count // BATCH, OUTCOME_S)
 
 
 def put(handle: MirroredQueue, count: int) -> None:
@@ -81,13 +79,7 @@ def put(handle: MirroredQueue, count: int) -> None:
 
 
 def take_batches(handle: MirroredQueue, count: int) -> None:
-    settlements = []
-    while count > 0:
-        messages = handle.get_many(min(BATCH, count), timeout=OUTCOME_S)
-        settlements.append(handle.ack_many(messages))
-        count -= len(messages)
-    for settlement in settlements:
-        settlement.result(OUTCOME_S)
+    batches.take_batches(handle, count, BATCH, OUTCOME_S)
 
 
 def take_by_callback(handle: MirroredQueue, count: int) -> None:

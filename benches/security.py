@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import batches
 from mirrorq import MirroredQueue, Security, connect
 from mirrorq.demo.ports import free_ports
 from mirrorq.security.key_files import add_key, secret_path, write_secret
@@ -30,17 +31,13 @@ from mirrorq.transport.curve import new_key_pair
 BATCH = 1_000
 OUTCOME_S = 120.0
 LOSS_MAX = 0.4
-OPEN_MAX = 64
-"""Batches or acks under way."""
 
 Work = Callable[[MirroredQueue, int, int], None]
 
 
 def put_many(handle: MirroredQueue, count: int, size: int) -> None:
     bodies = [b"x" * size] * min(BATCH, count)
-    confirmations = [handle.put_many(bodies) for _ in range(count // len(bodies))]
-    for confirmation in confirmations:
-        confirmation.result(OUTCOME_S)
+    batches.put_batches(handle, bodies, count // len(bodies), OUTCOME_S)
 
 
 def put(handle: MirroredQueue, count: int, size: int) -> None:
@@ -51,13 +48,7 @@ def put(handle: MirroredQueue, count: int, size: int) -> None:
 
 
 def take(handle: MirroredQueue, count: int, size: int) -> None:
-    settlements = []
-    while count > 0:
-        messages = handle.get_many(min(BATCH, count), timeout=OUTCOME_S)
-        settlements.append(handle.ack_many(messages))
-        count -= len(messages)
-    for settlement in settlements:
-        settlement.result(OUTCOME_S)
+    batches.take_batches(handle, count, BATCH, OUTCOME_S)
 
 
 def make_keys(directory: Path) -> Path:

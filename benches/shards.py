@@ -28,6 +28,7 @@ from typing import Any
 
 from attrs import frozen
 
+from batches import take_batches
 from kernel import Instructions, cpu_s
 from mirrorq import Client, MirroredQueue, connect
 from mirrorq.demo.children import Child
@@ -62,15 +63,7 @@ def put(handle: MirroredQueue, count: int) -> None:
 
 
 def take(handle: MirroredQueue, count: int) -> None:
-    settlements = []
-    while count > 0:
-        messages = handle.get_many(min(BATCH, count), timeout=WAIT_S)
-        if not messages:
-            raise TimeoutError(f"{count} messages never came")
-        settlements.append(handle.ack_many(messages))
-        count -= len(messages)
-    for settlement in settlements:
-        settlement.result(WAIT_S)
+    take_batches(handle, count, BATCH, WAIT_S)
 
 
 WORKS = {"put_many": put_many, "put by key": put_keyed, "put": put, "get_many, ack": take}
