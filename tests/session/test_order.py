@@ -26,6 +26,7 @@ from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
+from mirrorq.session import machine
 from mirrorq.session.calls import (
     Delivered,
     DropBuffered,
@@ -62,6 +63,8 @@ class Scope:
     """Times that the master asks for what no call has taken, as if somebody else waited for it."""
     cancels: int = 0
     """Times that another consumer of the handle, which reads first, is cancelled."""
+    goes_with_master: bool = False
+    """Another consumer of the handle reads first, with cancel_on_failover."""
 
 
 @define(eq=False)
@@ -71,6 +74,7 @@ class Reader:
     session: Session
     number: int = 0
     """Of the consumer that reads."""
+    goes_with_master: bool = False
     buffer: list[Delivery] = field(factory=list)
     """One message each."""
     demand: int = 0
@@ -78,7 +82,12 @@ class Reader:
 
     def twin(self) -> Reader:
         return Reader(
-            twin_of(self.session), self.number, self.buffer[:], self.demand, self.taken[:]
+            twin_of(self.session),
+            self.number,
+            self.goes_with_master,
+            self.buffer[:],
+            self.demand,
+            self.taken[:],
         )
 
     def step(self, *events: SessionEvent) -> list[SessionRequest]:
@@ -86,11 +95,15 @@ class Reader:
         for output in session.step(0, events):
             match output:
                 case Delivered():
+                    assert output.deliver.consumer == self.number, "handed to who has ended"
                     for piece in output.deliver.deliveries:
                         for one in range(piece.first, piece.last + 1):
                             self.buffer.append(replace(piece, first=one, last=one))
                 case DropBuffered():
                     session.drop(self.empty(0))
+                    if output.failover and self.goes_with_master and self.number:
+                        session.unsubscribe(self.number)
+                        self.number = 0
                 case GiveBack():
                     self.give_back()
         session.complete_attach()
@@ -134,7 +147,9 @@ class State:
         self.epoch = 0
         self.up: list[SessionRequest] = []
         self.down: list[SessionReply] = []
-        self.reader = Reader(Session(READER, QUEUE_ID, CONFIG), number=1 if scope.cancels else 0)
+        has_other = bool(scope.cancels or scope.goes_with_master)
+        session = Session(READER, QUEUE_ID, CONFIG)
+        self.reader = Reader(session, int(has_other), scope.goes_with_master)
         self.writer = Session(WRITER, QUEUE_ID, CONFIG)
         for number in range(self.reader.number + 1):
             self.reader.session.subscribe(number, CONFIG.prefetch, False, False)
@@ -256,7 +271,9 @@ class State:
         self.up.clear()
         self.down.clear()
         self.master(ReplicaLinkLost(READER.node))
+        number = self.reader.number
         self.say(LinkLost())
+        assert self.reader.number == number, "ended by a broken link"
 
     def fail_over(self) -> None:
         self.left.failovers -= 1
@@ -270,6 +287,8 @@ class State:
         self.master(ViewInstalled(view))
         self.say_of_writer(MasterChanged(self.epoch, True))
         self.say(MasterChanged(self.epoch, True))
+        if self.epoch > 1 and self.left.goes_with_master:
+            assert not self.reader.number, "outlives its master"
 
     def cancel(self) -> None:
         self.left.cancels -= 1
@@ -355,14 +374,22 @@ SCOPES = {
     "breaks": Scope(2, (2, 1), returns=1, breaks=1),
     "failover": Scope(3, (2,), returns=1, failovers=1),
     "cancel": Scope(3, (2, 1), returns=0, cancels=1),
+    "goes with its master": Scope(2, (2,), returns=0, breaks=1, failovers=1, goes_with_master=True),
     "recall": Scope(2, (3, 1), returns=0, publishes=2, recalls=1),
 }
 MISTAKES = {
     "nothing but what is here goes back": ("returns", "publishes", "failover", "recall"),
     "the master keeps the credit": ("publishes",),
     "nobody waits for what a cancelled consumer returns": ("cancel",),
+    "a change of master is a broken link": ("goes with its master",),
+    "a broken link is a change of master": ("goes with its master",),
+    "who is unsubscribed is handed more": ("cancel",),
 }
 """What was left out on purpose, and the scopes that notice."""
+NOTICED = (
+    r"\[1, 3\]|\[2, 1\]|\[2, 3, 1\]"
+    "|ended by a broken link|outlives its master|handed to who has ended"
+)
 
 
 @pytest.mark.parametrize("name", SCOPES)
@@ -382,6 +409,18 @@ def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
             credit(self, key, total or self.consumers[key].total, size)
 
         patch.setattr(Dispatch, "credit", keep)
+    elif mistake.startswith("a "):
+        told = mistake.endswith("change of master")
+        patch.setattr(machine, "DropBuffered", lambda _: DropBuffered(told))
+    elif mistake.startswith("who"):
+        unsubscribe = Session.unsubscribe
+
+        def linger(self: Session, number: int) -> None:
+            consumer = self._consumers[number]
+            unsubscribe(self, number)
+            self._consumers[number] = consumer
+
+        patch.setattr(Session, "unsubscribe", linger)
     else:
         unsubscribe = Session.unsubscribe
 
@@ -394,8 +433,9 @@ def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_mistake_is_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any one of its parts the order is lost, in each scope that needs it."""
+    """Without any one of its parts the order is lost, or a consumer ends otherwise than it has to,
+    in each scope that needs it."""
     leave_out(mistake, monkeypatch)
     for scope in MISTAKES[mistake]:
-        with pytest.raises(AssertionError, match=r"\[1, 3\]|\[2, 1\]|\[2, 3, 1\]"):
+        with pytest.raises(AssertionError, match=NOTICED):
             explore(SCOPES[scope])
