@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from _thread import start_new_thread
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +37,9 @@ from mirrorq.transport.inbound import (
     TooLarge,
 )
 from mirrorq.transport.link import QUEUE_COUNT_MAX
+from mirrorq.transport.parts import send_parts
 from mirrorq.transport.transport import Transport
+from mirrorq.transport.wake import Waker
 
 CHILD = """
 import sys
@@ -494,6 +497,46 @@ def test_wake_ends_a_poll(net: Net) -> None:
         thread.start()
         assert a.poll(3_600_000) == []
         thread.join()
+
+
+@contextlib.contextmanager
+def keeping_the_interpreter() -> Iterator[None]:
+    """Fails when the interpreter is given away meanwhile: another thread waits for it, and gets it
+    in no other way for as long as this lasts."""
+    before = sys.getswitchinterval()
+    came: list[int] = []
+    gc.disable()  # what it finds may give it away
+    sys.setswitchinterval(1e6)
+    try:
+        start_new_thread(came.append, (1,))
+        yield
+        assert not came
+    finally:
+        sys.setswitchinterval(before)
+        gc.enable()
+
+
+def test_what_leaves_keeps_the_interpreter() -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PAIR) as left, context.socket(zmq.PAIR) as right:
+        left.setsockopt(zmq.SNDHWM, 0)
+        right.setsockopt(zmq.RCVHWM, 0)
+        left.bind("inproc://left")
+        right.connect("inproc://left")
+        with keeping_the_interpreter():
+            for _ in range(5_000):
+                send_parts(left, [b"two", b"parts"])
+        assert right.recv_multipart() == [b"two", b"parts"]
+
+
+def test_waking_keeps_the_interpreter() -> None:
+    waker = Waker()
+    with keeping_the_interpreter():
+        for _ in range(5_000):
+            waker.fall_asleep()
+            waker.wake()
+            waker.awake(is_readable=True)
+    waker.close()
 
 
 def test_wakes_are_not_lost_under_load(net: Net) -> None:

@@ -1,8 +1,14 @@
-"""How the parts of a zmq message enter and leave a socket."""
+"""How the parts of a zmq message enter and leave a socket.
+
+A send never waits, so it keeps the GIL: pyzmq's gives it away, and beside a thread that computes in
+Python it comes back after a switch interval (5 ms). So small parts go to libzmq's own `zmq_send`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import errno
+from collections.abc import Callable, Sequence
 
 import zmq
 
@@ -21,6 +27,33 @@ _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
 
 
+def libzmq_user() -> str:
+    """A shared library of pyzmq that is loaded and uses libzmq; "" where there is none."""
+    try:
+        from zmq.backend.cython import _zmq
+    except ImportError:
+        return ""
+    return str(_zmq.__file__)
+
+
+def _found_send() -> Callable[[int, bytes, int, int], int] | None:
+    """`zmq_send` of the libzmq that pyzmq uses, called with the GIL; None: it is not found."""
+    user = libzmq_user()
+    if not user:
+        return None
+    try:
+        send = ctypes.PyDLL(user, use_errno=True).zmq_send
+    except (OSError, AttributeError):
+        return None
+    send.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+    send.restype = ctypes.c_int
+    found: Callable[[int, bytes, int, int], int] = send
+    return found
+
+
+_zmq_send = _found_send()
+
+
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
     """Whether a receive finds something. Keeps the GIL, which an attempt gives away."""
     return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
@@ -34,9 +67,28 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
     """
     last = len(parts) - 1
     for position, part in enumerate(parts):
-        # Only bytes never change under libzmq: a memoryview may lie over a page of the store.
-        copy = len(part) < ZERO_COPY_BYTES or not isinstance(part, bytes)
-        socket.send(part, _NOBLOCK if position == last else _MORE, copy=copy)
+        flags = _NOBLOCK if position == last else _MORE
+        is_small = len(part) < ZERO_COPY_BYTES
+        if _zmq_send is not None and is_small and isinstance(part, bytes):
+            _send_small(socket, _zmq_send, part, flags)
+        else:
+            # Only bytes never change under libzmq: a memoryview may lie over a page of the store.
+            socket.send(part, flags, copy=is_small or not isinstance(part, bytes))
+
+
+def _send_small(
+    socket: zmq.Socket[bytes],
+    zmq_send: Callable[[int, bytes, int, int], int],
+    part: bytes,
+    flags: int,
+) -> None:
+    """Send a part with the GIL kept. Raises: as `send_parts`."""
+    if socket.closed:
+        raise zmq.ZMQError(zmq.ENOTSOCK)
+    while zmq_send(socket.underlying, part, len(part), flags) < 0:
+        error = ctypes.get_errno()
+        if error != errno.EINTR:
+            raise zmq.ZMQError(error)
 
 
 def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:

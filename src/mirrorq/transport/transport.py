@@ -781,15 +781,6 @@ class Transport:
             raise ShutDown("the node's sockets are closed")
 
 
-def libzmq_user() -> str:
-    """A shared library of pyzmq that is loaded and uses libzmq; "" where there is none."""
-    try:
-        from zmq.backend.cython import _zmq
-    except ImportError:
-        return ""
-    return str(_zmq.__file__)
-
-
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 

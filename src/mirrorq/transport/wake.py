@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import socket
+
+_library = ctypes.PyDLL(None)
+"""Its calls keep the GIL. Those of `socket` give it away, and beside a thread that computes in
+Python they get it back after a switch interval; here none ever waits."""
+_send, _recv = _library.send, _library.recv
+for _function in (_send, _recv):
+    _function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+_BYTES = 64
 
 
 class Waker:
@@ -17,6 +26,7 @@ class Waker:
         self._receiver, self._sender = socket.socketpair()
         self._receiver.setblocking(False)
         self._sender.setblocking(False)
+        self._bytes = ctypes.create_string_buffer(_BYTES)
         self._woken = False
         self._sleep: list[bool] | None = None
         """The poller's present sleep, which has something in it when a byte was sent for it."""
@@ -30,10 +40,8 @@ class Waker:
         self._woken = True
         sleep = self._sleep
         if sleep is not None and not sleep:
-            try:
-                self._sender.send(b"\0")
-            except OSError:
-                # Full: a byte is there already. Closed: nobody is left to wake.
+            # Full: a byte is there already. Closed: nobody is left to wake.
+            if _send(self._sender.fileno(), b"\0", 1, 0) != 1:
                 return
             # After it: who was interrupted has sent one, or the next one does. And of this sleep:
             # the poller may be in another one already.
@@ -51,7 +59,7 @@ class Waker:
         self._sleep = None
         self._woken = False
         if is_readable:
-            self._receiver.recv(64)
+            _recv(self.fd, self._bytes, _BYTES, 0)
 
     def close(self) -> None:
         self._receiver.close()
