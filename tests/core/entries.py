@@ -10,6 +10,7 @@ from mirrorq.protocol.ops import Entry, Payload
 from mirrorq.protocol.ring import RingMessage
 from mirrorq.protocol.views import View, make_view
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.transfer import Transfer
 
 QUEUE = 1
 PRODUCER = 9
@@ -53,6 +54,11 @@ def publish(
 def op(lsn: int, payload: Payload, *, epoch: int = 1, **more: Any) -> Entry:
     """Any op that is no publish."""
     return CODEC.op(payload, queue_id=QUEUE, epoch=epoch, lsn=lsn, timestamp_us=0, **more)
+
+
+def all_whole() -> Transfer:
+    """Of a copy whose bodies are all on its disk."""
+    return Transfer(A, QUEUE, 1 << 20)
 
 
 def ring_of(me: MemberId, entries: list[Entry], stable: int = 0) -> Ring:

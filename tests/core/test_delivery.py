@@ -13,7 +13,7 @@ from mirrorq.replication.state.columns import Block
 from mirrorq.replication.state.pages import COLUMNS
 from mirrorq.replication.state.queue_state import QueueState
 
-from .entries import op, publish
+from .entries import all_whole, op, publish
 
 ONE = SessionId("a", 1, 1)
 TWO = SessionId("b", 1, 1)
@@ -27,7 +27,7 @@ def _state(count: int, horizon: int = 100) -> QueueState:
 
 
 def _dispatch(state: QueueState, *sessions: SessionId, credit: int = 100) -> Dispatch:
-    dispatch = Dispatch(state, 1)
+    dispatch = Dispatch(state, 1, all_whole())
     for session in sessions:
         assert dispatch.subscribe(Subscription((session, 0), 10)) == ""
         dispatch.credit((session, 0), credit)
@@ -188,7 +188,7 @@ def test_what_was_not_sent_was_not_handed_out() -> None:
 def _promoted(state: QueueState) -> Dispatch:
     """The delivery of the next term, 2."""
     state.apply(op(state.applied + 1, PromotedOp("clean"), epoch=2))
-    return Dispatch(state, 2)
+    return Dispatch(state, 2, all_whole())
 
 
 def test_an_ack_across_a_promotion_is_taken_by_its_count() -> None:

@@ -24,7 +24,7 @@ from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
 
-from .entries import op, publish
+from .entries import all_whole, op, publish
 from .test_master import ONE, Queue
 
 SESSION = SessionId("a", 1, 1)
@@ -41,7 +41,7 @@ def _state(*priorities: int) -> QueueState:
 
 
 def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delivery]:
-    made = Dispatch(state, epoch)
+    made = Dispatch(state, epoch, all_whole())
     deque(made.sort_in(), 0)
     made.subscribe(Subscription((SESSION, 0), 10))
     made.credit((SESSION, 0), credit)
@@ -144,7 +144,7 @@ def test_an_ack_across_a_promotion_finds_its_level() -> None:
     """What users hold of several levels at a failover is acked where it is ready again."""
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
-    after = Dispatch(state, 2)
+    after = Dispatch(state, 2, all_whole())
     deque(after.sort_in(), 0)
     assert after.take(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
     assert list(after.ready) == [(4, 4)]

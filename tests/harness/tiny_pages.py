@@ -34,6 +34,7 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(paging, "HELD_BLOCKS", 3))
         stack.enter_context(patch.object(log_tail, "SAID_COUNT", 2))
         stack.enter_context(patch.object(term, "BEGIN_COUNT", 3))
+        stack.enter_context(patch.object(dispatch, "ASIDE_COUNT", 1))
         stack.enter_context(patch.object(dispatch, "STRETCH_RANGES", 2))
         stack.enter_context(patch.object(dispatch, "STRETCH_WEIGHT", 1))
         stack.enter_context(patch.object(ready_bytes, "COUNT_RANGES", 2))

@@ -158,8 +158,6 @@ class Replica:
         self._wanted_room_ms: int | None = None
         """Since when there is no room for the next frame."""
         self._no_room_ms = NO_ROOM_MS
-        self._is_withholding = False
-        """Some messages were not to be handed out at the end of the last step."""
         self._is_preparing = False
         """The next op changes many pages that are still wanted as they are: some are made in each
         step, and it is applied when all are."""
@@ -408,6 +406,7 @@ class Replica:
             self._config,
             self._codec,
             self._lease,
+            self.transfer,
             self.room,
             self._targets,
         )
@@ -570,11 +569,11 @@ class Replica:
             ring.is_stalled = self._is_preparing and self.state.is_full
             if was_stalled and not ring.is_stalled:
                 ring.settle(now_ms)
+        if self.transfer.judged:
+            self._tell_of_judged()
         if self.master is not None:
             if self.master.is_beginning:
                 self.master.go_on(now_ms)
-            if self.master.active and (self.transfer.missing or self._is_withholding):
-                self._withhold(self.master)
             self.master.settle(now_ms)
             if ring.received != received:
                 ring.settle(now_ms)
@@ -602,14 +601,13 @@ class Replica:
         )
         self.ring.out.notices.append((SET_ASIDE, text))
 
-    def _withhold(self, master: Master) -> None:
-        """Nothing is handed out that cannot be read here."""
-        carried, transfer = self.state.carried, self.transfer
-        self._is_withholding = bool(transfer.missing)
-        master.dispatch.withhold(
-            [piece for one in transfer.sought for piece in carried(*one)],
-            [piece for one in transfer.lost for piece in carried(*one)],
-        )
+    def _tell_of_judged(self) -> None:
+        """Nothing is handed out that nobody has; what somebody has after all is again."""
+        judged = self.transfer.judged
+        while judged:
+            bodies, are_lost = judged.popleft()
+            if self.master is not None:
+                self.master.on_judged(bodies, are_lost=are_lost)
 
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring

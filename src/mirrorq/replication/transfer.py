@@ -32,7 +32,7 @@ Invariants:
 1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
 2. What is missing is in `lacking` or in a write being made.
 3. An answer counts only under the number and the epoch of a request that is open.
-4. What is in `damaged` or `lost` is in `missing`.
+4. What is in `damaged` or `lost` is in `missing`; all else that is missing is in `sought`.
 """
 
 from __future__ import annotations
@@ -148,6 +148,10 @@ class Transfer:
         """Of what is missing: what was on this disk and is there no more as it was written."""
         self.lost = RangeSet()
         """Of what is missing: what nobody has who could be asked."""
+        self.sought = RangeSet()
+        """Of what is missing: what may be had from others, as far as is known."""
+        self.judged: deque[tuple[RangeSet, bool]] = deque()
+        """What has become lost (True) or is it no more, since somebody looked."""
         self.lacking = RangeSet()
         """Where messages may be missing once the writes made so far are on disk. Few ranges,
         which may hold dead sequences too, never one that lives and is on disk."""
@@ -202,8 +206,11 @@ class Transfer:
             for piece in state.needed(first, last):
                 self.missing.add(*piece)
         self.damaged, self.lost = self._of_missing(self.damaged), self._of_missing(self.lost)
+        self.sought = self.missing.copy()
+        for first, last in self.lost:
+            self.sought.remove(first, last)
         self.forget()
-        self._prune()
+        self.lacking = RangeSet(p for p in lacking if self.missing.around(*p) is not None)
 
     def _of_missing(self, known: RangeSet) -> RangeSet:
         """What of these is missing."""
@@ -238,15 +245,7 @@ class Transfer:
     @property
     def is_complete(self) -> bool:
         """Whether all is on this disk that others have. (Nobody waits for what is lost.)"""
-        return not self.missing or self.missing.count == self.lost.count
-
-    @property
-    def sought(self) -> RangeSet:
-        """What is missing and may be had from others, as far as is known."""
-        found = self.missing.copy()
-        for first, last in self.lost:
-            found.remove(first, last)
-        return found
+        return not self.sought
 
     def note_damaged(self, ranges: Iterable[Range]) -> None:
         """At the start: of what is missing, this was on the disk and is damaged there."""
@@ -256,26 +255,51 @@ class Transfer:
         self.lacking_changed = bool(found)
 
     def on_damage(self, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
-        """Needed frames of these sequences are not as they were written. Returns those of which
-        that is news."""
+        """Needed frames of these sequences are not as they were written, and none other is needed
+        from the first to the last of them. Returns those of which that is news."""
         fresh = RangeSet(pieces)
-        for known in [known for one in fresh for known in self.missing.within(*one)]:
-            fresh.remove(*known)
+        known = RangeSet(piece for one in fresh for piece in self.missing.within(*one))
+        for piece in known:
+            fresh.remove(*piece)
         if not fresh:
             return []
         relapsed = [piece for one in fresh for piece in self._mended.within(*one)]
         for first, last in fresh:
-            for kept in (self.missing, self.damaged, self.lacking):
+            for kept in (self.missing, self.damaged, self.sought):
                 kept.add(first, last)
-        self.lacking_changed = True
+        self._note_lacking(fresh, known)
         self._barren_count = 0
         self._wait_until_ms = 0
         if relapsed:
             # The disk does not hold what is written there: without end, if nobody waited.
-            for first, last in relapsed:
-                self.lost.add(first, last)
+            self._lose(RangeSet(relapsed))
             self._wait_for_lost(now_ms)
         return list(fresh)
+
+    def _note_lacking(self, fresh: RangeSet, known: RangeSet) -> None:
+        """These are missing from now on, and all between them is dead, but for what is known to be
+        missing: that may be on its way to the disk. So few stretches say it all."""
+        self.lacking_changed = True
+        before = fresh.first
+        for first, last in fresh:
+            start = first if known.around(before, first) is not None else before
+            self.lacking.add(start, last)
+            before = last + 1
+
+    def _lose(self, found: RangeSet) -> None:
+        """Nobody has these, of what is sought."""
+        if not found:
+            return
+        for first, last in found:
+            self.lost.add(first, last)
+            self.sought.remove(first, last)
+        self.judged.append((found, True))
+
+    def _lose_all(self) -> None:
+        """Nobody has anything of all that is sought."""
+        if self.sought:
+            self.judged.append((self.sought, True))
+            self.lost, self.sought = self.missing.copy(), RangeSet()
 
     def _wait_for_lost(self, now_ms: int) -> None:
         self._wait_until_ms = now_ms + self._lost_ms
@@ -284,10 +308,13 @@ class Transfer:
     def _remove(self, first: int, last: int) -> None:
         """These are missing no more."""
         self.missing.remove(first, last)
+        self.sought.remove(first, last)
         if self.damaged:
             self.damaged.remove(first, last)
-        if self.lost:
+        found = self.lost.within(first, last) if self.lost else ()
+        if found:
             self.lost.remove(first, last)
+            self.judged.append((RangeSet(found), False))
 
     def given_up(self) -> RangeSet:
         """What no disk will ever hold if nobody can be asked any more: all that is missing
@@ -332,14 +359,16 @@ class Transfer:
                 self._remove(first, last)
             if not self.missing:
                 self._landing.clear()
-                self._prune()
+                self.lacking_changed = self.lacking_changed or bool(self.lacking)
+                self.lacking = RangeSet()
 
-    def _prune(self) -> None:
-        """Nothing is missing in a range: the next start need not look there."""
-        kept = [piece for piece in self.lacking if self.missing.around(*piece) is not None]
-        if len(kept) < len(self.lacking):
-            self.lacking = RangeSet(kept)
-            self.lacking_changed = True
+    def _prune(self, pieces: Iterable[Range]) -> None:
+        """Nothing is missing beside these any more: the next start need not look there."""
+        for first, last in pieces:
+            for edge in (first - 1, last + 1):
+                beside = self.lacking.around(edge, edge)
+                if beside is not None and self.missing.around(*beside) is None:
+                    self.lacking.remove(*beside)
 
     # --- Asking -------------------------------------------------------------------------
 
@@ -362,7 +391,7 @@ class Transfer:
         self._is_in_sync = views.is_in_sync(view, self.me)
         donors = self._donors(view, has_state)
         if self._is_in_sync and self._barren_count >= len(donors) and not self._landing:
-            self.lost = self.missing.copy()
+            self._lose_all()
             self._barren_count = 0
             if donors:
                 self._wait_for_lost(now_ms)
@@ -376,9 +405,7 @@ class Transfer:
                 self._number += 1
                 self._state_number = self._number
                 self._heard_ms = now_ms
-                self._incoming = Incoming(
-                    self._state, self._number, self.queue_id, self._cache
-                )
+                self._incoming = Incoming(self._state, self._number, self.queue_id, self._cache)
             for part in self._incoming.due():
                 number = self._state_number
                 request = self._incoming.request(self.queue_id, view.epoch, number, part)
@@ -518,8 +545,7 @@ class Transfer:
         if fetch.first <= message.upto_sequence < fetch.last:
             self._left_over.append((message.upto_sequence + 1, fetch.last, True))
         for first, last in () if self._is_in_sync else message.lost:
-            for piece in self.missing.within(first, last):
-                self.lost.add(*piece)
+            self._lose(RangeSet(self.sought.within(first, last)))
         wanted = tuple(self._wanted(message.entries, state))
         if wanted:
             self._pass_took = self._has_taken = True
@@ -553,11 +579,12 @@ class Transfer:
     def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
         """These frames go to disk in write `number`, with `lacking` as it is after this."""
         self._has_taken = False
-        for first, last in _pieces(entries):
+        pieces = _pieces(entries)
+        for first, last in pieces:
             self._landing.append((number, (first, last)))
             self.lacking.remove(first, last)
         self.lacking_changed = True
-        self._prune()
+        self._prune(pieces)
 
     def take_lacking(self) -> tuple[Range, ...] | None:
         """What this step's write notes as lacking; None when that is as it was."""

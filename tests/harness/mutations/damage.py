@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.mutations.registry import Patch, named
 from mirrorq.cluster.controller.node_states import NodeStates
-from mirrorq.containers.ranges import Range
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.transfer import Transfer
@@ -34,12 +34,21 @@ def _not_fetched() -> Sequence[Patch]:
 
 @named("awaited message overtaken")
 def _overtaken() -> Sequence[Patch]:
-    real = Dispatch.withhold
+    """It is set aside, and ready again when its body has come."""
+    real = Transfer._remove
 
-    def withhold(self: Dispatch, awaited: list[Range], aside: list[Range]) -> None:
-        real(self, [], [*awaited, *aside])
+    def set_front_aside(self: Dispatch, level: RangeSet) -> bool:
+        first, last, _ = self._front(level)
+        low, high, shift = next(self._origins(first, last))
+        _, end = self._bodies.missing.run(low, high)
+        self._set_aside(RangeSet(((first, end + shift),)))
+        return True
 
-    return [(Dispatch, "withhold", withhold)]
+    def remove(self: Transfer, first: int, last: int) -> None:
+        real(self, first, last)
+        self.judged.append((RangeSet(((first, last),)), False))
+
+    return [(Dispatch, "_set_front_aside", set_front_aside), (Transfer, "_remove", remove)]
 
 
 @named("lost message waited for")

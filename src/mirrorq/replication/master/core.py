@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from mirrorq.config import Config
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import CatalogCommand
@@ -74,6 +75,7 @@ from mirrorq.replication.master.stages import Stages
 from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
 
 __all__ = ["Master"]
 
@@ -95,6 +97,7 @@ class Master:
         config: Config,
         codec: OpCodec,
         lease: Lease,
+        bodies: Transfer,
         room: Room | None = None,
         targets: Targets | None = None,
     ) -> None:
@@ -112,7 +115,7 @@ class Master:
         self._ring = ring
         self._state = state
         self._config = config
-        self._term = Term(ring, state, master_epoch, config, codec, lease, room, targets)
+        self._term = Term(ring, state, master_epoch, config, codec, lease, bodies, room, targets)
         self.log = self._term.log
         self.attachments = self._term.attachments
         self.confirms = Confirms(self._term)
@@ -140,7 +143,8 @@ class Master:
         self.is_beginning = False
         """`promoted` is applied, and not all that is ready or delayed is sorted in."""
         self._more = self._term.timers.new()
-        """A portion of it is to be sorted in, and nothing comes that would step the queue."""
+        """A portion of it is to be sorted in, or of what nobody has to be set aside, and nothing
+        comes that would step the queue."""
         self._unused = self._term.timers.new()
         """Whether the queue has been left by all is to be judged again."""
 
@@ -230,7 +234,18 @@ class Master:
             self._more.clear()
             self._activate(now_ms)
 
+    def on_judged(self, bodies: RangeSet, *, are_lost: bool) -> None:
+        """Of what lies here it is known that nobody has it, or not any more."""
+        if self.active:
+            if are_lost:
+                self._term.dispatch.lose(bodies)
+            else:
+                self._term.dispatch.find(bodies)
+
     def _activate(self, now_ms: int) -> None:
+        lost = self._term.bodies.lost
+        if lost:
+            self._term.dispatch.lose(lost.copy())
         self.endings.begin()
         self.length_limit.count()
         self.active = True
@@ -494,6 +509,7 @@ class Master:
             first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)
             if not self._state.verdict and first <= last:
                 self._term.dispatch.add_ready(first, last, 0)
+                self._term.dispatch.look_for_lost(first, last)
                 self.endings.expiry.note(((first, last),))
         self.stages.on_applied(entry)
 
@@ -507,6 +523,8 @@ class Master:
         if not self.active:
             return
         settling, dispatch = self.settling, self._term.dispatch
+        if dispatch.losing:
+            self._set_lost_aside(now_ms)
         if now_ms >= self._term.timers.next_ms:
             self._end_overdue(now_ms)
         if self.length_limit.is_counting:
@@ -532,6 +550,12 @@ class Master:
             self.confirms.flush(now_ms)
         self._judge_use(now_ms)
         self._set_timers(now_ms)
+
+    def _set_lost_aside(self, now_ms: int) -> None:
+        if self._term.dispatch.set_lost_aside():
+            self._more.set(now_ms)
+        else:
+            self._more.clear()
 
     def _end_overdue(self, now_ms: int) -> None:
         """Whose time is over, and what nobody else would look at."""

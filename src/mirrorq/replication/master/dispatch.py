@@ -31,12 +31,15 @@ from mirrorq.replication.master.ready_bytes import ReadyBytes
 from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
 
 BACK_COUNT = 16_384
 """Deliveries of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
 late counts as done when its message has ended since, whoever ended it."""
 PIECES_MAX = 512
 """Deliveries that one step makes."""
+ASIDE_COUNT = 512
+"""Pieces of what nobody has that one step sets aside."""
 DROP_COUNT = 1 << 62
 """No bound."""
 STRETCH_RANGES = 64
@@ -83,9 +86,11 @@ class Subscription:
 class Dispatch:
     """Ready messages, consumers in rotation, and open deliveries."""
 
-    def __init__(self, state: QueueState, epoch: int) -> None:
+    def __init__(self, state: QueueState, epoch: int, bodies: Transfer) -> None:
         self._state = state
         self._epoch = epoch
+        self._bodies = bodies
+        """Knows whose bodies are not whole on this disk."""
         self.ready = ReadyLevels(state.live.copy())
         self.came_back: list[Range] = []
         """What became ready again since the master looked."""
@@ -101,11 +106,8 @@ class Dispatch:
         self.unacknowledged = 0
         self.aside = RangeSet()
         """Live, and given to nobody: no member that could be asked has their bodies whole."""
-        self.withheld: list[Range] = []
-        """Those, and the live messages whose bodies are on their way here."""
-        self._barriers: dict[int, int] = {}
-        """Priority -> place in its level from which on nothing is handed out: a body that was
-        damaged here is on its way from another member."""
+        self.losing: deque[RangeSet] = deque()
+        """Where bodies lie that nobody has: messages that are still to be set aside."""
         self.fetching: dict[ConsumerKey, None] = {}
         """Handles whose get() has fetched something since they were last asked to give back what
         no call waits for, and that hold something still."""
@@ -345,27 +347,86 @@ class Dispatch:
                 yield first - shift, last - shift
                 first = last + 1
 
-    def withhold(self, awaited: list[Range], aside: list[Range]) -> None:
-        """Say whose bodies are not whole on this disk: nothing is handed out past what is
-        awaited, and what is set aside is left out. All that is in neither is as any other."""
-        self.withheld = [*awaited, *aside]
-        back = self.aside
-        self.aside = RangeSet()
-        for first, last in aside:
-            for low, high in back.within(first, last):
-                self.aside.add(low, high)
-            back.remove(first, last)
-        self.give_back(list(back))
-        for low, high in self.take_out(RangeSet(aside)):
+    # --- Whose bodies are not whole here -------------------------------------------------
+
+    def whole(self, ranges: list[Range]) -> list[Range]:
+        """What of these messages can be read on this disk."""
+        missing = self._bodies.missing
+        if not missing:
+            return ranges
+        found = RangeSet(ranges)
+        for first, last in ranges:
+            for low, high, shift in self._origins(first, last):
+                for start, end in missing.within(low, high):
+                    found.remove(start + shift, end + shift)
+        return list(found)
+
+    def _origins(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Where the bodies of these messages lie: (first, last, how much further the messages
+        stand)."""
+        staging = self._state.staging
+        while first <= last:
+            end, shift = staging.piece(first, last)
+            yield first - shift, end - shift, shift
+            first = end + 1
+
+    def lose(self, bodies: RangeSet) -> None:
+        """Nobody has what lies here: to be set aside, a portion in each step."""
+        self.losing.append(bodies)
+
+    def look_for_lost(self, first: int, last: int) -> None:
+        """These messages become ready: what nobody has of them is to be set aside."""
+        lost = self._bodies.lost
+        if lost:
+            origins = self._origins(first, last)
+            found = RangeSet(one for low, high, _ in origins for one in lost.within(low, high))
+            if found:
+                self.lose(found)
+
+    def set_lost_aside(self) -> bool:
+        """Set a portion aside of what nobody has; return whether there is more."""
+        left = ASIDE_COUNT
+        while self.losing and left > 0:
+            bodies = self.losing[0]
+            upto = bodies.reach(bodies.first, bodies.last, left)
+            for piece in bodies.within(bodies.first, upto):
+                left -= 1
+                for lost in self._bodies.lost.within(*piece):
+                    self._set_aside(RangeSet(self._state.carried(*lost)))
+            bodies.remove(bodies.first, upto)
+            if not bodies:
+                self.losing.popleft()
+        return bool(self.losing)
+
+    def _set_aside(self, messages: RangeSet) -> None:
+        for low, high in self.take_out(messages):
             self.aside.add(low, high)
-        self._barriers = {}
-        for first, last in awaited:
-            for run in self._state.runs(first, last):
-                level = self.ready.level(run.priority)
-                place = next(iter(level.within(run.first + run.shift, run.last + run.shift)), None)
-                if place is not None:
-                    before = self._barriers.get(run.priority, place[0])
-                    self._barriers[run.priority] = min(before, place[0])
+
+    def find(self, bodies: RangeSet) -> None:
+        """What lies here is lost no more: whole again, or ended."""
+        for piece in bodies:
+            for first, last in self._state.carried(*piece):
+                back = self.aside.within(first, last)
+                self.aside.remove(first, last)
+                self.give_back(back)
+
+    def _whole_to(self, level: RangeSet) -> int:
+        """The first place of a level from which on nothing can be handed out now: there stands a
+        message whose body is not whole here, or the first range of the level ends before it."""
+        first, last, place_shift = self._front(level)
+        low, high, shift = next(self._origins(first, last))
+        start, _ = self._bodies.missing.run(low, high)
+        return start + shift + place_shift
+
+    def _set_front_aside(self, level: RangeSet) -> bool:
+        """What stands first in a level is not whole here: set it aside if nobody has it."""
+        first, last, _ = self._front(level)
+        low, high, shift = next(self._origins(first, last))
+        start, end = self._bodies.lost.run(low, high)
+        if start > low:
+            return False
+        self._set_aside(RangeSet(((first, end + shift),)))
+        return True
 
     def take_aside(self, first: int, last: int) -> list[Range]:
         """What is set aside of these ends: its sequences."""
@@ -387,7 +448,7 @@ class Dispatch:
         """
         pieces: dict[ConsumerKey, list[Delivery]] = {}
         counts: dict[ConsumerKey, int] = {}
-        ready = self.ready
+        ready, missing = self.ready, self._bodies.missing
         self.is_cut = False
         count = 0
         while True:
@@ -395,6 +456,15 @@ class Dispatch:
             if not level:
                 break
             horizon = self._horizon(priority)
+            if missing:
+                upto = self._whole_to(level)
+                if level.first == upto and self._set_front_aside(level):
+                    count += 1
+                    self.is_cut = count == PIECES_MAX
+                    if self.is_cut:
+                        break
+                    continue
+                horizon = min(horizon, upto)
             if level.first >= horizon:
                 break
             subscription = self._next_subscription(counts)
@@ -417,10 +487,7 @@ class Dispatch:
 
     def _horizon(self, priority: int) -> int:
         state = self._state
-        horizon = state.levels[priority].horizon if priority else state.horizon
-        if self._barriers:
-            return min(horizon, self._barriers.get(priority, horizon))
-        return horizon
+        return state.levels[priority].horizon if priority else state.horizon
 
     def _next_subscription(self, counts: dict[ConsumerKey, int]) -> Subscription | None:
         claim = self.claim()
@@ -618,6 +685,7 @@ class Dispatch:
     def give_back(self, ranges: list[Range]) -> None:
         """Seen by nobody, or returned by an op that is now applied: ready again."""
         for first, last in ranges:
+            self.look_for_lost(first, last)
             for low, high in self._state.live.within(first, last):
                 self.came_back.append((low, high))
                 for run in self._state.runs(low, high):

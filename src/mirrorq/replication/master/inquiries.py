@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.containers.ranges import Range
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
 from mirrorq.replication.master.term import Term
@@ -21,23 +21,13 @@ def browsed(term: Term, body: Browse) -> Browsed:
     found: list[tuple[int, int, int]] = []
     start, end = max(body.start, 1), term.state.next_sequence
     while not found and start < end and wanted > 0:
-        # Again only when all of it is withheld: who browses goes on behind what is found.
+        # Again only when nothing of it is whole here: who browses goes on behind what is found.
         upto = term.state.live.reach(start, end, BROWSE_RANGES_MAX)
-        found = _runs(term, _shown(term, start, upto), wanted)
+        upto = term.bodies.missing.reach(start, upto, BROWSE_RANGES_MAX)
+        whole = term.dispatch.whole(term.state.live.within(start, upto))
+        found = _runs(term, whole, wanted)
         start = upto + 1
     return Browsed(body.request, tuple(found))
-
-
-def _shown(term: Term, first: int, last: int) -> list[Range]:
-    """What lives of these and is whole here."""
-    ranges = term.state.live.within(first, last)
-    withheld = term.dispatch.withheld
-    if not withheld:
-        return ranges
-    shown = RangeSet(ranges)
-    for piece in withheld:
-        shown.remove(*piece)
-    return list(shown)
 
 
 def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:

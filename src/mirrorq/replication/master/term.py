@@ -23,6 +23,7 @@ from mirrorq.replication.master.log_tail import LogTail
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.priorities import Horizons
 from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
 
 __all__ = ["LEASE_IDLE_MS", "PORTION", "Lease", "Term"]
 
@@ -60,6 +61,7 @@ class Term:
         config: Config,
         codec: OpCodec,
         lease: Lease,
+        bodies: Transfer,
         room: Room | None = None,
         targets: Targets | None = None,
     ) -> None:
@@ -70,6 +72,8 @@ class Term:
         self.config = config
         self.codec = codec
         self.lease = lease
+        self.bodies = bodies
+        """Knows whose bodies are not whole on this disk."""
         self.room = room or Room()
         """Of the store."""
         self.targets = targets or NoTargets()
@@ -91,7 +95,7 @@ class Term:
 
     def begin(self) -> None:
         """What is ready and delayed is as the applied state has it; nobody holds anything."""
-        self.dispatch = Dispatch(self.state, self.epoch)
+        self.dispatch = Dispatch(self.state, self.epoch, self.bodies)
         self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
         self._beginning: Iterator[None] | None = None

@@ -1,0 +1,129 @@
+"""A master of which many bodies are damaged: what a step does depends on what becomes of them in
+it, never on how many there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.entries import QUEUE, B, publish, view
+from core.test_master import ONE
+from mirrorq.protocol.policy import Definition
+from mirrorq.protocol.ring import FetchFrames, FrameChunk
+from mirrorq.protocol.sessions import Browse, Browsed, Credit, Purge, Subscribe
+from mirrorq.replication.events import Defined, FrameDamaged, RingReceived, Tick, ViewInstalled
+from mirrorq.replication.transfer import FETCH_RETRY_MS, LOST_MS
+
+from .instructions import work_of
+from .test_depth import FEW, GROWTH_MAX, MANY, Act, Deep, nothing, put
+
+STEPS = 8
+
+
+def damaged(count: int) -> Deep:
+    """Every message of a queue, none beside another; one member joins, and may have them."""
+    deep = Deep(count)
+    batch = Defined(Definition(ha_sync_batch_size=100))
+    deep.queue.step(batch, ViewInstalled(view(3, "a", "b", master_epoch=2)))
+    deep.queue.step(FrameDamaged(1, 2 * count, "zeros"))
+    deep.queue.sync()
+    transfer = deep.queue.replica.transfer
+    assert len(transfer.sought) == count
+    assert list(transfer.lacking) == [(1, 2 * count - 1)]
+    return deep
+
+
+def given_up(deep: Deep) -> None:
+    """The member that was asked does not answer: nobody has them."""
+    deep.queue.now_ms += FETCH_RETRY_MS
+    deep.queue.step(Tick())
+
+
+def set_aside(deep: Deep) -> None:
+    given_up(deep)
+    deep.finish()
+    dispatch = deep.queue.replica.master.dispatch
+    assert dispatch.aside.count == deep.queue.replica.transfer.missing.count
+    assert not dispatch.ready
+
+
+def asked_again(deep: Deep) -> None:
+    set_aside(deep)
+    deep.queue.now_ms += LOST_MS
+    deep.queue.step(Tick())
+
+
+def one_comes(deep: Deep) -> None:
+    """The member that joins has the first of all that was asked for."""
+    queue = deep.queue
+    sent = [message for _, message in queue.replica.ring.out.send]
+    asked = next(message for message in sent if isinstance(message, FetchFrames))
+    span = asked.after_sequence, asked.upto_sequence
+    chunk = FrameChunk(QUEUE, 3, asked.number, *span, (publish(1, 1),))
+    queue.step(RingReceived(B, chunk))
+    queue.sync()
+    assert list(queue.replica.master.dispatch.ready) == [(1, 1)]
+
+
+def get(deep: Deep) -> None:
+    deep.queue.ask(ONE, Subscribe(1, 1))
+    deep.queue.ask(ONE, Credit(1, 1))
+    deep.queue.sync()
+
+
+def put_and_get(deep: Deep) -> None:
+    put(deep)
+    get(deep)
+    (piece,) = deep.queue.pieces()
+    assert piece.first == 2 * deep.state.live.count - 2
+
+
+def browse(deep: Deep) -> None:
+    deep.queue.ask(ONE, Browse(1, 2 * deep.state.live.count - 100, 100))
+    (answer,) = (one for one in deep.queue.heard() if isinstance(one, Browsed))
+    assert not answer.ranges
+
+
+def purge(deep: Deep) -> None:
+    deep.queue.ask(ONE, Purge(1))
+
+
+def longest(count: int, prepare: Act, act: Act) -> int:
+    """Bytecodes of the longest of the first steps."""
+    deep = damaged(count)
+    prepare(deep)
+    found = [work_of(lambda: act(deep)).count]
+    steps = deep.go_on()
+    found += [work_of(lambda: next(steps, None)).count for _ in range(STEPS)]
+    return max(found)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "act"),
+    [
+        (nothing, put),
+        (nothing, get),
+        (nothing, browse),
+        (nothing, given_up),
+        (set_aside, put_and_get),
+        (set_aside, browse),
+        (set_aside, purge),
+        (asked_again, one_comes),
+    ],
+)
+def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
+    """Of a hundred times as many messages that are damaged."""
+    few, many = (longest(count, prepare, act) for count in (FEW, MANY))
+    assert many < GROWTH_MAX * few
+
+
+def test_a_purge_ends_all_that_is_set_aside() -> None:
+    """By portions, and nothing is left of it on the disk."""
+    deep = damaged(3 * FEW)
+    set_aside(deep)
+    purge(deep)
+    deep.finish()
+    transfer = deep.queue.replica.transfer
+    assert not deep.state.live
+    assert not transfer.missing
+    assert not transfer.lacking
+    assert deep.queue.replica.master.dispatch.ready_count == 0
