@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.sessions import (
     Credit,
     Deliver,
@@ -18,7 +19,9 @@ from mirrorq.protocol.sessions import (
     Subscribe,
     Unsubscribe,
 )
-from mirrorq.replication.master.expiry import Expiry
+from mirrorq.replication.master.expiry import BLOCK_WEIGHT, PIECES, Expiry
+from mirrorq.replication.state import pages
+from mirrorq.replication.state.columns import Block, Columns
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire import frames
@@ -351,3 +354,36 @@ def test_files_are_those_of_the_first_master() -> None:
     queue = Timed(files)
     queue.put_ttl(0)
     assert queue.again().live == [1]
+
+
+@pytest.mark.parametrize("policy_ms", [1000, None])
+def test_a_step_looks_into_few_blocks_of_times(
+    monkeypatch: pytest.MonkeyPatch, policy_ms: int | None
+) -> None:
+    """Messages of one time a block, which may have to be read from the disk: all of them end, and
+    no step looks into more than a few blocks."""
+    monkeypatch.setitem(pages.ENTRIES_MAX, pages.COLUMNS, 4)
+    seen: set[int] = set()
+    real = Columns._block
+
+    def block(self: Columns, index: int) -> Block:
+        seen.add(index)
+        return real(self, index)
+
+    state = QueueState()
+    for number in range(1, 2001):
+        ttl_ms = 0 if policy_ms else 1000
+        state.columns.append(number, number, 1 + number % 7, START_MS, ttl_ms)
+    state.live.add(1, 2000)
+    assert len(state.columns.table.firsts) > 10 * PIECES // BLOCK_WEIGHT
+    monkeypatch.setattr(Columns, "_block", block)
+    index = Expiry(state)
+    index.begin(policy_ms, ((1, 2000),))
+    over, steps = RangeSet(), [len(seen)]
+    while over.count < 2000:
+        seen.clear()
+        for piece in index.due(START_MS + 1000):
+            over.add(*piece)
+        steps.append(len(seen))
+    assert max(steps) <= 3 * (PIECES // BLOCK_WEIGHT + 1)
+    assert index.next_ms is None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.containers import ranges as ranges_module
+from mirrorq.containers import time_buckets
 from mirrorq.containers.range_map import CLEAR_COUNT, Places, RangeMap, Spans
-from mirrorq.containers.time_buckets import Timetable
+from mirrorq.containers.time_buckets import ROW_COUNT, Timetable
 
 STEPS = st.lists(
     st.tuples(st.booleans(), st.integers(1, 60), st.integers(0, 6), st.integers(-5, 5)),
@@ -151,9 +153,17 @@ def test_places_that_cannot_be_are_refused(spans: list[tuple[int, int, int]]) ->
 MOMENTS = st.integers(-(10**7), 10**8)
 
 
-@given(st.lists(st.tuples(st.booleans(), MOMENTS), max_size=60))
-def test_the_timetable_gives_what_is_due_in_order(steps: list[tuple[bool, int]]) -> None:
+@pytest.mark.parametrize("row_count", [1, 3, ROW_COUNT])
+@given(st.lists(st.tuples(st.booleans(), MOMENTS | st.integers(0, 100)), max_size=60))
+def test_the_timetable_gives_what_is_due_in_order(
+    row_count: int, steps: list[tuple[bool, int]]
+) -> None:
     """Entries of any moment, also of one that has passed, come when they are due."""
+    with patch.object(time_buckets, "ROW_COUNT", row_count):
+        _play_timetable(steps)
+
+
+def _play_timetable(steps: list[tuple[bool, int]]) -> None:
     timetable = Timetable()
     plain: list[tuple[int, int, int]] = []
     for number, (adds, moment) in enumerate(steps, 1):

@@ -12,8 +12,11 @@ import pytest
 
 from core.entries import CODEC, QUEUE, A, view
 from mirrorq.config import Config
+from mirrorq.containers.time_buckets import BUCKET_BITS
 from mirrorq.protocol.effects import Persisted, ReplicaEffects
+from mirrorq.protocol.ops import DueOp
 from mirrorq.replication.events import Tick, ViewInstalled
+from mirrorq.replication.master.delays import ENTER_COUNT
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.priorities import PriorityLevel
@@ -28,6 +31,8 @@ STEPS = 8
 """So many are counted, the first ones: in them all would be done that does not go by portions."""
 NOW_MS = 1000
 DUE_US = 1_700_000_000_000_000
+LATER_US = ((DUE_US >> BUCKET_BITS) + 60 << BUCKET_BITS) - 1
+"""A minute later, at the end of a bucket."""
 
 Shape = Callable[[QueueState, int], None]
 
@@ -47,6 +52,12 @@ def delayed(state: QueueState, count: int) -> None:
     """Each is due at another moment, all of them one after the other."""
     for number in range(1, count + 1):
         state.delayed.add(number, number, DUE_US + 1000 * number)
+
+
+def due_at_once(state: QueueState, count: int) -> None:
+    """All of them in one second, the last message first."""
+    for number in range(1, count + 1):
+        state.delayed.add(number, number, LATER_US - number)
 
 
 def moved(state: QueueState, count: int) -> None:
@@ -113,3 +124,15 @@ def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
         assert levels == [MANY // 2, MANY // 2, MANY]
     else:
         assert levels == [0 if is_away else MANY]
+
+
+def test_however_much_is_due_in_one_second_an_op_ends_a_portion() -> None:
+    """In the order in which it is due."""
+    found = []
+    for count in (2 * ENTER_COUNT, MANY):
+        replica, _ = promoted(due_at_once, count)
+        found.append(work_of(lambda: replica.step(NOW_MS, LATER_US, Tick())).count)  # noqa: B023
+        due = replica.ring.log[-1].payload
+        assert isinstance(due, DueOp)
+        assert due.entering == tuple((n, n) for n in range(count, count - ENTER_COUNT, -1))
+    assert found[1] < GROWTH_MAX * found[0]

@@ -25,6 +25,8 @@ COARSE_BITS = 16
 
 PIECES = 512
 """Messages, or runs of them with one deadline, that one step looks at."""
+BLOCK_WEIGHT = 32
+"""What a block of times takes that is read, in pieces."""
 
 
 class Expiry:
@@ -43,6 +45,8 @@ class Expiry:
         """Coarse buckets up to this one are in fine ones, or on their way there."""
         self._next_ms: int | None = None
         """No deadline in a bucket is earlier than this; None: there is none."""
+        self._block = -1
+        """That in which was looked last."""
 
     def begin(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
         """The policy's time, and all that is ready: at the start, and when the policy changes."""
@@ -64,29 +68,41 @@ class Expiry:
         """Put what is fresh into buckets, about so many pieces of it."""
         while self._fresh and count > 0:
             fresh = self._fresh[0]
-            upto, pieces = self._look(fresh, count)
-            count -= max(len(pieces), 1)
+            upto, pieces, took = self._look(fresh, count)
+            count -= took
             for piece in pieces:
                 self._put(*piece)
             fresh.remove(fresh.first, upto)
             if not fresh:
                 self._fresh.popleft()
 
-    def _look(self, ranges: RangeSet, count: int) -> tuple[int, list[tuple[int, int, int]]]:
-        """The first so many live pieces of these that have a deadline, at most, and up to where
-        they were looked for."""
+    def _look(self, ranges: RangeSet, count: int) -> tuple[int, list[tuple[int, int, int]], int]:
+        """Live pieces of these that have a deadline, the first ones; up to where they were looked
+        for; and what that took: so many pieces, about."""
         state, pieces = self._state, list[tuple[int, int, int]]()
-        upto = ranges.first - 1
-        for _ in range(count):
-            if len(pieces) == count or upto >= ranges.last:
-                break
+        upto, left = ranges.first - 1, count
+        while left > 0 and upto < ranges.last:
             first, last = ranges.run(upto + 1, ranges.last)
             low, high = state.live.run(first, last)
-            upto = last if low > high else high
-            for piece in islice(self.deadlines(low, high), count - len(pieces)):
-                pieces.append(piece)
-                upto = piece[1] if len(pieces) == count else upto
-        return upto, pieces
+            if low > high:
+                upto, left = last, left - 1
+                continue
+            upto = state.columns.within_block(low, high)
+            left -= self._weigh(low)
+            found = list(islice(self.deadlines(low, upto), max(left, 1)))
+            pieces += found
+            if len(found) >= left:
+                upto = found[-1][1] if found else upto
+            left -= max(len(found), 1)
+        return upto, pieces, count - left
+
+    def _weigh(self, sequence: int) -> int:
+        """What it takes to look where this message lies, beside what is found there."""
+        columns = self._state.columns
+        block, before = columns.block_of(sequence), self._block
+        self._block = block
+        is_read = self._policy_ms is not None or columns.has_ttls_in(block)
+        return BLOCK_WEIGHT if is_read and block != before else 0
 
     def deadlines(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, deadline) of live messages that have one: ms since 1970."""
@@ -137,7 +153,7 @@ class Expiry:
         """Look at a fine bucket; return how many pieces that were."""
         bucket = self._fine.pop(number)
         del self._least[number]
-        upto, pieces = self._look(bucket, count)
+        upto, pieces, took = self._look(bucket, count)
         bucket.remove(bucket.first, upto)
         if bucket:
             # The rest has its turn in the next step.
@@ -147,7 +163,7 @@ class Expiry:
                 over.add(start, end)
             else:
                 self._put(start, end, deadline_ms)
-        return max(len(pieces), 1)
+        return took
 
     def _open(self, upto: int) -> None:
         """Sort coarse buckets whose time has come into fine ones."""

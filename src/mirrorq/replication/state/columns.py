@@ -256,6 +256,16 @@ class Columns:
         """Which block a message lies in, counted from the first."""
         return self._find(sequence)
 
+    def within_block(self, first: int, last: int) -> int:
+        """The last of these that lies in the block of the first."""
+        firsts, after = self.table.firsts, self._find(first) + 1
+        return min(firsts[after] - 1, last) if after < len(firsts) else last
+
+    def has_ttls_in(self, block: int) -> bool:
+        """Whether some message of a block has a ttl, or may have."""
+        counts = self.directory.counts
+        return block >= len(counts) or bool(counts[block] & 1)
+
     def _find(self, sequence: int) -> int:
         return bisect_right(self.table.firsts, sequence) - 1
 
@@ -334,12 +344,11 @@ class Columns:
 
     def ttls(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """(first, last, ttl) of runs of live messages."""
-        counts = self.directory.counts
         for index, low, high in self._pieces(first, last):
-            if index < len(counts) and not counts[index] & 1:
-                yield low, high, 0
-            else:
+            if self.has_ttls_in(index):
                 yield from self._block(index).ttls.runs(low, high)
+            else:
+                yield low, high, 0
 
     def since(self, stamp_ms: int, first: int, last: int) -> int | None:
         """The first of these live messages that was published then or later."""
