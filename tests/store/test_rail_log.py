@@ -307,6 +307,20 @@ def test_a_disk_without_room_has_no_rail(path: Path, monkeypatch: pytest.MonkeyP
     store.close()
 
 
+def test_a_disk_with_little_room_is_not_asked_for_a_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rail would be given no queue there."""
+    from mirrorq.node.rail import begun_rail
+
+    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
+    monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
+    assert begun_rail(store, transport) is None
+    assert not (path / RAIL_FILE).exists()
+    transport.close()
+    store.close()
+
+
 def torn(before: bytes, after: bytes, chance: Random) -> bytes:
     """The file as a crash may leave it in the middle of the write between these two: any of the
     sectors that it changed are there."""
@@ -362,12 +376,11 @@ def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
     path: Path, monkeypatch: pytest.MonkeyPatch, at_receipt: bool
 ) -> None:
     """Of one for which nothing comes, too: it would take messages for which there is no room."""
-    from mirrorq.node.rail import NodeRail
+    from mirrorq.node.rail import begun_rail
 
     store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
-    log = store.begin_rail()
-    assert log is not None
-    rail = NodeRail(store, log, transport)
+    rail = begun_rail(store, transport)
+    assert rail is not None
     try:
         writer = Writer()
         store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])

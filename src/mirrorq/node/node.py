@@ -13,6 +13,8 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Literal, Unpack, cast, overload
 
+from attrs import evolve
+
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config, checked_path
@@ -234,13 +236,12 @@ class Node(Access):
             return None
         try:
             # Its C part is loaded only where it is used; not every system has it.
-            from mirrorq.node.rail import NodeRail
+            from mirrorq.node.rail import begun_rail
         except ImportError as error:
-            log.warning("the rail is out of use: %s", error)
+            log.info("confirms go without the rail: %s", error)
             return None
 
-        rail_log = self._store.begin_rail()
-        return None if rail_log is None else NodeRail(self._store, rail_log, self._transport)
+        return begun_rail(self._store, self._transport)
 
     def _seed(self) -> int:
         return secrets.randbits(32)
@@ -251,11 +252,12 @@ class Node(Access):
     def _make_driver(self, witness: bool, joins: tuple[str, ...]) -> Driver:
         store = self._store
         me = MemberId(self.name, store.store_id, store.incarnation)
+        has_rail = self._rail is not None and self._rail.is_running
         engine = Engine(
             me,
             self.endpoint,
             self.peers,
-            self.config,
+            self.config if has_rail else evolve(self.config, rail=False),
             FrameCodec(),
             store.raft_image(),
             [self._image(queue_id) for queue_id in store.queue_ids()],

@@ -16,12 +16,28 @@ from mirrorq.store.node_store import Rail, Store
 from mirrorq.store.rail_log import HALF_BYTES
 from mirrorq.transport.parts import libzmq_user
 from mirrorq.transport.transport import Transport
-from mirrorq.wire.native_rail import NativeRail
+from mirrorq.wire.native_rail import NativeRail, finds_libzmq
 from mirrorq.wire.rail import LOGGED, STOPPED, Handed
 
-__all__ = ["NodeRail"]
+__all__ = ["NodeRail", "begun_rail"]
 
 log = logging.getLogger("mirrorq")
+
+
+def begun_rail(store: Store, transport: Transport) -> NodeRail | None:
+    """A node's rail; None where none can be, and then everything goes without."""
+    if not finds_libzmq(libzmq_user()):
+        log.info("the functions of libzmq are not found through pyzmq: there can be no rail")
+        return None
+    if not store.has_plenty:
+        # It would be given no queue, and its log would take room from messages.
+        return None
+    rail_log = store.begin_rail()
+    try:
+        return None if rail_log is None else NodeRail(store, rail_log, transport)
+    except OSError as error:
+        log.warning("confirms go without the rail and are slower: %s", error)
+        return None
 
 
 class NodeRail:
@@ -44,13 +60,11 @@ class NodeRail:
         for descriptor in (self.notify_fd, self._tell):
             os.set_blocking(descriptor, False)
         self._native = NativeRail(self._log.salt, HALF_BYTES)
-        self.is_running = self._native.start(
-            libzmq_user(), self._log.file.descriptor, self._tell
-        )
+        self.is_running = self._native.start(self._log.file.descriptor, self._tell)
         if self.is_running:
             transport.carry_rail(self)
         else:
-            log.warning("the functions of libzmq are not found through pyzmq: the rail is off")
+            log.warning("the system gives no thread for the rail: confirms are slower")
 
     # --- Sockets ------------------------------------------------------------------------
 

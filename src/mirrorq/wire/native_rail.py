@@ -5,12 +5,17 @@ from __future__ import annotations
 from mirrorq._native._rail import ffi, lib
 from mirrorq.wire.rail import Handed, handed_in
 
-__all__ = ["NativeRail"]
+__all__ = ["NativeRail", "finds_libzmq"]
 
 GROUP_BYTES_MAX = 64 << 10
 """Of frames in a record. A message of more is not taken."""
 LATE_US = 10_000
 """What the rail has taken waits so long for Python, unless it is much."""
+
+
+def finds_libzmq(library: str) -> bool:
+    """Whether libzmq is found through this shared library that uses it: else no rail begins."""
+    return lib.mq_rail_load_zmq(library.encode()) == 0
 
 
 class NativeRail:
@@ -22,16 +27,13 @@ class NativeRail:
         if self._rail == ffi.NULL:
             raise MemoryError
 
-    def start(self, library: str, log: int, notify: int) -> bool:
-        """Begin; False where libzmq is not found through this library that uses it.
+    def start(self, log: int, notify: int) -> bool:
+        """Begin; False where the system gives no thread. `finds_libzmq` first.
 
         Args:
-            library: path of a shared library.
             log: descriptor of the preallocated file, open with O_DSYNC.
             notify: descriptor that eight bytes are written to when `take` is to be called.
         """
-        if lib.mq_rail_load_zmq(library.encode()) != 0:
-            return False
         return lib.mq_rail_start(self._rail, log, notify, LATE_US) == 0
 
     def stop(self) -> None:
