@@ -28,7 +28,13 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.protocol.views import View
 from mirrorq.replication.history import common_lsn, cut_history
-from mirrorq.replication.ring import BEHIND_BYTES_MAX, STAR_BYTES_MAX, STAR_REST_MS, Ring
+from mirrorq.replication.ring import (
+    BEHIND_BYTES_MAX,
+    STAR_BYTES_MAX,
+    STAR_COUNT_MAX,
+    STAR_REST_MS,
+    Ring,
+)
 from mirrorq.testing.disk import QueueFiles
 
 from .entries import QUEUE, A, B, C, D, op, persist, publish, ring_of, sent, view
@@ -720,6 +726,30 @@ def test_a_large_group_goes_along_the_row_and_the_star_waits_for_it() -> None:
     sent(ring)
     later = publish(5, 5, epoch=2)
     assert [to for to, _ in _appended(ring, later, STAR_REST_MS)] == ["b", "c"]
+
+
+@pytest.mark.parametrize(("is_waiting", "to"), [(False, ["b"]), (True, ["b", "c"])])
+def test_a_stream_of_messages_goes_along_the_row(is_waiting: bool, to: list[str]) -> None:
+    """Many messages that come while others are on their way; not those of who has waited."""
+    ring = _star_master()
+    before = publish(2, 2, epoch=2, count=2)
+    assert [mirror for mirror, _ in _appended(ring, before)] == ["b", "c"]
+    if is_waiting:
+        persist(ring)
+        for mirror in (B, C):
+            ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 2))
+        ring.settle()
+        sent(ring)
+    many = publish(3, 4, epoch=2, count=STAR_COUNT_MAX - 1)
+    assert [mirror for mirror, _ in _appended(ring, many)] == to
+    persist(ring)
+    for mirror in (B, C):
+        ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 3))
+    ring.settle()
+    sent(ring)
+    assert ring.unstable_count == 0
+    one = publish(4, 3 + STAR_COUNT_MAX, epoch=2)
+    assert [mirror for mirror, _ in _appended(ring, one, STAR_REST_MS - 1)] == to
 
 
 def test_a_ring_with_a_node_that_cannot_has_no_star() -> None:

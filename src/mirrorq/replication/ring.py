@@ -83,9 +83,12 @@ REPEAT_COUNT = 2
 news of it not come. (With the news itself all is said again.)"""
 STAR_BYTES_MAX = 64 << 10
 """A larger group goes along the row: the master need not send it to each mirror."""
+STAR_COUNT_MAX = 64
+"""More messages than this of which some are on the way and some are to be sent are a stream: nobody
+waits for one before the next comes, and its groups are better large than quick."""
 STAR_REST_MS = 250
-"""After more than that was on the way at once all goes along the row for so long: a burst takes
-half as long again when its first message goes by the star before it."""
+"""After a stream, or more than those bytes, was on the way all goes along the row for so long: a
+burst takes half as long again when its first message goes by the star before it."""
 BEHIND_BYTES_MAX = 16 << 20
 """`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
 
@@ -161,6 +164,8 @@ class Ring:
         self.stable = 0
         """Known stable; may run ahead of received in a joining member only."""
         self.unstable_bytes = 0
+        self.unstable_count = 0
+        """Messages beyond `stable`, and other ops."""
 
     def _begin_marks(self, mark_delay_ms: int, timers: Timers, may_star: bool) -> None:
         """What neighbours and joining members have said in this epoch, and have been told."""
@@ -704,6 +709,7 @@ class Ring:
         self.received = entry.lsn
         if entry.lsn > self.stable:
             self.unstable_bytes += size
+            self.unstable_count += entry.header.count
         if self.is_at_receipt:
             self.behind_bytes += size
         self.time.note(entry.header.timestamp_us)
@@ -742,7 +748,9 @@ class Ring:
         self.stable = min(self.stable, self.received)
 
     def _recount_unstable(self) -> None:
-        self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
+        beyond = [entry for entry in self.log if entry.lsn > self.stable]
+        self.unstable_bytes = sum(len(entry.frame) for entry in beyond)
+        self.unstable_count = sum(entry.header.count for entry in beyond)
 
     def _recount_behind(self) -> None:
         behind = (len(e.frame) for e in self.log if e.lsn > self.durable)
@@ -754,7 +762,9 @@ class Ring:
         index = max(self.stable - self.base, 0)
         until = min(stable, self.received) - self.base
         while index < until:
-            self.unstable_bytes -= len(self.log[index].frame)
+            entry = self.log[index]
+            self.unstable_bytes -= len(entry.frame)
+            self.unstable_count -= entry.header.count
             index += 1
         self.stable = stable
         self.ticks_left = REPEAT_COUNT
@@ -791,7 +801,8 @@ class Ring:
         moment, and nothing that was sent along the row may come after it."""
         if not (self.is_master and self._is_direct):
             return False
-        if self.unstable_bytes > STAR_BYTES_MAX:
+        is_stream = self.stable < self._right_received and self.unstable_count > STAR_COUNT_MAX
+        if is_stream or self.unstable_bytes > STAR_BYTES_MAX:
             self._star_from_ms = now_ms + STAR_REST_MS
             return False
         if now_ms < self._star_from_ms or self.stable < self._row_sent:
