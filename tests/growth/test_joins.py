@@ -7,10 +7,11 @@ bytes. Pages and parts are small here, so that a queue of 10^3 messages has some
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 import pytest
+from attrs import evolve
 from msgspec.structs import replace
 
 from core.entries import CODEC, QUEUE, A, B, op, publish, view
@@ -114,6 +115,7 @@ class Join:
 
     def __init__(self, given: QueueFiles, own: QueueFiles, time_us: int) -> None:
         self.now_ms = 1000
+        self.view = VIEW
         image = own.state and QueueState.decode(own.state)
         self._dense = image.next_sequence if image else 1 << 62
         self.sides = {A: Side(A, given, time_us), B: Side(B, own, time_us)}
@@ -122,6 +124,8 @@ class Join:
         self.writes: list[int] = []
         self.sent = {A: 0, B: 0}
         self.parts = self.chunks = 0
+        self.state_bytes = 0
+        """Of the parts of states that were sent."""
         self._todo: list[tuple[MemberId, ReplicaEvent]] = []
 
     @property
@@ -134,18 +138,34 @@ class Join:
         is_level = self.joiner.state.applied == self.sides[A].replica.ring.received
         return is_level and self.joiner.transfer.is_complete and not self._todo
 
-    def run(self, chunks: int) -> None:
+    def run(self, chunks: int = 0, until: Callable[[], bool] | None = None) -> None:
+        """Until it is complete, or has fetched so many chunks; or until something else is so."""
+        is_over = until or (lambda: self.chunks >= chunks)
         for me in (A, B):
-            self._step(me, ViewInstalled(VIEW))
+            self._step(me, ViewInstalled(self.view))
             self._step(me, Defined(Definition(ha_sync_batch_size=BATCH)))
         for _ in range(100_000):
-            if self.chunks >= chunks or self.is_done:
+            if is_over() or self.is_done:
                 return
             if not self._todo:
                 self._wait()
-            while self._todo and self.chunks < chunks:
+            while self._todo and not is_over():
                 self._step(*self._todo.pop(0))
         raise AssertionError("it does not come to its end")
+
+    def break_off(self, dies: MemberId) -> None:
+        """One of both dies, with what was on its way, and begins again with what its disk has; to
+        the donor's more was put meanwhile, and more acked."""
+        files = self.sides[dies].files
+        if dies == A:
+            away(files, 5)
+        self.sides[dies] = Side(dies, files, self.sides[dies].time_us)
+        self._todo = [
+            (me, event)
+            for me, event in self._todo
+            if me != dies and not isinstance(event, RingReceived)
+        ]
+        self.view = view(self.view.epoch + 1, "a", "b", master_epoch=self.view.epoch + 1)
 
     def _wait(self) -> None:
         wakes = [side.wake_at_ms for side in self.sides.values() if side.wake_at_ms is not None]
@@ -164,8 +184,10 @@ class Join:
             self._todo.append((me, Persisted(effects.write_number)))
 
     def _send(self, me: MemberId, to: MemberId, message: RingMessage) -> None:
-        self.parts += isinstance(message, TransferState)
         size = size_of(message)
+        if isinstance(message, TransferState):
+            self.parts += 1
+            self.state_bytes += size
         self.messages.append(size)
         self.sent[me] += size
         self._todo.append((to, RingReceived(me, message)))
@@ -271,3 +293,33 @@ def test_who_comes_back_is_sent_what_it_lacks() -> None:
     assert join.joiner.state.encode() == told.encode()
     assert missing < join.sent[A] < 2 * missing
     assert join.sent[B] < missing
+
+
+BREAKS = 6
+"""Times that a transfer is broken off before it comes to its end."""
+
+
+@pytest.mark.parametrize("dies", [A, B])
+def test_a_transfer_that_breaks_off_goes_on(dies: MemberId) -> None:
+    """Time and again the donor dies and is another one, for which the queue has gone on; or the
+    joiner dies. What has come of the state is not sent again (from the start at each break it would
+    be almost twice the state), and nothing of what never was whole is left on the disk."""
+    given, time_us = deep(MANY // 4)
+    whole = Join(copied(given), QueueFiles(), time_us)
+    whole.run(until=lambda: whole.joiner.state.applied > 0)
+    join = Join(copied(given), QueueFiles(), time_us)
+    for _ in range(BREAKS):
+        upto = join.state_bytes + whole.state_bytes // (BREAKS + 2)
+        join.run(until=lambda upto=upto: join.state_bytes >= upto)
+        assert not join.joiner.state.applied
+        join.break_off(dies)
+    join.run(until=lambda: join.joiner.state.applied > 0)
+    assert join.joiner.state.encode() == join.sides[A].replica.state.encode()
+    assert whole.state_bytes < join.state_bytes < 1.5 * whole.state_bytes
+    files = join.sides[B].files
+    join.run(until=lambda: files.state is not None and not files.image(QUEUE).stale)
+    assert not files.image(QUEUE).stale
+
+
+def copied(files: QueueFiles) -> QueueFiles:
+    return evolve(files, ops=dict(files.ops), frames=dict(files.frames), pages=dict(files.pages))

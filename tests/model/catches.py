@@ -85,6 +85,12 @@ def _stored_pages() -> None:
             test_pages.test_every_commit_leaves_the_last_whole_checkpoint(seed)
 
 
+def _staged_pages() -> None:
+    """Enough states that come, and break off, that each rule of what is retained matters."""
+    with tiny_pages():
+        test_pages.test_a_state_that_comes_is_staged_and_then_counts_at_once()
+
+
 def _blocks() -> None:
     """What is read when it is wanted, against what is known of each message."""
     with tiny_pages():
@@ -133,6 +139,10 @@ SCENARIOS: dict[str, Scenario] = {
     "page of an older checkpoint counted": Scenario(_stored_pages, ""),
     "head written before its pages": Scenario(_stored_pages, ""),
     "stale pages stay on the disk": Scenario(_stored_pages, ""),
+    "page retained counts with a later checkpoint": Scenario(_staged_pages, ""),
+    "page retained counts in a state that has not got it": Scenario(_staged_pages, ""),
+    "page retained beyond the head believed": Scenario(_staged_pages, ""),
+    "page retained believed though another one is there": Scenario(_staged_pages, ""),
     "block of columns not written": Scenario(_stored_pages, ""),
     "block of an older checkpoint believed": Scenario(_blocks, ""),
     "page of producers not written": Scenario(_producers, ""),

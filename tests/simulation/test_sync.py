@@ -15,6 +15,7 @@ from mirrorq.protocol.ring import FetchFrames
 from mirrorq.replication import history
 from mirrorq.replication.state import contents, paging
 from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.transfer import Transfer
 
 from .world import World
 
@@ -376,6 +377,44 @@ def _joins_in_parts(fault: str) -> None:
     world.until(lambda: not world.live("a"))
     world.cluster.run(2000)
     world.check()
+
+
+def test_a_state_that_breaks_off_goes_on_with_what_has_come() -> None:
+    """Twice its process dies, and then its donor: each time it begins with the pages that had
+    come, and in the end it has what the others have, and nothing else on its disk."""
+    with tiny_pages(part_bytes=60):
+        world = World("abcw", witnesses="w")
+        world.cluster.kill("b")
+        world.until_in_sync("a", "c")
+        world.put("a", 200, "old")
+        world.cluster.start("b")
+        world.producer("a", 60, "during")
+        for name in ("b", "b", "c"):
+            world.until(lambda: _parts(world, "b") > 6)
+            before = _transfer(world, "b")._incoming
+            world.cluster.kill(name)
+            if name == "b":
+                world.cluster.run(3000)
+                world.cluster.start("b")
+            world.until(lambda before=before: _is_another(world, before.number))  # type: ignore[misc]
+            assert _transfer(world, "b")._incoming._retained
+        world.cluster.start("c")
+        world.until_in_sync("a", "b", "c")
+        world.consumer("a")
+        world.until(lambda: not world.live("a"))
+        world.cluster.run(2000)
+        world.check()
+        files = world.cluster.nodes["b"].disk.queues[world.queue_id]
+        assert not files.image(world.queue_id).stale
+
+
+def _transfer(world: World, name: str) -> Transfer:
+    return world.cluster.engine(name).replicas[world.queue_id].transfer
+
+
+def _is_another(world: World, number: int) -> bool:
+    """Whether b has got parts of another state than that of this number."""
+    return _parts(world, "b") > 0 and _transfer(world, "b")._incoming.number != number
 
 
 def _parts(world: World, name: str) -> int:

@@ -13,31 +13,38 @@ to its end can ever count. A state of little is one value, as it always was, and
 
 A state that comes from another member is a checkpoint like any other, whose pages are *staged*:
 they go to the disk as they come, under its lsn, which no checkpoint of this copy has reached. When
-the last one has come, its head makes it count. Where that never happens they are stale, too. What
-this copy has on its disk as it is in that state stays where it is.
+the last one has come, its head makes it count. What this copy has on its disk as it is in that
+state stays where it is. Where the last one never comes, those that did are *retained*: the next
+state that comes may have them, too, and then they stay where they are and count with its head. So
+do those that a process before this one has left there.
 
 Invariants:
 1. while a checkpoint is open, what the disk has under older lsns stays.
 2. none is begun, and no page is staged, while something stale is on the disk.
 3. of this copy's own state none is begun while pages are staged.
+4. what is retained is on the disk, under an lsn beyond that of each head that is written while it
+   is; there is one page of a place.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from attrs import define, field
 
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.effects import Page
-from mirrorq.replication.state.pages import Snapshot, Table
+from mirrorq.replication.state.pages import END, Snapshot, Table
 from mirrorq.replication.state.queue_state import QueueState
 
 PART_BYTES = 1 << 20
 """Of pages in one commit, about."""
 SWEEP_MAX = 1000
 """Pages that one commit takes off the disk: some milliseconds."""
+
+Place = tuple[int, int]
+"""(kind, first) of a page."""
 
 
 @define
@@ -60,8 +67,8 @@ class Open:
     """From another member."""
     arrived: deque[Page] = field(factory=deque)
     """Its pages that wait for the disk."""
-    staged: list[Page] = field(factory=list)
-    """Without their bytes: those that were given to it, as its tables say."""
+    staged: dict[Place, Page] = field(factory=dict)
+    """Without their bytes: those that were given to it, and those that had been retained."""
     replaced: list[Page] = field(factory=list)
     """Older ones, beside which there are some of these."""
     size: int = 0
@@ -70,18 +77,35 @@ class Open:
 class Checkpoints:
     """Of one copy of one queue."""
 
-    def __init__(self, stale: Iterable[Page] = ()) -> None:
+    def __init__(self, stale: Iterable[Page] = (), lsn: int = END, size: int = 0) -> None:
+        """
+        Args:
+            stale: pages on the disk that do not count.
+            lsn: of the head that is there.
+            size: of that head.
+        """
         self._open: Open | None = None
-        self._stale = deque(map(_off, stale))
+        self._stale: deque[Page] = deque()
         """To be taken off the disk, in this order."""
+        self._retained: dict[Place, Page] = {}
+        """Without their bytes: pages on the disk of states that never were whole. Begun anew, never
+        changed: who reads them for the next state has them as they were."""
         self._coming = 0
         """Number of the state that comes from another member."""
         self._arrived: deque[Page] = deque()
         """Pages of it that wait for the disk."""
-        self._staged: list[Page] = []
+        self._staged: dict[Place, Page] = {}
         """Without their bytes: those that were given to it."""
-        self.size = 0
+        self.size = size
         """Of the last one, in bytes that were written for it."""
+        for page in stale:
+            place = page.kind, page.first
+            if page.lsn <= lsn or page.data == b"":
+                self._stale.append(_off(page))
+                continue
+            if place in self._retained:
+                self._stale.append(self._retained[place])
+            self._retained[place] = _off(page)
 
     @property
     def is_open(self) -> bool:
@@ -99,6 +123,16 @@ class Checkpoints:
         return self._coming > 0
 
     @property
+    def has_arrived(self) -> bool:
+        """Whether pages of that state wait for the disk."""
+        return bool(self._arrived)
+
+    @property
+    def has_retained(self) -> bool:
+        """Whether pages of states that never were whole are on the disk."""
+        return bool(self._retained)
+
+    @property
     def staged_count(self) -> int:
         """Pages of the state that is coming which were given to the disk."""
         return len(self._staged)
@@ -106,19 +140,33 @@ class Checkpoints:
     def stage(self, number: int, pages: list[Page]) -> None:
         """These are of the state of this number."""
         if number != self._coming:
-            self.unstage()
+            self.retain()
             self._coming = number
         self._arrived.extend(pages)
 
-    def unstage(self) -> None:
-        """That state will never be whole."""
-        self._stale.extend(self._staged)
-        self._staged, self._coming = [], 0
+    def retain(self) -> Mapping[Place, Page]:
+        """The state that was coming never will be whole. Returns what the disk has of such ones."""
+        older = self._retained.keys() & self._staged.keys()
+        self._stale.extend(
+            self._retained[place]
+            for place in sorted(older)
+            if self._retained[place].lsn != self._staged[place].lsn
+        )
+        self._retained = {**self._retained, **self._staged}
+        self._staged, self._coming = {}, 0
         self._arrived.clear()
+        return self._retained
+
+    def drop_retained(self) -> None:
+        """None of it is of use any more."""
+        self._stale.extend(self._retained.values())
+        self._retained = {}
 
     def begin(self, state: QueueState) -> bool:
         """Take the state as it is now; False when something stale has to go first."""
-        self.unstage()
+        self.retain()
+        if any(page.lsn <= state.applied for page in self._retained.values()):
+            self.drop_retained()  # It would count with this head.
         if self.is_busy:
             return False
         state.columns.sweep()
@@ -213,15 +261,15 @@ class Checkpoints:
             state.snapshots.remove(one.snapshot)
         for kind, (first, last) in one.wanted:
             state.tables[kind].touch(first, last)
-        self._stale.extend(one.staged)
-        for page in one.staged:
-            state.tables[page.kind].displace(page.first, one.lsn)
+        self._stale.extend(one.staged.values())
+        for page in one.staged.values():
+            state.tables[page.kind].displace(page.first, page.lsn)
         for page in (*one.gone, *one.replaced):
             state.tables[page.kind].take_over({page.first: page.lsn})
 
     def replace(self, old: QueueState, new: QueueState) -> None:
         """A state that came stands in the place of this one, and is the next checkpoint. What was
-        staged is of it."""
+        staged is of it, and what of that had been retained it has."""
         if self._open is not None:
             self._give_up(self._open, old)
         replaced: list[Page] = []
@@ -229,21 +277,35 @@ class Checkpoints:
             older = new.tables[kind].take_over(table.on_disk())
             replaced += [Page(kind, first, lsn, None) for first, lsn in older]
         if new.is_small:
-            self.unstage()
+            self.retain()
+            self.drop_retained()
             one = _small(new)
         else:
             one = _paged(new)
             one.arrived, self._arrived = self._arrived, deque()
-            one.staged, self._staged, self._coming = self._staged, [], 0
+            one.staged = {**self._taken_up(new), **self._staged}
+            self._staged, self._coming = {}, 0
             one.replaced = replaced
         one.has_come = True
         self._open = one
+
+    def _taken_up(self, new: QueueState) -> dict[Place, Page]:
+        """Of what was retained that which this state has; the rest goes before its head."""
+        retained, self._retained = self._retained, {}
+        found = {
+            (page.kind, page.first): page
+            for page in retained.values()
+            if new.tables[page.kind].written_lsn(page.first) == page.lsn
+        }
+        self._stale.extend(page for place, page in retained.items() if place not in found)
+        return found
 
     def reset(self) -> None:
         """Nothing of it is on the disk any more."""
         self._open = None
         self._stale.clear()
-        self._staged, self._coming = [], 0
+        self._retained = {}
+        self._staged, self._coming = {}, 0
         self._arrived.clear()
 
 
@@ -266,13 +328,13 @@ def _paged(state: QueueState) -> Open:
     return Open(state.applied, state.encode_head(), snapshot, wanted)
 
 
-def _take(arrived: deque[Page], pages: list[Page], given: list[Page]) -> int:
+def _take(arrived: deque[Page], pages: list[Page], given: dict[Place, Page]) -> int:
     """Add pages that have come, up to the bound; return what they come to."""
     size = 0
     while arrived and size < PART_BYTES:
         page = arrived.popleft()
         pages.append(page)
-        given.append(_off(page))
+        given[page.kind, page.first] = _off(page)
         size += len(page.data or b"")
     return size
 

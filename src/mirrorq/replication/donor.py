@@ -8,7 +8,9 @@ is not kept here gets no answer, and begins anew.
 Who asks has most of the state, as a rule: it was away for a while, or what it was given has become
 too old before it was whole. Pages are functions of the state, and copies cut them at the same
 places. So with each part it asks for it says the digests of some pages that it has, and what is the
-same is not sent. Where it has no such page, or cut it elsewhere, that page is.
+same is not sent. Where it has no such page, or cut it elsewhere, that page is. What has come of a
+state that never was whole counts as well, also when the process was another one: a transfer that
+breaks off goes on, whoever is asked next, and only what has changed since comes twice.
 
 What comes goes to the disk at once, page by page, and the next parts are asked for when it is
 there: of what is not read at a start none stays in memory. The pages lie under the lsn of the state
@@ -20,12 +22,14 @@ does not get so far leaves pages that are stale (`checkpoints`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from hashlib import blake2b
 from zlib import crc32
 
 import msgspec
 from msgspec.structs import replace
 
+from mirrorq.containers.ranges import Range
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.effects import COLUMNS, LATER, PRODUCERS, Page
 from mirrorq.protocol.identities import MemberId
@@ -124,17 +128,24 @@ class Incoming:
     Args:
         own: what this copy has, some of which it may be.
         cache: reads of this disk what has been written there.
+        retained: pages on this disk of states that never were whole, by kind and first.
     """
 
     def __init__(
-        self, own: QueueState, number: int = 0, queue_id: int = 0, cache: PageCache | None = None
+        self,
+        own: QueueState,
+        number: int = 0,
+        queue_id: int = 0,
+        cache: PageCache | None = None,
+        retained: Mapping[tuple[int, int], Page] | None = None,
     ) -> None:
         self.number = number
         self._own = own
         self._queue_id = queue_id
         self._cache = cache or PageCache()
-        self._unsaid = deque(own.all_pages() if not own.is_small else ())
-        """Pages of it that were not spoken of yet."""
+        self._retained = retained if retained and self._cache.can_read else {}
+        self._unsaid = deque(self._pages_here())
+        """Pages of both that were not spoken of yet, in order."""
         self._said: dict[tuple[int, int], tuple[int, Digest]] = {}
         """(kind, first) -> (last, digest) of those that were."""
         self.count = 0
@@ -155,6 +166,15 @@ class Incoming:
         self._later: deque[tuple[int, Page]] = deque()
         """The same of pages that are added to the state as such that are there."""
 
+    def _pages_here(self) -> list[tuple[int, Range]]:
+        """Kind and stretch; of what was retained where it begins."""
+        own = self._own.all_pages() if not self._own.is_small else []
+        if not self._retained:
+            return own
+        found = [(kind, (first, 0)) for kind, first in self._retained]
+        found += [page for page in own if (page[0], page[1][0]) not in self._retained]
+        return sorted(found)
+
     @property
     def is_landing(self) -> bool:
         """Whether something of it is on its way to the disk."""
@@ -172,13 +192,23 @@ class Incoming:
         known: list[KnownPage] = []
         while self._unsaid and len(known) < KNOWN_PAGES:
             kind, (first, last) = self._unsaid.popleft()
-            if self._own.count_within(kind, first, last):
-                found = digest(self._own.page(kind, first, last))
+            data = self._page(kind, first, last)
+            if data:
+                found = digest(data)
                 self._said[kind, first] = last, found
                 known.append(KnownPage(kind, first, *found))
         until = (self._unsaid[0][0], self._unsaid[0][1][0]) if self._unsaid else ALL_KNOWN
         head = (queue_id, epoch, number, STATE_VERSION, part)
         return TransferRequest(*head, tuple(known), *until)
+
+    def _page(self, kind: int, first: int, last: int) -> bytes:
+        """What is here of a stretch; b"" when that is nothing."""
+        retained = self._retained.get((kind, first))
+        if retained is not None:
+            return self._cache.read(self._queue_id, kind, first, retained.lsn)
+        if last and self._own.count_within(kind, first, last):
+            return self._own.page(kind, first, last)
+        return b""
 
     def take(self, message: TransferState) -> QueueState | None:
         """The state, when this is the last part.
@@ -251,15 +281,21 @@ class Incoming:
 
     def _same(self, kind: int, first: int) -> Page:
         """The page of this copy that was said to be the same, with its lsn if it may stay where it
-        is on this disk: as long as no checkpoint of this copy is being made or on its way."""
+        is on this disk."""
         last, said = self._said.get((kind, first), (0, (0, 0)))
-        has_one = last > 0 and self._own.count_within(kind, first, last) > 0
-        data = self._own.page(kind, first, last) if has_one else b""
+        data = self._page(kind, first, last)
         if digest(data) != said:
             raise ValueError(f"page {first} of kind {kind} is not here as it was")
+        return Page(kind, first, self._lsn_here(kind, first), data)
+
+    def _lsn_here(self, kind: int, first: int) -> int:
+        """Under which lsn such a page may stay; 0: it is written anew. What was retained may if it
+        counts with the head, the rest unless a checkpoint is being made or on its way."""
+        retained = self._retained.get((kind, first))
+        if retained is not None:
+            return retained.lsn if retained.lsn <= self._lsn else 0
         is_moving = bool(self._own.snapshots) or self._own.is_landing
-        lsn = 0 if is_moving else self._own.tables[kind].written_lsn(first)
-        return Page(kind, first, lsn, data)
+        return 0 if is_moving else self._own.tables[kind].written_lsn(first)
 
     def _whole(self) -> QueueState:
         state = self._state

@@ -27,6 +27,7 @@ from mirrorq.protocol.ring import (
     Watermark,
 )
 from mirrorq.protocol.views import View, is_in_sync
+from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.counters import Tally
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.donor import Donor
@@ -129,14 +130,9 @@ class Replica:
         self._targets = targets
         self._begin()
         stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
+        checkpoints = Checkpoints(stale, image.state_lsn, len(image.state or b""))
         self._writes = Writes(
-            self.ring,
-            self.transfer,
-            config,
-            self.room,
-            stale,
-            len(image.state or b""),
-            self.timers,
+            self.ring, self.transfer, config, self.room, checkpoints, self.timers
         )
         self._membership = Membership(self.ring, config)
         self._rail = RailGuard(self.ring, may_arm=config.rail)
@@ -385,6 +381,8 @@ class Replica:
         ring.install(view)
         self._wanted_room_ms, self._no_room_ms = None, NO_ROOM_MS
         self.transfer.forget()
+        if ring.in_sync:
+            self._writes.drop_retained()
         self._donor.forget()
         self._next_tick_ms = self._tick_after(now_ms)
         before = self.master
@@ -557,6 +555,7 @@ class Replica:
                 (self.may_fetch or ring.in_sync) and not self._writes.is_placing,
                 self.definition.ha_sync_batch_size,
                 out,
+                self._writes.retained,
             )
             out.wake_at_ms = earliest(out.wake_at_ms, wake)
             if ring.in_sync and self.transfer.lost.count > lost:

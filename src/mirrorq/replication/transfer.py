@@ -38,7 +38,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from attrs import frozen
 
@@ -115,6 +115,10 @@ CHUNK_BYTES_MIN = 4096
 """With a limit on the pace chunks are smaller, down to this."""
 ANSWER_FACTOR = 2
 """An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
+
+
+Retained = Callable[[], Mapping[tuple[int, int], Page] | None]
+"""Gives pages on this disk of states that never were whole."""
 
 
 @frozen
@@ -221,6 +225,11 @@ class Transfer:
         self._landing.clear()
         self._has_taken = False
         self.begin(QueueState(), RangeSet())
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a state is asked for."""
+        return self._state_number > 0
 
     @property
     def is_receiving(self) -> bool:
@@ -380,12 +389,14 @@ class Transfer:
         may_fetch: bool,
         count_max: int,
         out: ReplicaEffects,
+        retained: Retained = dict,
     ) -> int | None:
         """Ask for what is due; return when to look again.
 
         Args:
             may_fetch: whether bodies are fetched too, or only the state.
             count_max: most missing messages that one request names.
+            retained: asked before a state is asked for; None while some is on its way to the disk.
         """
         self._give_up(now_ms)
         self._is_in_sync = views.is_in_sync(view, self.me)
@@ -401,11 +412,8 @@ class Transfer:
             return None
         donor = donors[self._donor_turn % len(donors)]
         if not has_state:
-            if not self._state_number:
-                self._number += 1
-                self._state_number = self._number
-                self._heard_ms = now_ms
-                self._incoming = Incoming(self._state, self._number, self.queue_id, self._cache)
+            if not self._state_number and not self._begin_state(now_ms, retained()):
+                return None
             for part in self._incoming.due():
                 number = self._state_number
                 request = self._incoming.request(self.queue_id, view.epoch, number, part)
@@ -418,6 +426,16 @@ class Transfer:
         if self._fetches:
             return self._heard_ms + FETCH_RETRY_MS
         return self._wait_until_ms if now_ms < self._wait_until_ms else None
+
+    def _begin_state(self, now_ms: int, pages: Mapping[tuple[int, int], Page] | None) -> bool:
+        """A state is asked for, unless something of the last one is on its way to the disk."""
+        if pages is None:
+            return False
+        self._number += 1
+        self._state_number = self._number
+        self._heard_ms = now_ms
+        self._incoming = Incoming(self._state, self._number, self.queue_id, self._cache, pages)
+        return True
 
     def _give_up(self, now_ms: int) -> None:
         """A donor that does not answer is not waited for."""

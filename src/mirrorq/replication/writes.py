@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol.effects import Page, QueueWrite, ReplicaEffects
 from mirrorq.protocol.ops import Entry
-from mirrorq.replication.checkpoints import Checkpoints, Open
+from mirrorq.replication.checkpoints import Checkpoints, Open, Place
 from mirrorq.replication.disk_budget import PLENTY, Room, cost
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
@@ -60,8 +60,6 @@ class Writes:
 
     Args:
         room: tells whether somebody waits for what a checkpoint would release.
-        stale: pages that are to be taken off the disk.
-        checkpoint_bytes: size of the checkpoint's head on disk.
         timers: wake the copy when something is due though nothing comes.
     """
 
@@ -71,8 +69,7 @@ class Writes:
         transfer: Transfer,
         config: Config,
         room: Room,
-        stale: Iterable[Page],
-        checkpoint_bytes: int,
+        checkpoints: Checkpoints,
         timers: Timers,
     ) -> None:
         self.chunk: tuple[Entry, ...] = ()
@@ -81,8 +78,7 @@ class Writes:
         self._transfer = transfer
         self._config = config
         self._room = room
-        self._checkpoints = Checkpoints(stale)
-        self._checkpoints.size = checkpoint_bytes
+        self._checkpoints = checkpoints
         self._release: tuple[Range, ...] = ()
         """What goes with the head of the checkpoint that is open."""
         self._needed = RangeSet()
@@ -140,6 +136,18 @@ class Writes:
         if pages:
             self._checkpoints.stage(number, pages)
 
+    def retained(self) -> Mapping[Place, Page] | None:
+        """What the disk has of states that were not whole; None while some is on its way there."""
+        checkpoints = self._checkpoints
+        if checkpoints.is_staging and (self._part_number or checkpoints.has_arrived):
+            return None
+        return checkpoints.retain()
+
+    def drop_retained(self) -> None:
+        """No state is asked for any more."""
+        self._checkpoints.retain()
+        self._checkpoints.drop_retained()
+
     def on_state(self, old: QueueState, new: QueueState, last: int) -> None:
         """The applied state has come from another member.
 
@@ -173,7 +181,13 @@ class Writes:
     @property
     def _is_void(self) -> bool:
         """Whether the applied state is about to be replaced: no checkpoint of it is made."""
-        return self._transfer.is_receiving and not self._ring.has_state
+        return self._is_brought and not self._ring.has_state
+
+    @property
+    def _is_brought(self) -> bool:
+        """Whether a state that comes may rest on what is on this disk."""
+        transfer = self._transfer
+        return transfer.is_receiving or (transfer.is_asking and self._checkpoints.has_retained)
 
     @property
     def is_placing(self) -> bool:
@@ -261,7 +275,7 @@ class Writes:
             return [], None  # one part at a time is on its way to the disk
         is_due = self._checkpoint_due(now_ms, state)
         wanted = _bytes_wanted(state) if is_due else 0
-        if is_due and self._transfer.is_receiving:
+        if is_due and self._is_brought:
             self._transfer.drop_state()
         if is_due and checkpoints.begin(state):
             self._take_room(wanted)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.mutations.registry import Patch, named
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.replication.checkpoints import Checkpoints
+from mirrorq.replication.donor import Incoming
 from mirrorq.replication.state.paging import PagedContents
+from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing import disk
 
 
@@ -60,7 +63,53 @@ def _stale_pages_stay() -> Sequence[Patch]:
     """A checkpoint that never came to its end counts with the next one."""
     real = Checkpoints.__init__
 
-    def begin(self: Checkpoints, stale: Iterable[Page] = ()) -> None:
-        real(self)
+    def begin(self: Checkpoints, stale: Iterable[Page] = (), lsn: int = 0, size: int = 0) -> None:
+        real(self, (), lsn, size)
 
     return [(Checkpoints, "__init__", begin)]
+
+
+@named("page retained counts with a later checkpoint")
+def _retained_counts_later() -> Sequence[Patch]:
+    """What has come of a state that never was whole stays, whatever head is written."""
+    return [(Checkpoints, "drop_retained", lambda _: None)]
+
+
+@named("page retained counts in a state that has not got it")
+def _retained_is_left() -> Sequence[Patch]:
+    real = Checkpoints._taken_up
+
+    def taken_up(self: Checkpoints, new: QueueState) -> Any:
+        stale = [*self._stale]
+        found = real(self, new)
+        self._stale = deque(stale)
+        return found
+
+    return [(Checkpoints, "_taken_up", taken_up)]
+
+
+@named("page retained beyond the head believed")
+def _retained_beyond_the_head() -> Sequence[Patch]:
+    """What is the same in an older state stays under the lsn of the newer one."""
+    real = Incoming._lsn_here
+
+    def lsn_here(self: Incoming, kind: int, first: int) -> int:
+        retained = self._retained.get((kind, first))
+        return real(self, kind, first) if retained is None else retained.lsn
+
+    return [(Incoming, "_lsn_here", lsn_here)]
+
+
+@named("page retained believed though another one is there")
+def _retained_unread() -> Sequence[Patch]:
+    """Of two of a place the older one is taken off the disk and stands in the state."""
+    real = Checkpoints.retain
+
+    def retain(self: Checkpoints) -> Any:
+        before, both = self._retained, self._retained.keys() & self._staged.keys()
+        real(self)
+        older = {place: before[place] for place in both}
+        self._retained = {**self._retained, **older}
+        return self._retained
+
+    return [(Checkpoints, "retain", retain)]
