@@ -18,6 +18,7 @@ import mirrorq
 from mirrorq.api.receiver import CALLS_AHEAD
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, ShutDown
+from mirrorq.monitoring.status import QueueStatus
 
 PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
 
@@ -103,6 +104,20 @@ def test_a_waiting_get_gets_what_is_published_later() -> None:
         thread.join(10)
         assert results == [b"0"]
         wait_until(lambda: queue.qsize() == 2)
+
+
+def test_which_node_must_come_back_is_said_whatever_the_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A queue without a master is "paused" when the leader is late for a moment."""
+    with FakeHost() as host, host.queue() as queue:
+        host.down()
+        wait_until(lambda: not queue._handle.session.available)  # type: ignore[union-attr]
+        for state in ("down", "paused"):
+            status = QueueStatus("q", state, warnings=("start a (failed)",))
+            monkeypatch.setattr(host, "_queue_status", lambda _, status=status: status)
+            with pytest.raises(QueueDown, match=r"has no master: start a \(failed\)"):
+                queue.get_nowait()
 
 
 def test_why_a_get_found_nothing_is_said() -> None:

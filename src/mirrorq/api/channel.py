@@ -368,7 +368,8 @@ class RingChannel(Channel):
         session = self.session
         if session is not None and not session.available:
             status = self.host._queue_status(self.queue_id)
-            why = status.warnings if status.state == "down" else ()
+            # Not by its state: for a moment that may be "paused" when the leader is late.
+            why = status.warnings if status.master is None else ()
             return QueueDown(
                 f"queue {self.name!r} has no master: "
                 + ("; ".join(why) or "no member in sync is running: start the nodes that held it")
