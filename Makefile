@@ -23,6 +23,8 @@ CHAOS_SEEDS ?= 10
 CHAOS_NODES ?= 3,5
 CHAOS_WIRES ?= proxies,namespaces
 CHAOS_RESULTS ?= results/chaos.jsonl
+# When nodes and clients stand still in `make stalls`.
+STALL_SEED ?= 1
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
@@ -63,7 +65,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes stalls programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -103,6 +105,9 @@ simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a f
 
 processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
 	$(PYTEST) $(PROCESSES)
+
+stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
+	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)
 
 programs: $(STAMP)  ## clients, the command line, Celery, the demo and the examples, as processes
 	$(PYTEST) $(PROGRAMS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sys
 import threading
@@ -10,10 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from mirrorq.demo.children import LineProcess
 from mirrorq.demo.ports import free_ports
+
+from .stalls import Stalls
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
@@ -48,6 +51,10 @@ def until(look: Callable[[], Value], what: object = "") -> Value:
 class Peer(LineProcess):
     """One process with a node or a client."""
 
+    stall_seed: ClassVar[str | None] = None
+    """With one, all peers stand still again and again."""
+    _stalls: Stalls | None = None
+
     def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
         self._lock = threading.Lock()
         self._number = 0
@@ -58,6 +65,9 @@ class Peer(LineProcess):
         home: str | None = settings.get("home")
         super().__init__(settings.get("name", "client"), command, log.with_suffix(".err"), home)
         self.log = log
+        if self.stall_seed is not None:
+            choice = random.Random(f"{self.stall_seed} {log.parent.name} {log.name}")
+            self._stalls = Stalls(choice, settings.get("config", {}), super().signal)
 
     def wait_started(self) -> None:
         """Raises PeerError when the node could not be made."""
@@ -100,6 +110,17 @@ class Peer(LineProcess):
     def ask(self, do: str, **arguments: Any) -> Any:
         """Give a command and wait for its answer. Raises PeerError."""
         return self.start(do, **arguments).result(DEADLINE_S)
+
+    def signal(self, number: int) -> None:
+        if self._stalls is None:
+            super().signal(number)
+        else:
+            self._stalls.on_signal(number)
+
+    def end(self) -> int:
+        if self._stalls is not None:
+            self._stalls.end()
+        return super().end()
 
     def stop_cleanly(self) -> None:
         """close() the node, then end the process."""
@@ -214,6 +235,13 @@ class Cluster:
             return status if is_so else None
 
         return until(look, lambda: self.status(on))
+
+    def wait_warned(self, text: str, on: str) -> None:
+        """Wait until a node warns of its queue in these words."""
+        until(
+            lambda: text in "".join(self.status(on)["warnings"]),
+            lambda: self.status(on),
+        )
 
     def wait_master(self, masters: str, on: str) -> str:
         """Wait until a node sees one of these as master; return which."""

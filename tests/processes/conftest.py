@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,22 @@ import pytest
 
 from harness.chaos.proxy import Proxies
 
-from .cluster import Cluster
+from .cluster import Cluster, Peer
+from .stalls import delay_rounds
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--stalls", metavar="SEED", help="nodes and clients stand still again and again"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Peer.stall_seed = config.getoption("--stalls", default=None)
+    if Peer.stall_seed is not None:
+        delay_rounds(Peer.stall_seed)
+        # Who is ended so ends its peers, too: one that stands still would not see that it is alone.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture
