@@ -253,23 +253,23 @@ class Peer:
     def do_rebalance(self) -> int:
         return self._host.rebalance(timeout=WAIT_S)
 
-    def do_rounds(self, count: int) -> None:
+    def do_rounds(self, first: int, last: int) -> None:
         """Declare, publish, get and delete, again and again."""
-        for number in range(count):
+        for number in range(first, last):
             with self._host.queue(f"round{number}", timeout=WAIT_S) as queue:
                 queue.put(b"x").result(WAIT_S)
                 message = queue.get(timeout=WAIT_S)
                 message.ack().result(WAIT_S)
                 queue.delete()
 
-    def do_flip_policy(self, count: int) -> None:
+    def do_flip_policy(self, first: int, last: int) -> None:
         """Set and clear a policy, again and again."""
         definitions: list[dict[str, Any]] = [
             {"ha-mode": "exactly", "ha-params": 1},
             {"ha-mode": "nodes", "ha-params": ["b", "c"]},
             {"ha-mode": "exactly", "ha-params": 2},
         ]
-        for number in range(count):
+        for number in range(first, last):
             definition = definitions[number % len(definitions)]
             self._host.set_policy("flip", "^round", definition, timeout=WAIT_S)
             self._host.clear_policy("flip", timeout=WAIT_S)

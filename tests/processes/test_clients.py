@@ -363,6 +363,7 @@ def test_a_worker_keeps_its_order_at_the_next_entry_node(
     """P2: the node through which a worker has come is frozen, the master lives, and the worker
     goes on through another node long before anybody misses the first. What waited in its process,
     in no callback yet, comes next and in order; its acks count; nothing comes twice."""
+    cluster.config["failure_ms"] = 600_000
     cluster.found("abc")
     cluster.open("orders", "b")
     cluster.wait_in_sync(2, on="b")
@@ -385,4 +386,5 @@ def test_a_worker_keeps_its_order_at_the_next_entry_node(
     goes_on.set()
     until(lambda: len(acks) >= 40)
     assert seen == [(number, False) for number in range(40)]
+    cluster.kill("a")
     assert [ack.exception(WAIT_S) for ack in acks] == [None] * 40

@@ -36,7 +36,6 @@ def filled_in_lmdb(cluster: Cluster) -> None:
         until(lambda name=name: places_of(cluster.path / name, BODIES[-1].encode()))
 
 
-
 def taken(cluster: Cluster, node: str, count: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cluster.ask(node, "take", count=count)
     return found
@@ -60,7 +59,7 @@ def test_a_damaged_frame_of_the_master_is_fetched(
     until(lambda: places_of(tmp_path / "a", body))
     until(lambda: "alarm damaged: " in cluster.log_text("a"))
     until(lambda: "alarm damaged is over" in cluster.log_text("a"))
-    assert cluster.status("a")["warnings"] == []
+    until(lambda: cluster.status("a")["warnings"] == [], lambda: cluster.status("a"))
     assert 1 <= len(lines_about(cluster, "a")) <= 5
     assert not lines_about(cluster, "b")
     cluster["a"].stop_cleanly()
@@ -77,8 +76,7 @@ def test_what_nobody_has_whole_is_set_aside(cluster: Cluster, tmp_path: Path) ->
         assert flip(tmp_path / name, BODIES[3].encode())
     rest = [body for body in BODIES if body != BODIES[3]]
     assert [one["body"] for one in taken(cluster, "a", len(rest))] == rest
-    warnings = until(lambda: cluster.status("a")["warnings"])
-    assert any("1 messages are set aside" in text for text in warnings), warnings
+    cluster.wait_warned("1 messages are set aside", on="a")
     until(lambda: "alarm damaged: " in cluster.log_text("a"))
     assert cluster.status("a")["messages_ready"] == 1
     assert cluster.ask("b", "put", body="later") == len(BODIES) + 1

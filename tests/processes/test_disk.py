@@ -116,8 +116,7 @@ def test_a_queue_at_store_bytes_max_can_be_drained(cluster: Cluster) -> None:
     peer.wait_started()
     queue = peer.ask("queue", name="jobs")
     opened = peer.ask("put_open", queue=queue, bodies=[f"m{n}" for n in range(60)], size=100_000)
-    until(lambda: peer.ask("status", queue=queue)["blocked_by"])
-    assert "store_bytes_max" in peer.ask("status", queue=queue)["blocked_by"]
+    until(lambda: "store_bytes_max" in peer.ask("status", queue=queue)["blocked_by"])
     for number in range(60):
         message = peer.ask("get", queue=queue)
         assert message["body"] == f"m{number}"
@@ -144,7 +143,11 @@ def test_a_node_that_its_disk_has_stopped_is_noticed_at_once(cluster: Cluster) -
     assert client.ask("entry_node") != "a"
     assert not cluster["a"].ask("is_alive")
     assert "node a has stopped" in cluster.log_text("a")
-    gone = [line for line in cluster.log_text("b").splitlines() if "node a is silent" in line]
-    assert gone
+
+    def lines_on_a() -> list[str]:
+        lines = cluster.log_text("b").splitlines()
+        return [line for line in lines if "node a is silent" in line]
+
+    gone = until(lines_on_a)
     assert all(" WARNING " in line for line in gone)
     assert cluster.ask("c", "browse") == [[1, "m1"], [2, "m2"]]

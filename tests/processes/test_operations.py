@@ -96,6 +96,7 @@ def test_a_node_restored_from_a_backup_joins_its_cluster_anew(
     cluster.start("b")
     cluster.open("orders", "b", passive=True)
     cluster.wait_in_sync(2, on="b")
+    until(lambda: not cluster["a"].ask("produced", number=producing)["open"])
     report = cluster["a"].ask("produced", number=producing)
     expected = [str(100_000 - at) for at in range(report["confirmed"])]
     assert bodies(cluster, "a")[: len(expected)] == expected
@@ -200,8 +201,7 @@ def test_a_copy_that_lacks_messages_goes_on_with_what_it_has(
     cluster.open("orders", "b", passive=True)
     cluster.wait_master("b", on="b")
     assert bodies(cluster, "b") == [f"new{number}" for number in range(5)]
-    until(lambda: any("10 messages are known to be lost" in text
-                      for text in cluster.status("b")["warnings"]))  # fmt: skip
+    cluster.wait_warned("10 messages are known to be lost", on="b")
     first = cluster.ask("b", "get")
     assert (first["body"], first["redelivered"]) == ("new0", True)
     assert cluster.ask("b", "put", body="next") >= 1 << 40

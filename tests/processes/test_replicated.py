@@ -19,7 +19,7 @@ def test_the_master_is_killed_under_traffic(cluster: Cluster) -> None:
     cluster["a"].ask("set_policy", name="p", pattern="", definition=REPLICATED)
     cluster.open("orders", "abc")
     assert cluster.wait_in_sync(2, on="b")["master"] == "a"
-    assert "durability replicated" in "".join(cluster.status("c")["warnings"])
+    cluster.wait_warned("durability replicated", on="c")
     traffic = Traffic(cluster, producer="b", consumer="c", count=10_000)
     traffic.wait_confirmed(1000)
     cluster.kill("a")
@@ -47,7 +47,7 @@ def test_all_are_killed_at_once(cluster: Cluster) -> None:
     cluster.start("abc")
     cluster.open("orders", "abc", passive=True)
     cluster.wait_in_sync(2, on="a")
-    assert "unclean promotions" in "".join(cluster.status("a")["warnings"])
+    cluster.wait_warned("unclean promotions", on="a")
     assert [body for _, body in cluster.ask("a", "browse")] == bodies
     assert cluster.ask("b", "get")["redelivered"]
 

@@ -90,9 +90,10 @@ def test_what_was_accepted_is_there_once_whoever_is_killed(
     with mirrorq.connect(endpoints, timeout=WAIT_S) as client:
         queue = client.queue("orders", timeout=WAIT_S)
         found: list[bytes] = []
-        while messages := queue.get_many(1000, timeout=2):
+        while queue.qsize():
+            messages = queue.get_many(1000, timeout=WAIT_S)
             found += [message.body for message in messages]
-            queue.ack_many(messages)
+            queue.ack_many(messages).result(WAIT_S)
     counted = Counter(found)
     assert [body for body, count in counted.items() if count > 1] == []
     wanted = {b"%d" % n for n in accepted if n % 50}

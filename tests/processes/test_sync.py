@@ -6,10 +6,11 @@ import json
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
-from .cluster import PATIENT, Cluster, PeerError, until
+from .cluster import PATIENT, Cluster, Peer, PeerError, until
 
 MANUAL = {"ha-sync-mode": "manual"}
 
@@ -86,27 +87,39 @@ def _fast_b(cluster: Cluster) -> None:
     _start_b(cluster)
 
 
+def _half_way(peer: Peer) -> dict[str, Any] | None:
+    """The status of the queue, if by what this one knows it is being fetched."""
+    status: dict[str, Any] = peer.ask("list_status", name="orders")
+    return status if 0 < (status["sync_progress"] or 0) < 1 else None
+
+
 def test_scenario_15_cancelled_half_way_and_gone_on_with(cluster: Cluster) -> None:
     """Not in sync, and not by itself again; a later one fetches what is left."""
     _slowed(cluster)
     client = cluster.client()
     client.ask("sync_queue", name="orders")
     for peer in (cluster["a"], cluster["b"], cluster["w"], client):
-        until(lambda p=peer: 0 < (p.ask("list_status", name="orders")["sync_progress"] or 0) < 1)  # type: ignore[misc]
-        status = peer.ask("list_status", name="orders")
+        status = until(lambda p=peer: _half_way(p))  # type: ignore[misc]
         assert 0 < status["sync_messages_left"] < 4000
         assert status["sync_bytes_left"] > 1000 * status["sync_messages_left"]
     assert client.ask("cancel_sync", name="orders") is True
     until(lambda: client.ask("list_status", name="orders")["sync_progress"] is None)
     assert client.ask("cancel_sync", name="orders") is False
-    seen = cluster["b"].ask("transferred", name="orders")
-    assert 0 < seen["missing"] < 4000
+    before = cluster["b"].ask("transferred", name="orders")["missing"]
+    assert 0 < before < 4000
     assert cluster.status("a")["synchronised_mirrors"] == []
     _fast_b(cluster)
-    _wait_joined(cluster, seen["missing"])
+
+    def joined() -> int:
+        """What B lacks. What was on its way to it when it was told to stop may have come yet."""
+        seen = cluster["b"].ask("transferred", name="orders")
+        return int(seen["has_state"] and 0 < seen["missing"] <= before and seen["missing"])
+
+    left = until(joined)
+    _wait_joined(cluster, left)
     cluster["w"].ask("sync_queue", name="orders", wait=True)
     assert cluster.wait_in_sync(1, on="a")["sync_progress"] is None
-    assert cluster["b"].ask("transferred", name="orders")["messages"] == seen["missing"]
+    assert cluster["b"].ask("transferred", name="orders")["messages"] == left
     cluster["b"].ask("sync_queue", name="orders", wait=True)
     assert cluster["a"].ask("cancel_sync", name="orders") is False
 
@@ -183,5 +196,8 @@ def test_who_interrupts_the_command_is_told_that_it_goes_on(cluster: Cluster) ->
     for expected in (b"cancelled: orders\n", b"not syncing: orders\n"):
         assert subprocess.run(command, capture_output=True, timeout=60).stdout == expected
     listing = [*command[:3], "list-queues", "name", "sync_progress", "--json", *command[5:]]
-    listed = json.loads(subprocess.run(listing, capture_output=True, timeout=60).stdout)
-    assert listed == [{"name": "orders", "sync_progress": None}]
+
+    def listed() -> object:
+        return json.loads(subprocess.run(listing, capture_output=True, timeout=60).stdout)
+
+    until(lambda: listed() == [{"name": "orders", "sync_progress": None}], listed)
