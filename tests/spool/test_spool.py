@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from attrs import evolve
 import mirrorq
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
+from mirrorq.spool import spool as spool_module
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
+from mirrorq.store import spool_file
+from mirrorq.store.spool_file import SpoolFile, SpoolWrites
 
 WAIT_S = 30
 
@@ -263,6 +267,164 @@ def test_of_a_node_and_of_asyncio(tmp_path: Path) -> None:
         orders.put(b"2").result(WAIT_S)
         orders.close()
     assert os.path.exists(tmp_path / "n" / "spool" / "data.mdb")
+
+
+def test_flush_waits_for_what_is_on_its_way_to_the_disk(place: Place) -> None:
+    """Also where another thread's put had it counted as taken before it was in the inbox."""
+    orders = place.open()
+    spool = place.spool
+    assert spool is not None
+    commit = spool._file.commit
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    class Inbox(deque[object]):
+        def append(self, entry: object, /) -> None:
+            spool.put_size = spool.taken_size
+            super().append(entry)
+
+    def write(writes: SpoolWrites) -> None:
+        is_writing.set()
+        assert may_write.wait(WAIT_S)
+        commit(writes)
+
+    spool._inbox = Inbox()  # type: ignore[assignment]
+    spool._file.commit = write  # type: ignore[method-assign]
+    confirmation = orders.put(b"1")
+    assert is_writing.wait(WAIT_S)
+    assert not spool.flush(0)
+    may_write.set()
+    assert spool.flush(WAIT_S)
+    assert confirmation.is_accepted()
+
+
+def test_who_waits_is_told_that_the_disk_has_failed(place: Place) -> None:
+    """Nobody waits for ever; what is in the file is sent when it is opened again."""
+    orders = place.open()
+    spool = place.spool
+    assert spool is not None
+    kept = orders.put(b"kept")
+    kept.accepted(WAIT_S)
+    heard: list[str] = []
+
+    def fail(writes: SpoolWrites) -> None:
+        raise mirrorq.StoreError("the disk is gone")
+
+    spool._file.commit = fail  # type: ignore[method-assign]
+    lost = orders.put(b"lost", on_confirm=lambda c: heard.append(str(c.exception(0))))
+    for confirmation in (lost, kept):
+        with pytest.raises(mirrorq.ConfirmUnknown, match="has failed: the disk is gone"):
+            confirmation.result(WAIT_S)
+    with pytest.raises(mirrorq.ConfirmUnknown):
+        lost.accepted(WAIT_S)
+    kept.accepted(0)
+    with pytest.raises(mirrorq.ShutDown):
+        orders.put(b"late")
+    spool.close()
+    assert len(heard) == 1
+    orders = place.open()
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        assert taken(queue, 1) == [b"kept"]
+
+
+def test_who_waits_is_told_that_the_spool_was_closed(place: Place) -> None:
+    orders = place.open()
+    heard: list[object] = []
+    one = orders.put(b"1")
+    many = orders.put_many([b"2", b"3"], on_confirm=lambda c: heard.append(c.exception(0)))
+    place.close()
+    for confirmation in (one, many):
+        assert confirmation.is_accepted()
+        with pytest.raises(mirrorq.ConfirmUnknown, match="was closed"):
+            confirmation.result(WAIT_S)
+    assert [type(error) for error in heard] == [mirrorq.ConfirmUnknown]
+
+
+def test_who_asks_for_a_queue_as_the_spool_ends_is_told_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.open()
+    spool = place.spool
+    assert spool is not None
+    checks = [spool.close]
+
+    def check() -> None:
+        """The first look comes just before the end."""
+        if checks:
+            checks.pop()()
+        else:
+            Spool.check_open(spool)
+
+    monkeypatch.setattr(spool, "check_open", check)
+    with pytest.raises(mirrorq.ShutDown, match="is closed"):
+        spool.route("late", durable=True, auto_delete=False)
+
+
+def test_a_handle_that_is_opened_as_the_spool_ends_is_given_up(place: Place) -> None:
+    place.open()
+    spool = place.spool
+    assert spool is not None
+    given_up = threading.Event()
+
+    class Handle:
+        def abandon(self) -> None:
+            given_up.set()
+
+    def last() -> float | None:
+        route = spool.routes["orders"]
+        spool._calls.append(lambda: spool._on_opened(route, Handle(), None))  # type: ignore[arg-type]
+        raise mirrorq.StoreError("the disk is gone")
+
+    spool._round = last  # type: ignore[method-assign]
+    spool._bell.ring()
+    assert given_up.wait(WAIT_S)
+
+
+def test_a_machine_without_threads_is_asked_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = [RuntimeError("can't start new thread")]
+    start = spool_module.start_new_thread
+
+    def begin(function: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        if refusals:
+            raise refusals.pop()
+        return start(function, arguments)
+
+    monkeypatch.setattr(spool_module, "start_new_thread", begin)
+    place.found().close()
+    assert place.open().put(b"1").result(WAIT_S) == 1
+    assert not refusals
+
+
+def test_the_file_is_closed_when_nobody_reads_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory goes then: LMDB would read what is not there any more."""
+    file = SpoolFile(tmp_path, 1 << 20)
+    file.commit(SpoolWrites(puts=[(1, number, 1, b"data") for number in (1, 2)]))
+    is_reading, may_read = threading.Event(), threading.Event()
+    unseal = spool_file.unseal
+
+    def read(table: str, key: bytes, value: bytes) -> bytes:
+        is_reading.set()
+        assert may_read.wait(WAIT_S)
+        return unseal(table, key, value)
+
+    monkeypatch.setattr(spool_file, "unseal", read)
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.extend(file.after(1, 0, 1 << 20)))
+    reader.start()
+    assert is_reading.wait(WAIT_S)
+    closer = threading.Thread(target=file.close)
+    closer.start()
+    until(lambda: file._is_closing)
+    may_read.set()
+    reader.join()
+    closer.join()
+    assert len(found) == 2
+    with pytest.raises(mirrorq.StoreError, match="is closed"):
+        file.after(1, 0, 1)
 
 
 def until(condition: Callable[[], object]) -> None:

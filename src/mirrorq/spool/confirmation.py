@@ -107,6 +107,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
         Raises:
             NotConfirmed: it could not be written; it will not be sent.
+            ConfirmUnknown: the disk has failed as it was written.
             TimeoutError: it is not yet after `timeout` seconds.
         """
 
@@ -125,7 +126,8 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
         Raises:
             NotConfirmed: certainly not stored: refused by the queue, or dropped here.
-            ConfirmUnknown: it was stored, and lost by an unclean promotion.
+            ConfirmUnknown: it was stored, and lost by an unclean promotion; or the spool was
+                closed, or has failed: what is in its file is sent when that is opened again.
             TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
         """
         error = self.exception(timeout)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["AGAIN_S", "Route", "Sending", "SetAside", "SpoolStatus"]
 
 AGAIN_S = (0.2, 5.0)
-"""A queue that could not be opened is tried again after the first, and at last each second."""
+"""A queue that could not be opened is tried again after the first, at last after the second."""
 
 
 @frozen

@@ -20,6 +20,7 @@ import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -31,6 +32,7 @@ from mirrorq.api.completion import Outcomes
 from mirrorq.api.handle import Handle
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
+    ConfirmUnknown,
     Full,
     MirrorQError,
     NotConfirmed,
@@ -98,6 +100,10 @@ class Spool:
         self._failure: BaseException | None = None
         self._ended = Latch()
         self._full_until = 0.0
+        self._is_taking = False
+        """What has left the inbox is not on the disk yet."""
+        self._being_written: list[NewRecord] = []
+        """What the commit under way brings, and whose users are not told yet."""
         self.watched: set[Batch] = set()
         """Batches whose callbacks are due: nobody else may keep them."""
         self.put_size = self.taken_size = 0
@@ -122,7 +128,8 @@ class Spool:
         if found is None:
             done = Latch()
             self._call(lambda: self._make(name, durable, auto_delete, done))
-            done.wait()
+            while not done.wait(1.0):
+                self.check_open()  # it may have ended just before it was asked
             self.check_open()
             found = self._routes.get(name)
             if found is None:
@@ -195,7 +202,8 @@ class Spool:
         self._bell.ring()
 
         def is_written() -> bool:
-            return (self.taken_size >= self.put_size and not self._inbox) or self._is_closed
+            # In this order: `_is_taking` is set before anything leaves the inbox.
+            return (not self._inbox and not self._is_taking) or self._is_closed
 
         return self.outcomes.wait_for(is_written, timeout)
 
@@ -343,19 +351,38 @@ class Spool:
 
     def _end(self) -> None:
         self._is_closed = self._is_closing = True
+        while self._calls:
+            with suppress(StoreError):  # who has asked sees that it is closed
+                self._calls.popleft()()
         for route in self._routes.values():
             self._drop_handle(route)
+        try:
+            self._file.close()
+        finally:
+            self._end_open()
+            self._ended.set()
+            self.outcomes.notify()
+
+    def _end_open(self) -> None:
+        """Nobody here will hear what becomes of what has no outcome yet."""
+        why = f"has failed: {self._failure}" if self._failure is not None else "was closed"
         for _, item in self._take_inbox():
             batch = Batch()
-            why = self._failure or "it was closed"
-            batch.error = NotConfirmed(f"spool {self.path} did not take the message: {why}")
+            batch.error = NotConfirmed(f"spool {self.path} did not take the message: it {why}")
             batch.is_over = True
             item._take_place(((batch, 0, 1),))
-        while self._calls:
-            self._calls.popleft()()
-        self._file.close()
-        self._ended.set()
-        self.outcomes.notify()
+        left = [record.batch for record in self._being_written]
+        for route in self._routes.values():
+            left += [batch for batch, _ in route.over]
+            left += route.batches.values()
+        error = ConfirmUnknown(
+            f"it is not known what becomes of the message: spool {self.path} {why}. What is in its "
+            "file is sent when that is opened again"
+        )
+        for batch in left:
+            batch.error = batch.error or error
+            batch.is_over = True
+        self._tell_all(left)
 
     def _round(self) -> float | None:
         """Do what is due; return after how many seconds to look again."""
@@ -399,8 +426,9 @@ class Spool:
     # --- What comes ---------------------------------------------------------------------------
 
     def _take_inbox(self) -> list[tuple[Route, SpoolConfirmation]]:
+        self._is_taking = bool(self._inbox)
         taken = []
-        for _ in range(len(self._inbox)):
+        for _ in range(len(self._inbox) if self._is_taking else 0):
             try:
                 taken.append(self._inbox.popleft())
             except IndexError:
@@ -411,9 +439,10 @@ class Spool:
         """One commit of all that came and all that went."""
         changed = [route for route in self._routes.values() if route.has_news]
         if not entries and not changed:
+            self._is_taking = False
             self._correct()
             return
-        records = gathered(entries, self.config.frame_bytes_max)
+        records = self._being_written = gathered(entries, self.config.frame_bytes_max)
         if self.config.spool_overflow == "drop-head":
             self._make_room(records)
             changed = [route for route in self._routes.values() if route.has_news]
@@ -430,6 +459,8 @@ class Spool:
             for record in records:
                 record.batch.error = error
                 record.batch.is_over = True
+        self._being_written = []
+        self._is_taking = False
         self._tell(changed, [record.batch for record in records])
 
     def _correct(self) -> None:
@@ -510,6 +541,9 @@ class Spool:
                 batch.error = batch.error or error
                 batch.is_over = True
                 batches.append(batch)
+        self._tell_all(batches)
+
+    def _tell_all(self, batches: list[Batch]) -> None:
         self.outcomes.notify()
         for batch in batches:
             if batch.watched:
@@ -698,7 +732,10 @@ class Spool:
                 if route.has_news:
                     continue  # `base` is to be on the disk first
                 route.is_opening = True
-                start_new_thread(self._open, (route,))
+                try:
+                    start_new_thread(self._open, (route,))
+                except RuntimeError as error:  # the machine has no more threads just now
+                    self._on_opened(route, None, error)
 
     def _on_opened(
         self, route: Route, handle: Handle | None, error: BaseException | None

@@ -9,7 +9,8 @@ An LMDB environment of its own, with three tables. A *line* is one queue's part 
 Values are sealed (`records`). How many messages a record has stands in its key, so that a record
 that cannot be read leaves no doubt about the numbers of those behind it.
 
-*Threads*: one thread calls everything but `close`.
+*Threads*: one thread calls everything; others may call `after` and `set_aside`, which `close` waits
+for: LMDB's memory goes with it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from attrs import define, field
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged, decoded, seal, unseal
+from mirrorq.waiting import Latch, Present
 
 __all__ = ["Aside", "LineHead", "SpoolFile", "SpoolRecord", "SpoolWrites"]
 
@@ -34,6 +36,8 @@ SLACK_BYTES = 64 << 20
 FORMAT = 1
 """Of the tables; a file of a later one is refused."""
 FORMAT_KEY = b"format"
+CLOSE_S = 5.0
+"""Who reads longer than this is waited for no more."""
 _KEY = struct.Struct(">QQI")
 _LINE = struct.Struct(">Q")
 
@@ -107,6 +111,13 @@ def stored_size(data: bytes) -> int:
     return len(data) + _KEY.size + 4
 
 
+class _Reader:
+    """Somebody who walks a table."""
+
+    def __init__(self) -> None:
+        self.is_over = Latch()
+
+
 class SpoolFile:
     """One spool's file, open.
 
@@ -121,6 +132,8 @@ class SpoolFile:
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         self.path = path
+        self._readers: Present[_Reader] = Present()
+        self._is_closing = False
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = PathLock(path)
@@ -168,7 +181,10 @@ class SpoolFile:
             )
 
     def close(self) -> None:
-        """Close it. Nothing is written any more."""
+        """Close it, when nobody reads any more. Nothing is written any more."""
+        self._is_closing = True
+        for reader in self._readers.all():
+            reader.is_over.wait(CLOSE_S)
         self._env.close()
         self._lock.release(is_clean=True)
 
@@ -222,7 +238,12 @@ class SpoolFile:
         return found
 
     def _walk(self, table: Any, line: int, ordinal: int) -> Iterator[tuple[bytes, bytes]]:
+        reader = _Reader()
+        self._readers.add(reader)
         try:
+            # In this order: `close` looks at who reads after it has said that it closes.
+            if self._is_closing:
+                raise StoreError(f"spool {self.path} is closed")
             with self._env.begin() as txn, txn.cursor(table) as cursor:
                 if not cursor.set_range(_KEY.pack(line, ordinal, 0)):
                     return
@@ -233,6 +254,9 @@ class SpoolFile:
                     yield key, value
         except lmdb.Error as error:
             raise StoreError(f"spool {self.path} cannot be read: {error}") from error
+        finally:
+            self._readers.leave(reader)
+            reader.is_over.set()
 
     # --- Writing --------------------------------------------------------------------------
 
