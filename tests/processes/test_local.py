@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +19,10 @@ import pytest
 from click.testing import CliRunner
 
 import mirrorq
-from mirrorq import ConfigError, Node, StoreError, StoreLocked, clock
+from mirrorq import ConfigError, MirrorQError, Node, StoreError, StoreLocked, clock
 from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
+from mirrorq.node import local as local_module
 from mirrorq.node import local_process
 from mirrorq.node.local import Place
 
@@ -271,3 +274,67 @@ def test_a_member_of_a_cluster_is_no_local_node(place: Place) -> None:
         until(lambda: len(node.nodes()) == 2)
     with pytest.raises(ConfigError, match="part of a cluster with b"):
         local(place, name="a")
+
+
+def test_a_node_that_ends_as_somebody_comes_is_started_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was seen, and is gone before it has served."""
+    start, seen = local_module.start, []
+
+    def look(*given: object) -> None:
+        seen.append(given)
+        if len(seen) > 1:
+            start(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(local_module, "start", look)
+    with local(place) as client:
+        assert client.queue("q").put(b"1").result(DEADLINE_S) == 1
+    assert len(seen) > 1
+
+
+def test_who_starts_a_process_that_ends_at_once_is_told_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has heard what it is to run, too."""
+
+    def ended(module: str, python: str) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([python, "-c", ""], stdin=pipe, stdout=pipe, bufsize=0)
+        process.wait()
+        return process
+
+    monkeypatch.setattr(local_module, "launched", ended)
+    with pytest.raises(MirrorQError, match="said nothing"):
+        local(place)
+
+
+def test_a_process_with_very_many_files_starts_a_node(place: Place) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with local(place) as client:
+            assert client.queue("q").put(b"1").result(DEADLINE_S) == 1
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_two_threads_name_a_linger_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.path.mkdir()
+    replace = os.replace
+    others = [threading.Thread(target=place.write_linger, args=(2.0,))]
+
+    def late(source: Path, target: Path) -> None:
+        """The other one comes between this one's writing and its end."""
+        if others:
+            other = others.pop()
+            other.start()
+            other.join()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    place.write_linger(1.0)
+    assert place.linger_s() == 1.0

@@ -28,7 +28,7 @@ import socket
 import subprocess
 import sys
 import time
-from _thread import start_new_thread
+from _thread import get_ident, start_new_thread
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ START_S = 60.0
 """A node that is being started says by then that it runs, or why not."""
 LOCK_S = 10.0
 """A node of before that is closing the store gets so long."""
+MISSED_S = 2.0
+"""A node that was seen and has not served by then is looked for again; the next one after twice
+that."""
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
 """Before a node that does not start is tried again: doubled each time, up to this."""
@@ -97,17 +100,36 @@ def local(
     _check_linger(linger)
     deadline = Deadline(timeout)
     given = _given(place, name, config)
-    start(place, given, deadline)
-    client = connect(place.endpoint, config=config, timeout=deadline.left_s())
+    client = _connected(place, given, config, deadline)
     try:
         if linger is not None:
             place.write_linger(linger)
-        client.add_listener(Reviver(client, place, given).on_notice)
+        reviver = Reviver(client, place, given)
+        client.add_listener(reviver.on_notice)
+        if not client.entry_node:
+            reviver.begin()
         client.wait_ready(deadline.left_s())
     except BaseException:
         client.close()
         raise
     return client
+
+
+def _connected(
+    place: Place, given: dict[str, Any], config: Config | None, deadline: Deadline
+) -> Client:
+    """A client of the node, which may have ended since it was seen: then another one is started."""
+    patience_s = MISSED_S
+    while True:
+        start(place, given, deadline)
+        left_s = deadline.left_s()
+        wait_s = patience_s if left_s is None else min(left_s, patience_s)
+        try:
+            return connect(place.endpoint, config=config, timeout=wait_s)
+        except NoQuorum:
+            if deadline.is_over():
+                raise
+        patience_s *= 2
 
 
 def _given(place: Place, name: str, config: Config | None) -> dict[str, Any]:
@@ -174,7 +196,7 @@ class Place:
 
     def _write(self, name: str, text: str) -> None:
         """All of it or nothing, however the process ends."""
-        scratch = self.path / f"{name}.{os.getpid()}"
+        scratch = self.path / f"{name}.{os.getpid()}.{get_ident()}"
         scratch.write_text(text)
         os.replace(scratch, self.path / name)
 
@@ -260,7 +282,8 @@ def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
         assert process.stdin is not None
         patience_s = LOCK_S if (left_s := deadline.left_s()) is None else min(LOCK_S, left_s / 2)
         told = {**given, "lock_s": patience_s}
-        process.stdin.write(json.dumps(told).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # it has ended: it will say nothing
+            process.stdin.write(json.dumps(told).encode() + b"\n")
         process.stdin.close()
         said = _line(process, deadline)
     if said is None:
@@ -280,11 +303,10 @@ def _line(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
     assert process.stdout is not None
     left_s = deadline.left_s()
     said = b""
+    ready = select.poll()  # `select.select` takes no more than 1024 open files
+    ready.register(process.stdout, select.POLLIN)
     while not said.endswith(b"\n"):
-        ready, _, _ = select.select(
-            [process.stdout], [], [], START_S if left_s is None else min(left_s, START_S)
-        )
-        if not ready:
+        if not ready.poll(1000 * (START_S if left_s is None else min(left_s, START_S))):
             return None
         chunk = process.stdout.read(65536)
         if not chunk:
@@ -305,7 +327,12 @@ class Reviver:
 
     def on_notice(self, notice: Notice) -> None:
         """Called with what happens to the client."""
-        if notice.kind == "disconnected" and self._at_work != os.getpid():
+        if notice.kind == "disconnected":
+            self.begin()
+
+    def begin(self) -> None:
+        """Look for the node, and start it if it is gone."""
+        if self._at_work != os.getpid():
             self._at_work = os.getpid()
             start_new_thread(self._run, ())
 
