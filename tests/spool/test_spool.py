@@ -15,6 +15,7 @@ import pytest
 from attrs import evolve
 
 import mirrorq
+from mirrorq.client.spooled import SpoolClient
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
 from mirrorq.spool import spool as spool_module
@@ -466,3 +467,36 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
             client.queue("orders").wait_for_confirms(WAIT_S)
             with node.queue("orders") as queue:
                 assert taken(queue, 1) == [b"1"]
+
+
+def test_threads_that_connect_at_once_have_one_client(tmp_path: Path) -> None:
+    """The spool's own is one of them: it closes none that a user has handles on."""
+    made: list[FakeClient] = []
+    both_connect = threading.Barrier(2, timeout=WAIT_S)
+
+    class FakeClient:
+        is_open = True
+
+        def close(self) -> None:
+            self.is_open = False
+
+        def closed(self) -> bool:
+            return not self.is_open
+
+    def reach(timeout: float | None) -> FakeClient:
+        both_connect.wait()
+        made.append(FakeClient())
+        return made[-1]
+
+    spooled = SpoolClient(tmp_path, Config(), reach)  # type: ignore[type-var]
+    for _ in range(2):
+        found: list[FakeClient] = []
+        threads = [threading.Thread(target=lambda: found.append(spooled.client())) for _ in "ab"]  # noqa: B023
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found[0] is found[1]
+        assert [one for one in made if one.is_open] == found[:1]
+        found[0].close()
+    spooled.close()

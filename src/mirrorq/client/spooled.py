@@ -53,6 +53,8 @@ class SpoolClient(Generic[Client]):
     ) -> None:
         self._reach = reach
         self._client: Client | None = None
+        self._nexts: dict[Client | None, Client] = {}
+        """Former client, None at first -> the one that came after it."""
         self._is_closed = False
         self._spools = Spools(path, config, lambda: self.client(CONNECT_S), self._open_queue)
         self._spools.resume()
@@ -78,14 +80,24 @@ class SpoolClient(Generic[Client]):
             raise ShutDown("the client is closed")
         client = self._client
         if client is None or client.closed():
-            client = self._reach(timeout)
-            known, self._client = self._client, client
-            if known is not None:
-                known.close()
+            client = self._client = self._next(client, timeout)
             if self._is_closed:
                 client.close()
                 raise ShutDown("the client is closed")
         return client
+
+    def _next(self, former: Client | None, timeout: float | None) -> Client:
+        """The client after this one, which is closed: the same for all who want it at once. Others
+        may have handles on what the first of them has made."""
+        mine, found = self._reach(timeout), self._client
+        if found is None or found.closed():
+            found = self._nexts.setdefault(former, mine)
+        if found is not mine:
+            mine.close()
+        for older in list(self._nexts):
+            if older is not former:
+                self._nexts.pop(older, None)
+        return found
 
     def _open_queue(
         self, name: str, durable: bool, auto_delete: bool, timeout: float | None
