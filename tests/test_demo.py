@@ -238,7 +238,7 @@ TAKES_PORTS = """
 import sys
 from mirrorq.demo import ports
 
-ports._LEAST, ports._first_outgoing = int(sys.argv[1]), lambda: int(sys.argv[1]) + 100
+ports._LEAST, ports._first_outgoing = int(sys.argv[1]), lambda: int(sys.argv[1]) + 200
 print(*ports.free_ports(60), flush=True)
 sys.stdin.read()
 """
@@ -248,7 +248,7 @@ def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> N
     """Though nobody listens on it yet; nor twice to one process."""
     least = random.randrange(10_000, 30_000)
     monkeypatch.setattr(ports, "_LEAST", least)
-    monkeypatch.setattr(ports, "_first_outgoing", lambda: least + 100)
+    monkeypatch.setattr(ports, "_first_outgoing", lambda: least + 200)
     other = subprocess.Popen(
         [sys.executable, "-c", TAKES_PORTS, str(least)],
         stdin=subprocess.PIPE,

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
     InMemorySpanExporter,
 )
+from shop import until
 
 import mirrorq
 from mirrorq import aio
@@ -42,6 +43,11 @@ def by_name(spans: InMemorySpanExporter) -> dict[str, Any]:
     return {span.name: span for span in spans.get_finished_spans()}
 
 
+def processed(spans: InMemorySpanExporter) -> list[Any]:
+    """Those of callbacks that have ended."""
+    return [one for one in spans.get_finished_spans() if one.name == "process orders"]
+
+
 @pytest.mark.parametrize("shards", [None, 2])
 def test_a_trace_goes_through_a_queue(
     spans: InMemorySpanExporter, node: mirrorq.Node, shards: int | None
@@ -62,12 +68,10 @@ def test_a_trace_goes_through_a_queue(
         queue.put(b"tea", headers={"table": 7}, message_id="m1").result(DEADLINE_S)
         consumer = node.queue("orders").consume(work)
         assert told.wait(DEADLINE_S)
-        while len(seen) < 2:  # It comes again.
-            assert consumer is not None
-            told.wait(0.01)
+        until(lambda: len(processed(spans)) == 2)  # It comes again.
         consumer.cancel()
     sent = by_name(spans)["send orders"]
-    first, again = [one for one in spans.get_finished_spans() if one.name == "process orders"]
+    first, again = processed(spans)
     assert sent.kind is trace.SpanKind.PRODUCER
     assert first.kind is trace.SpanKind.CONSUMER
     assert first.context == seen[0]
