@@ -15,10 +15,13 @@ from fake_host import FakeHost, wait_until
 from msgspec.structs import replace
 
 import mirrorq
+from mirrorq.api import receiver
 from mirrorq.api.receiver import CALLS_AHEAD
+from mirrorq.api.waits import Waits
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, ShutDown
 from mirrorq.monitoring.status import QueueStatus
+from mirrorq.protocol.sessions import Counts
 
 PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
 
@@ -391,6 +394,34 @@ def test_what_no_call_takes_goes_back() -> None:
         rest = [other.get(timeout=10) for _ in range(300)]
         assert [m.sequence for m in rest] == [*range(201, 501)]
         assert not any(m.redelivered for m in rest)
+
+
+@pytest.mark.parametrize("kind", ["handle", "adapter"])
+def test_what_goes_back_while_it_is_counted_is_counted(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that is late reads an answer of before, when a message was here that is with its
+    master again: the queue is not empty for that."""
+    monkeypatch.setattr(receiver, "IDLE_GIVEBACK_MS", 10**9)
+    with FakeHost() as host, host.queue() as queue:
+        fill(queue, 2)
+        queue.get(timeout=10)
+        handle = queue._handle
+        host.run(lambda: setattr(handle.receiver._window, "size", 8))
+        queue.get(timeout=10)
+        fill(queue, 5)
+        wait_until(lambda: handle.receiver.buffered == 5, "it is fetched ahead")
+        counting, answers = handle.counting, []
+
+        def late_counting(timeout: float = 20) -> Waits[Counts]:
+            answers.append((yield from counting(timeout)))
+            host.run(lambda: handle.receiver.give_back(handle.session, 0))
+            return answers[-1]
+
+        monkeypatch.setattr(handle, "counting", late_counting)
+        asked = queue if kind == "handle" else queue.as_queue()
+        assert (asked.qsize(), asked.empty()) == (5, False)
+        assert answers[0].ready == 0
 
 
 def test_calls_that_take_many_have_more_fetched_ahead() -> None:

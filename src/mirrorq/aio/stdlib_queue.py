@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -200,8 +201,9 @@ class QueueAdapter(Generic[Item]):
     async def _look(self) -> None:
         """Ask the master whether more will come after a shutdown."""
         try:
-            counts = await self._queue._run(patient_counting(self._handle))
-            self._is_drained = not (counts.ready or self._handle.receiver.buffered)
+            handle = self._handle
+            counting = partial(patient_counting, handle)
+            self._is_drained = not await self._queue._run(handle.receiver.counting_ready(counting))
         finally:
             self._looking = None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, islice
 
 from mirrorq import clock
@@ -34,7 +34,7 @@ from mirrorq.errors import (
     ShutDown,
 )
 from mirrorq.protocol.ops import OpKind
-from mirrorq.protocol.sessions import Delivery
+from mirrorq.protocol.sessions import Counts, Delivery
 from mirrorq.session.machine import Session
 from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
 from mirrorq.waiting import Present
@@ -104,6 +104,11 @@ class Receiving(ABC):
     @abstractmethod
     def buffered(self) -> int:
         """Messages here that no call has returned."""
+
+    @property
+    @abstractmethod
+    def went_back(self) -> int:
+        """How often what was here has gone back, or is about to."""
 
     @property
     @abstractmethod
@@ -242,8 +247,19 @@ class Receiving(ABC):
     def sizing(self) -> Waits[int]:
         """`qsize`: messages ready, those that no call has returned."""
         self._channel.check()
-        counts = yield from self._channel.counting()
-        return counts.ready + self.buffered
+        return (yield from self.counting_ready(self._channel.counting))
+
+    def counting_ready(self, counting: Callable[[], Waits[Counts]]) -> Waits[int]:
+        """Messages ready: with the master, who is asked by `counting`, and here.
+
+        What has gone back since the answer was made stands in neither: then it is asked again.
+        """
+        while True:
+            went_back = self.went_back
+            counts = yield from counting()
+            ready = counts.ready + self.buffered
+            if self.went_back == went_back:
+                return ready
 
     def check_refused(self) -> None:
         """Raise PreconditionFailed when the master did not take get() as a consumer."""
@@ -274,6 +290,7 @@ class Receiver(Receiving):
         """How large messages have been of late; bounds how many are fetched at once."""
         self._arrived = 0
         """Messages that came, less those that went back."""
+        self._went_back = 0
         self._seen_taken = 0
         self._has_arrival = False
         self._is_subscribed = False
@@ -293,6 +310,10 @@ class Receiver(Receiving):
     @property
     def buffered(self) -> int:
         return self._buffer.count()
+
+    @property
+    def went_back(self) -> int:
+        return self._went_back
 
     @property
     def refused(self) -> str:
@@ -431,6 +452,8 @@ class Receiver(Receiving):
 
     def _empty(self, keep: int) -> list[Delivery]:
         """Take all but the first `keep` out of the buffer; return their names."""
+        # Before they are gone: who finds none of them here is to see that, too.
+        self._went_back += self._buffer.count() > keep
         unseen = self._buffer.shrink(keep)
         self._arrived -= sum(run.stop - run.start for run in unseen)
         return names_of(unseen)

@@ -21,6 +21,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
@@ -504,8 +505,8 @@ class QueueAdapter(Generic[Item]):
 
     def qsize(self) -> int:
         """Items that no call has returned."""
-        counts = in_thread(patient_counting(self._handle))
-        return counts.ready + self._handle.receiver.buffered
+        handle = self._handle
+        return in_thread(handle.receiver.counting_ready(partial(patient_counting, handle)))
 
     def empty(self) -> bool:
         """Whether there are none."""

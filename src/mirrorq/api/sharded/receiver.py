@@ -47,6 +47,10 @@ class ShardedReceiver(Receiving):
         return sum(part.receiver.buffered for part in self._parts)
 
     @property
+    def went_back(self) -> int:
+        return sum(part.receiver.went_back for part in self._parts)
+
+    @property
     def refused(self) -> str:
         return next((why for part in self._parts if (why := part.receiver.refused)), "")
 
