@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from mirrorq import clock
 from mirrorq.config import Config
+from mirrorq.engine.consensus import Consensus
+from mirrorq.engine.core import Engine
 from mirrorq.node.gateway.core import Gateway
 from mirrorq.protocol.clients import ClientHello, ClientPing
 from mirrorq.transport.inbound import CONTROL, DATA, ClientMessage
@@ -131,6 +134,28 @@ def test_who_was_only_late_is_waited_for_longer(stage: Stage) -> None:
     assert stage.names() == ["one", "two"]
     stage.rounds(3 * PAUSE_MS, pinged_by=[b"one"])
     assert stage.names() == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("voters", "leader", "paused"),
+    [
+        ("abc", "b", [False, False, True]),
+        ("abc", "a", [False, False, True]),
+        ("a", "a", [False, False, False]),
+        ("b", "b", [False, False, True]),
+        ("a", None, [False, False, True]),
+    ],
+)
+def test_a_node_that_was_late_has_not_lost_its_majority(
+    voters: str, leader: str | None, paused: list[bool]
+) -> None:
+    """It answers a client before its first step after a pause: what it knew of its leader holds for
+    as long as it would have without one. Who votes alone hears nobody, and loses nobody."""
+    raft = SimpleNamespace(voters=tuple(voters), leader=leader, store="a")
+    consensus: Any = SimpleNamespace(raft=raft, led_ms=1_000, _led_until_ms=2_000)
+    consensus.led_at = partial(Consensus.led_at, consensus)
+    engine: Any = SimpleNamespace(_consensus=consensus, config=CONFIG)
+    assert [Engine.is_paused(engine, ms) for ms in (1_000, 1_999, 2_000)] == paused
 
 
 def test_a_stranger_teaches_nothing(stage: Stage) -> None:

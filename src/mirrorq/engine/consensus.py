@@ -213,6 +213,13 @@ class Consensus:
             self.step(now_ms, RaftTick())
             self._seek(now_ms)
 
+    def led_at(self, now_ms: int) -> int:
+        """When there was a leader last, as of now: between two steps too, which may lie far apart
+        on a busy machine. Who votes alone leads while it runs."""
+        raft = self.raft
+        is_alone = raft.voters == (raft.store,) and raft.leader == raft.store
+        return now_ms if is_alone or now_ms < self._led_until_ms else self.led_ms
+
     def note_leader(self, now_ms: int) -> None:
         """Note whether there is a leader, once in each step of the engine."""
         if now_ms < self._led_until_ms:

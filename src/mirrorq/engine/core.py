@@ -228,7 +228,7 @@ class Engine:
 
     def is_paused(self, now_ms: int) -> bool:
         """No contact with a majority of the cluster."""
-        return now_ms - self._consensus.led_ms > self.config.heartbeat_ms
+        return now_ms - self._consensus.led_at(now_ms) > self.config.heartbeat_ms
 
     def is_alive(self, member: MemberId) -> bool:
         """Whether this incarnation of a node runs, as far as this node knows."""
