@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise
 from random import Random
 
@@ -9,6 +10,7 @@ import pytest
 
 from harness.cluster import SimulatedCluster
 from harness.membership import MembershipFaults
+from harness.rail import RailDisk
 from mirrorq.cluster.bootstrap import AdmissionRequest
 from mirrorq.engine import core
 from mirrorq.protocol.commands import RemoveNode
@@ -262,6 +264,47 @@ def test_a_forgotten_node_that_comes_back_is_told_and_does_no_harm() -> None:
     cluster.wipe("d")
     cluster.start("d")
     world.until(lambda: joined(cluster, "d"))
+    world.check()
+
+
+def set_back(cluster: SimulatedCluster, name: str, copy: RailDisk) -> None:
+    """Put an earlier copy in the place of a node's disk, which is opened again."""
+    cluster.nodes[name].disk = deepcopy(copy)
+    cluster.nodes[name].disk.chance = 1 << 19
+
+
+@pytest.mark.parametrize("order", ["bac", "bca", "abc", "cab"])
+@pytest.mark.parametrize("starts", [1, 3])
+def test_a_store_that_was_set_back_is_kept_out(order: str, starts: int) -> None:
+    """B was in sync when all went down, and an earlier copy of its disk is put in its place: it is
+    told, and nothing that was confirmed is lost; emptied it joins again."""
+    world = World()
+    cluster = world.cluster
+    world.put("a", 5)
+    world.until_in_sync(*"abc")
+    cluster.kill("b")
+    copy = deepcopy(cluster.nodes["b"].disk)
+    for _ in range(starts):
+        cluster.kill("b")
+        cluster.start("b")
+        world.until_in_sync(*"abc")
+    world.put("a", 5, "later")
+    for name in "abc":
+        cluster.kill(name)
+    set_back(cluster, "b", copy)
+    for name in order:
+        cluster.start(name)
+        cluster.run(5000)
+    engine = cluster.engine("b")
+    assert "is an earlier copy of itself" in engine.waiting_text()
+    assert not engine.is_registered
+    world.until(lambda: world.master in ("a", "c"))
+    assert world.live(world.master or "") == 10
+    world.put("a", 5, "last")
+    cluster.kill("b")
+    cluster.wipe("b")
+    cluster.start("b")
+    world.until(lambda: joined(cluster, "b"))
     world.check()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +14,13 @@ import pytest
 
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.protocol.effects import QueueImage, QueueWrite
-from mirrorq.protocol.identities import first_incarnation
+from mirrorq.protocol.identities import first_incarnation, is_set_back
 from mirrorq.protocol.ops import Entry
 from mirrorq.store import queue_log, runs, write_ahead
 from mirrorq.store.node_store import Store
 from mirrorq.store.records import seal
 
-from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
+from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store, starts_before
 
 
 def test_a_new_store_is_empty_and_has_an_identity(path: Path) -> None:
@@ -40,10 +42,30 @@ def test_identity_stays_and_incarnation_grows(path: Path) -> None:
     identities = []
     for starts in range(3):
         store = open_store(path)
-        assert store.incarnation == first_incarnation(store.store_id) + starts
+        assert starts_before(store) == starts
         identities.append(store.store_id)
         store.close()
     assert len(set(identities)) == 1
+
+
+def test_an_earlier_copy_of_a_store_goes_on_with_another_incarnation(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the one that the store had after the copy was made only by a chance of 1 to 1,000."""
+    chances = iter((500_000, 400_000, 600_000, 0))
+    monkeypatch.setattr(secrets, "randbits", lambda _bits: next(chances))
+    open_store(path).close()
+    copies = [shutil.copytree(path, path.with_name(f"copy {number}")) for number in range(2)]
+    store = open_store(path)
+    known = store.incarnation
+    store.close()
+    for copy in copies:
+        earlier = open_store(copy)
+        assert is_set_back(earlier.incarnation, known)
+        earlier.close()
+    store = open_store(path)
+    assert not is_set_back(store.incarnation, known)
+    store.close()
 
 
 def test_close_twice_and_use_after_close(path: Path) -> None:
@@ -370,7 +392,7 @@ def test_the_store_of_another_node_is_refused(path: Path) -> None:
     with pytest.raises(StoreError, match="belongs to node 'b', not to 'a'"):
         open_store(path, node="a")
     store = open_store(path, node="b")
-    assert store.incarnation == first_incarnation(store.store_id) + 1
+    assert starts_before(store) == 1
     store.close()
 
 

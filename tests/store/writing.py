@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirrorq import config
 from mirrorq.config import Config
+from mirrorq.protocol.identities import first_incarnation
 from mirrorq.protocol.ops import AckOp, Entry
 from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
@@ -25,6 +26,11 @@ _codec = FrameCodec()
 
 def open_store(path: Path, *, node: str = "a", store_bytes_max: int = 64 << 20) -> Store:
     return Store(path, node=node, config=Config(store_bytes_max=store_bytes_max))
+
+
+def starts_before(store: Store) -> int:
+    """How often it was opened before."""
+    return (store.incarnation >> 20) - (first_incarnation(store.store_id) >> 20)
 
 
 class Writer:

@@ -97,6 +97,11 @@ class CatalogRequests:
     def is_open(self, kind: type[CatalogCommand]) -> bool:
         return any(isinstance(ask.command, kind) for ask in self._open.values())
 
+    def is_about(self, number: int, kind: type[CatalogCommand]) -> bool:
+        """Whether this request is open and asks for such a command."""
+        ask = self._open.get(number)
+        return ask is not None and isinstance(ask.command, kind)
+
     @property
     def oldest(self) -> int:
         """Number of the oldest open ask: nothing below it is repeated any more."""

@@ -153,6 +153,10 @@ class LeaderRequests:
         if answer.retry:
             self._requests.retry(answer.number)
             return
+        if answer.error and self._requests.is_about(answer.number, RegisterNode):
+            # It is asked again after a while, as that of any request that had no answer.
+            self._context.admission.on_unwelcome(answer.text)
+            return
         ask = self._requests.take(answer.number)
         if ask is not None:
             self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))

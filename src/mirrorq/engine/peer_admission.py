@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from mirrorq.cluster.bootstrap import AdmissionRequest
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.catalog.records import past_text
+from mirrorq.cluster.catalog.records import past_text, set_back_text
 from mirrorq.engine.addresses import Addresses
 from mirrorq.engine.events import EngineEffects
 from mirrorq.engine.peers import Peers
@@ -85,6 +85,10 @@ class PeerAdmission:
         if catalog.is_past(store):
             self._notice_once("past", f"kept out: {past_text(hello.node)}")
             return past_text(hello.node)
+        member = MemberId(hello.node, hello.store, hello.incarnation)
+        if catalog.was_set_back(member) and not self.peers.is_outlived(member):
+            self._notice_once("set back", f"kept out: {set_back_text(hello.node)}")
+            return set_back_text(hello.node)
         if store not in voters and self.peers.on_rival(hello):
             # Believing each in turn would end the other's sessions several times a second.
             return f"a node named {hello.node} is alive in this cluster: use another name"

@@ -71,6 +71,16 @@ class Peers:
     def all(self) -> tuple[Peer, ...]:
         return tuple(self._peers.values())
 
+    def is_outlived(self, member: MemberId) -> bool:
+        """Whether a later incarnation of its store is here: what it said has come late."""
+        peer = self._peers.get(member.node)
+        known = None if peer is None or peer.gone else peer.member
+        return (
+            known is not None
+            and known.store == member.store
+            and known.incarnation > member.incarnation
+        )
+
     def on_hello(self, now_ms: int, hello: Hello) -> bool | None:
         """Note a sign of life: whether its incarnation is new; None when it is of an old one."""
         peer = self.add(hello.node)

@@ -19,7 +19,7 @@ class MemberId(Struct, frozen=True, gc=False, order=True):
     node: str
     store: int
     incarnation: int
-    """Grows by one at each start of the node, from `first_incarnation` on."""
+    """Grows at each start of the node, from `first_incarnation` on: `incarnation_after`."""
 
 
 def first_incarnation(store: int) -> int:
@@ -29,6 +29,35 @@ def first_incarnation(store: int) -> int:
     first incarnation of an empty store says would be taken for the word of a lost one of its name.
     """
     return (store & 0x3FFF_FFFF) + 1
+
+
+_CHANCE_BITS = 20
+_STEPS_MAX = 1_024
+"""Of one, which is what versions before 1.0 go on by at each start."""
+
+
+def incarnation_after(previous: int, chance: int) -> int:
+    """The number of a store's next incarnation.
+
+    Its low bits are random, so that an earlier copy of the store, put in its place, goes on with
+    another number than the store did (`is_set_back`).
+
+    Args:
+        chance: random, of 20 bits at least.
+    """
+    return (previous >> _CHANCE_BITS) + 1 << _CHANCE_BITS | chance & (1 << _CHANCE_BITS) - 1
+
+
+def is_set_back(incarnation: int, known: int) -> bool:
+    """Whether an incarnation of a store has begun from an earlier copy of it.
+
+    Args:
+        known: the last incarnation of the same store that its cluster has heard of.
+    """
+    if incarnation < known:
+        return True
+    is_beside = incarnation >> _CHANCE_BITS == known >> _CHANCE_BITS
+    return is_beside and incarnation - known > _STEPS_MAX
 
 
 class SessionId(Struct, frozen=True, gc=False, order=True):

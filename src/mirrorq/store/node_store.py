@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from mirrorq.config import Config
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.protocol.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
-from mirrorq.protocol.identities import first_incarnation
+from mirrorq.protocol.identities import first_incarnation, incarnation_after
 from mirrorq.store.environment import Environment, Space
 from mirrorq.store.log_mark import (
     FORMAT,
@@ -171,7 +171,8 @@ class Store:
                 f"give the path of {self.node!r}, or start this node as {owner!r}"
             )
         take_in(txn, tables, self.path)
-        incarnation = self._get(txn, INCARNATION, unpack_u64) + 1
+        previous = self._get(txn, INCARNATION, unpack_u64)
+        incarnation = incarnation_after(previous, secrets.randbits(32))
         self._put(txn, INCARNATION, pack_u64(incarnation))
         return self._get(txn, STORE_ID, unpack_u64), incarnation
 

@@ -24,7 +24,7 @@ from mirrorq.protocol.effects import (
     RaftWrite,
     sorted_out,
 )
-from mirrorq.protocol.identities import first_incarnation
+from mirrorq.protocol.identities import first_incarnation, incarnation_after
 from mirrorq.protocol.ops import Entry
 from mirrorq.wire import frames
 
@@ -128,7 +128,10 @@ class SimulatedDisk:
     """One store. `store` is its identity: a wiped disk is another one."""
 
     store: int
-    incarnation: int = field(init=False)
+    incarnation: int = 0
+    """0: it was never opened."""
+    chance: int = 0
+    """What its next incarnation has at random. An earlier copy of a disk needs its own."""
     queues: dict[int, QueueFiles] = field(factory=dict)
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
@@ -138,12 +141,12 @@ class SimulatedDisk:
     meta: dict[str, bytes] = field(factory=dict)
     """What else a node keeps, by name."""
 
-    def __attrs_post_init__(self) -> None:
-        self.incarnation = first_incarnation(self.store) - 1
-
     def start(self) -> int:
         """A process opens the store; return its incarnation."""
-        self.incarnation += 1
+        if self.incarnation:
+            self.incarnation = incarnation_after(self.incarnation, self.chance)
+        else:
+            self.incarnation = first_incarnation(self.store)
         return self.incarnation
 
     def commit(self, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:

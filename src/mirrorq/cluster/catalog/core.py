@@ -212,6 +212,13 @@ class Catalog:
         """
         return self._nodes.is_superseded(member)
 
+    def was_set_back(self, member: MemberId) -> bool:
+        """Say whether this incarnation goes on from an earlier copy of its store.
+
+        Such a store may lack what it has confirmed and whom it has voted for.
+        """
+        return self._nodes.was_set_back(member)
+
     def was_stopped(self, member: MemberId) -> bool:
         """Say whether this incarnation was closed by its user: its end is a shutdown."""
         return self._nodes.was_stopped(member)

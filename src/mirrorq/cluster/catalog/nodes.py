@@ -8,7 +8,7 @@ from attrs import evolve
 
 from mirrorq.cluster.catalog.records import CatalogResult, NodeRecord, past_text, refused
 from mirrorq.protocol.commands import NodeStopped, RegisterNode
-from mirrorq.protocol.identities import MemberId, SessionId, StoreId
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId, is_set_back
 
 __all__ = ["Nodes"]
 
@@ -64,6 +64,15 @@ class Nodes:
         if owner is None or record is None or record.incarnation != owner.incarnation:
             return None
         return record.member
+
+    def was_set_back(self, member: MemberId) -> bool:
+        """Say whether this incarnation goes on from an earlier copy of its store."""
+        record = self._records.get(member.node)
+        return (
+            record is not None
+            and record.store == member.store
+            and is_set_back(member.incarnation, record.incarnation)
+        )
 
     # --- Change ---------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ __all__ = [
     "no_queue",
     "past_text",
     "refused",
+    "set_back_text",
 ]
 
 
@@ -107,6 +108,15 @@ def no_queue(queue_id: int) -> CatalogResult:
     """Return what a command gets whose queue is no more."""
     return CatalogResult(
         error="QueueNotFound", text=f"no queue has the id {queue_id}: it was deleted or never made"
+    )
+
+
+def set_back_text(node: str) -> str:
+    """Return what a node is told whose store is an earlier copy of what it was."""
+    return (
+        f"the store of node {node} is an earlier copy of itself: this cluster knows a later start "
+        "of it, and what was confirmed since is not in the copy. Start the node with an empty "
+        "path, and the others send it all they have; keep the old directory if its messages matter"
     )
 
 

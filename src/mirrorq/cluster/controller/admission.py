@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from mirrorq.cluster.catalog.records import QueueRecord, last_copy_text
+from mirrorq.cluster.catalog.records import QueueRecord, last_copy_text, set_back_text
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.leases import Leading
 from mirrorq.cluster.controller.node_states import NodeStates
@@ -75,6 +75,10 @@ class Admission:
         """Return the command to propose for a request, or the answer that refuses it."""
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
+        if self._nodes.catalog.was_set_back(request.member):
+            # It was greeted when this node's catalog was behind.
+            text = set_back_text(request.member.node)
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
         command = request.command
         known = self._nodes.catalog.repeated(request.member, request.number)
         if known is not None and known.error:
