@@ -51,7 +51,8 @@ def elastic_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[int], None]]]
 
 def is_used(cluster: Cluster, node: str) -> bool:
     """Whether anything was ever written to the log of a node's rail."""
-    return any((cluster.path / node / LOG).read_bytes())
+    log = cluster.path / node / LOG
+    return log.exists() and any(log.read_bytes())
 
 
 def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
@@ -92,15 +93,49 @@ def test_all_are_killed_at_once_and_have_what_was_confirmed(cluster: Cluster) ->
     assert found == [[number + 1, f"m{number}"] for number in range(count)]
 
 
-def test_a_node_without_it_is_in_the_cluster(cluster: Cluster) -> None:
-    """As while a cluster is given the setting, node by node."""
-    cluster.found("ab")
-    cluster.config = {name: value for name, value in cluster.config.items() if name not in RAIL}
-    cluster.join("c", "a", "b")
-    cluster.config = {**cluster.config, **RAIL}
+@pytest.mark.parametrize("setting", RAIL)
+@pytest.mark.parametrize("name", ["a", "c"], ids=["master", "mirror"])
+def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str) -> None:
+    """As while a cluster is given them, node by node. A node without the star takes it from the
+    queue; one without the rail only from itself."""
+    cluster.name_all("abc")
+    for node in "abc":
+        cluster.launch(node, config={**cluster.config, setting: node != name})
+    for node in "abc":
+        cluster[node].wait_started()
+        cluster[node].ask("wait_ready")
     cluster.open("orders", "abc")
-    traffic = Traffic(cluster, producer="c", consumer="b", count=300)
-    traffic.check(300)
+    assert cluster.wait_in_sync(2, on="b")["master"] == "a"
+    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    if setting == "rail":
+        until(lambda: is_used(cluster, "b"), "the rail of b takes something")
+    traffic.wait_more_confirmed(300)
+    assert is_used(cluster, "b") == (setting == "rail")
+    cluster.kill(name)
+    traffic.wait_more_confirmed(200)
+    cluster.start(name)
+    cluster.open("orders", name, passive=True)
+    cluster.wait_in_sync(2, on="b")
+    traffic.wait_more_confirmed(200)
+    traffic.stop()
+    traffic.check(100_000)
+
+
+def test_seven_members(cluster: Cluster) -> None:
+    """The master sends to six, each of which has its rail; one of them is killed."""
+    cluster.found("abcdefg")
+    cluster.open("orders", "abcdefg")
+    assert cluster.wait_in_sync(6, on="b")["master"] == "a"
+    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    until(lambda: all(is_used(cluster, node) for node in "bcdefg"), "the rails take something")
+    cluster.kill("d")
+    traffic.wait_more_confirmed(200)
+    cluster.start("d")
+    cluster.open("orders", "d", passive=True)
+    cluster.wait_in_sync(6, on="b")
+    traffic.wait_more_confirmed(100)
+    traffic.stop()
+    traffic.check(100_000)
 
 
 @pytest.mark.parametrize("victim", ["c", "a"])

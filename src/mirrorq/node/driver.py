@@ -591,7 +591,8 @@ class Driver(HostThread[_Port]):
     def _send(self, messages: list[tuple[str, object]]) -> None:
         if self._transport is None:
             return
-        if self._rail is not None:
+        if self._transport.has_rails:
+            # Theirs: this node need not have one.
             messages = self._send_by_rail(self._transport, messages)
         last: object = None
         parts: Sequence[Part] = ()

@@ -223,6 +223,9 @@ class _Peer:
 class SimulatedTransport(End):
     """One node's end of the network. See `transport.Transport`, of which it has the methods."""
 
+    has_rails = False
+    """They are threads beside the simulated time."""
+
     def __init__(
         self, network: Network, process: Process, incarnation: int, endpoint: str, config: Config
     ) -> None:

@@ -365,6 +365,11 @@ class Transport:
         self._dirty[peer, channel] = link
         return True
 
+    @property
+    def has_rails(self) -> bool:
+        """Whether any peer's rail is connected."""
+        return bool(self._rails)
+
     def send_rail(self, peer: str, data: bytes) -> bool:
         """Give the peer's rail a message of `wire.rail`; it leaves at once.
 
