@@ -89,6 +89,19 @@ class Load:
         return int(produced["offered"])
 
 
+def wait_railed(cluster: Cluster) -> None:
+    """Until a rail takes something, of messages of which each waits for the one before: those of
+    loads overlap on a slow machine, and go along the row then."""
+    queue = cluster["b"].ask("queue", name="beside", timeout=DEADLINE_S)
+    logs = [cluster.path / name / "mirrorq.rail" for name in "abc"]
+
+    def is_railed() -> bool:
+        cluster["b"].ask("put", queue=queue, body="waits")
+        return any(any(log.read_bytes()) for log in logs)
+
+    until(is_railed, "a rail takes something")
+
+
 @pytest.mark.parametrize("rail", [False, True], ids=["as it comes", "star and rail"])
 @pytest.mark.parametrize("ways", ["there", "there and back"])
 def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str, rail: bool) -> None:
@@ -115,14 +128,13 @@ def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str, r
     loads = [Load(old_client, new_client)] if ways == "there" else [Load(new_client, old_client)]
     for load in loads:
         load.wait_more(200)
-    rail_logs = [cluster.path / name / "mirrorq.rail" for name in "abc"]
     for old in [False] if ways == "there" else [False, True]:
         for name, on in (("c", "a"), ("b", "a"), ("a", "b")):
             replace(cluster, name, old=old, on=on, rail=rail)
             for load in loads:
                 load.wait_more(200)
         if rail and not old:
-            until(lambda: any(any(log.read_bytes()) for log in rail_logs), "a rail takes something")
+            wait_railed(cluster)
     assert sum(load.check() for load in loads) > 1000
 
     cluster.open("kept", on="c", timeout=DEADLINE_S)
