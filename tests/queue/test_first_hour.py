@@ -181,6 +181,26 @@ ON_A_QUEUE: dict[str, Case] = {
         ["not dict", "encode it"],
         lambda q: q.as_queue().put({"a": 1}),
     ),
+    "a message for another process": (
+        TypeError,
+        ["of 1 bytes", "held by this process", "send its body"],
+        lambda q: pickle.dumps(taken(q)),
+    ),
+    "a confirmation for another process": (
+        TypeError,
+        ["Confirmation", "ends in this process", "send its result"],
+        lambda q: pickle.dumps(q.put(b"x")),
+    ),
+    "an adapter for another process": (
+        TypeError,
+        ["as_queue() of 'q'", "pickle the handle"],
+        lambda q: pickle.dumps(q.as_queue()),
+    ),
+    "a node for another process": (
+        TypeError,
+        ["node ", "runs in this process", "mirrorq.connect()"],
+        lambda q: pickle.dumps(q.node),
+    ),
     "what pickle cannot": (
         Exception,
         ["queue 'q'", "pickle.dumps", "type function"],

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -140,6 +140,9 @@ class _Outcome(msgspec.Struct, eq=False):
         if self._error is not None:
             raise self._error
         return self._value
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} ends in this process and cannot be pickled: send its result")
 
     def __repr__(self) -> str:
         state = "open" if not self._is_done else repr(self._error or self._value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Any, Protocol, Unpack
+from typing import Any, NoReturn, Protocol, Unpack
 
 import msgspec
 
@@ -388,6 +388,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
             self.ack()
         else:
             self.nack()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is held by this process and cannot be pickled: send its body, and ack it "
+            "here, or pickle the handle of a client and get messages there"
+        )
 
     def __repr__(self) -> str:
         return (

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -386,6 +386,12 @@ class QueueAdapter(Generic[Item]):
         self._handle = handle
         self._items = Items(handle, dumps, loads)
         self._tasks = tasks_of(ack, _OwnOfThread().get)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"as_queue() of {self._handle.name!r} cannot be pickled: pickle the handle, and call "
+            "as_queue() where it is used"
+        )
 
     @property
     def is_shutdown(self) -> bool:

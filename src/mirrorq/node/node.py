@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from typing import TYPE_CHECKING, Literal, Unpack, cast, overload
+from typing import TYPE_CHECKING, Literal, NoReturn, Unpack, cast, overload
 
 from attrs import evolve
 
@@ -346,6 +346,12 @@ class Node(Access):
         raise TypeError(
             f"the handle on queue {name!r} is of a node and cannot be pickled: pickle "
             "one of mirrorq.connect(), or open the queue where it is used"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"node {self.name} runs in this process and cannot be pickled: pickle a client of "
+            "mirrorq.connect(), or one of its handles"
         )
 
     def closed(self) -> bool:
