@@ -32,7 +32,6 @@ from mirrorq.protocol.sessions import (
     OpenProducer,
     Publish,
     Purge,
-    Reply,
     Request,
     SessionReply,
     SessionRequest,
@@ -715,10 +714,6 @@ def _renumber_records(process: Process) -> None:
     process.has = 0
 
 
-def replies_of(done: Done) -> tuple[Reply, ...]:
-    return tuple(reply.reply for reply in done.replies)
-
-
 __all__ = [
     "NAMES",
     "STRANGER_SESSION",
@@ -748,5 +743,4 @@ __all__ = [
     "Wiped",
     "Writes",
     "Yields",
-    "replies_of",
 ]

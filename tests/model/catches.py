@@ -191,7 +191,8 @@ SCENARIOS: dict[str, Scenario] = {
         test_dead_letters.test_an_outbox_is_known_however_late_it_comes_back, ""
     ),
     "outcome told to the last session only": Scenario(
-        test_master.test_a_late_publish_of_a_former_session_takes_no_confirm_away, "Confirmed"
+        test_master.test_a_late_publish_of_a_former_session_takes_no_confirm_away,
+        "takes_no_confirm_away",
     ),
     "refused commit without fence": Scenario(staged_orders, "staged:"),
     "abort without fence": Scenario(staged_orders, "staged:"),

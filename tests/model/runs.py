@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-import pytest
 from attrs import evolve
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
@@ -22,7 +21,6 @@ from harness.holders import Holders
 from harness.owned import Owned
 from harness.swarm import Swarm
 from harness.visits import Visits
-from mirrorq.cluster.raft import replication
 from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from raft import storm as raft_storm
@@ -87,13 +85,6 @@ def disorder(seed: int) -> str:
 def turnover(seed: int) -> str:
     """The same with changes of voters, 4 or 5 of them."""
     return complaint(lambda: raft_storm.Turnover(seed // 2, 4 + seed % 2).run())
-
-
-def trickle(seed: int) -> str:
-    """The same with one entry in each request."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replication, "APPEND_BYTES_MAX", 1)
-        return complaint(lambda: raft_storm.Storm(seed // 2, 3 + seed % 2 * 2).run())
 
 
 def lengths(seed: int) -> str:

@@ -2,8 +2,12 @@
 
 The driver's half of `courier`: it reads the frames that hold a batch's first messages, and makes
 one publish frame of as many as go under one header. Each message keeps its body, its headers, its
-message_id and its key, and gets the headers of `DEATH_HEADERS`; its ttl and delay are left behind,
-or it would die again of the same. What was put for the target comes as it was put.
+message_id and its key; its ttl and delay are left behind, or it would die again of the same. What
+was put for the target comes as it was put.
+
+It gets headers that begin with `x-death-`: where it ended last, why, how often it has ended by now,
+its sequence there, when (seconds since 1970), and the queues in which it ended since it last came
+into one by somebody's will, a line each.
 
 *Circles.* A message that would come, by itself, into a queue in which it has died before goes
 nowhere, as in RabbitMQ; it would go round for ever. Where a consumer rejected it on the way, or
@@ -23,19 +27,8 @@ from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
 from mirrorq.wire.properties import Properties, encode_properties
 
-__all__ = ["DEATH_HEADERS", "packed"]
+__all__ = ["packed"]
 
-DEATH_HEADERS = (
-    "x-death-queue",
-    "x-death-reason",
-    "x-death-count",
-    "x-death-sequence",
-    "x-death-time",
-    "x-death-path",
-)
-"""Where it ended last, why, how often it has ended by now, its sequence there, when (seconds since
-1970), and the queues in which it ended since it last came into one by somebody's will, a line
-each."""
 MOVED = "moved"
 REJECTED = "rejected"
 

@@ -30,7 +30,6 @@ __all__ = [
     "CONNECTION",
     "DEFAULT",
     "NAME_CHARS_MAX",
-    "PATTERN_CHARS_MAX",
     "Definition",
     "Policy",
     "arguments_error",
@@ -353,7 +352,8 @@ def _text(what: str, value: object, chars_max: int) -> str:
 
 def _pattern(name: str, pattern: object) -> str:
     # The empty pattern is found in every name.
-    text = "" if pattern == "" else _text(f"the pattern of policy {name!r}", pattern, 255)
+    about = f"the pattern of policy {name!r}"
+    text = "" if pattern == "" else _text(about, pattern, PATTERN_CHARS_MAX)
     try:
         re.compile(text)
         wrong = cost_error(text)
