@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from msgspec.msgpack import decode
+from msgspec.structs import replace
 
 from harness.tiny_pages import tiny_pages
 from mirrorq.protocol.effects import LATER, PRODUCERS, Page
 from mirrorq.protocol.identities import OUTBOX_BIT
-from mirrorq.protocol.ops import ProducerOp
+from mirrorq.protocol.ops import Entry, ProducerOp, PromotedOp
 from mirrorq.replication.donor import Given
 from mirrorq.replication.state.pages import END
 from mirrorq.replication.state.producer import HELD_PAGES, OPEN_PAGES
@@ -215,3 +216,35 @@ def test_a_state_is_given_whole_though_producers_come_and_go_meanwhile() -> None
     got = [Page(kind, first, 0, data) for one in parts for kind, first, data in decode(one)]
     assert _read(many, got[0].data or b"", got[1:], True).encode() == before
     assert many.state.encode() != before
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_an_unclean_promotion_is_looked_for_by_portions(is_cut: bool) -> None:
+    """What was found for one that is cut from the log, and applied after something else, is not
+    believed: by then others have lost something, too."""
+    many = Many(5)
+    for _ in range(COUNT):
+        many.open()
+    for number in (*many.known,)[:9]:
+        many.publish(number)
+    many.checkpoint()
+    op = PromotedOp("unclean", 1, 2, ((1, 1000),), 9)
+    looks = 1
+    while not many.state.is_ready_for(_next(many.state, op)):
+        looks += 1
+    assert looks > COUNT // 4
+    if is_cut:
+        many.publish(max(many.known))
+    image = many.state.encode()
+    assert many.state.is_ready_for(_next(many.state, op)) is not is_cut
+    many.state.apply(_next(many.state, op))
+    plain = QueueState.decode(image)
+    plain.apply(_next(plain, op))
+    assert many.state.encode() == plain.encode()
+    lost = [number for number, one in plain.producers.items() if one.outcomes]
+    assert lost == [*[*many.known][:9], *[max(many.known)] * is_cut]
+
+
+def _next(state: QueueState, op: PromotedOp) -> Entry:
+    return replace(CODEC.op(op, **PLACE, lsn=state.applied + 1, timestamp_us=9), payload=op)

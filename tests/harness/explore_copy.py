@@ -58,7 +58,7 @@ from mirrorq.replication.state.pages import Snapshot, Table
 from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
 from mirrorq.replication.state.producer import Producer
 from mirrorq.replication.state.producer import Producers as StateProducers
-from mirrorq.replication.state.queue_state import QueueState
+from mirrorq.replication.state.queue_state import QueueState, Search
 from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes
@@ -134,6 +134,7 @@ DEFINED = (
     QueueFiles,
     Room,
     Run,
+    Search,
     Stretch,
     Told,
     AutoDelete,

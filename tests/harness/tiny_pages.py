@@ -40,5 +40,6 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(ready_bytes, "COUNT_RANGES", 2))
         stack.enter_context(patch.object(producer, "OPEN_PAGES", 1))
         stack.enter_context(patch.object(producer, "WALKED_PAGES", 1))
+        stack.enter_context(patch.object(producer, "LOSER_PAGES", 1))
         stack.enter_context(patch.object(paging, "HELD_PAGES", 3))
         yield

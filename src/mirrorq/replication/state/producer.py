@@ -44,6 +44,9 @@ HELD_PAGES = 1024
 due."""
 WALKED_PAGES = 8
 """Pages that one look for idle producers reads: less than a millisecond."""
+LOSER_PAGES = 32
+"""Pages that one look for those reads who have lost something: some three milliseconds. A queue
+waits for all of these looks before an unclean promotion is applied."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=END)]
 
@@ -203,14 +206,17 @@ class Producers(Mapping[int, Producer]):
             found += [(n, one.used_us) for n, one in sorted(self._looked_at(at).items())]
         return found, firsts[end] if end < len(firsts) else 0
 
-    def losers(self, lost: RangeSet) -> list[int]:
-        """Those who were told, or are to be, that some of these sequences were stored."""
-        return [
-            number
-            for at in self.table.firsts
-            for number, one in sorted(self._looked_at(at).items())
-            if one.outcomes and one.has_some_of(lost)
-        ]
+    def losers(self, lost: RangeSet, least: int) -> tuple[list[int], int]:
+        """Those who were told, or are to be, that some of these sequences were stored: of a few
+        pages from this id on; and the id to go on from, 0 at the end."""
+        firsts, found = self.table.firsts, list[int]()
+        index = bisect_right(firsts, least) - 1
+        end = min(index + LOSER_PAGES, len(firsts))
+        for at in firsts[index:end]:
+            for number, one in sorted(self._looked_at(at).items()):
+                if one.outcomes and one.has_some_of(lost):
+                    found.append(number)
+        return found, firsts[end] if end < len(firsts) else 0
 
     def _find(self, number: int) -> int:
         """Where the page of this id begins."""

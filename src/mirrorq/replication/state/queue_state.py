@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import define, field
+
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import (
     FLAG_PRIORITY,
@@ -33,7 +35,7 @@ from mirrorq.replication.state.outbox import PUT, needs_no_op
 from mirrorq.replication.state.pages import COLUMNS, MESSAGES, changed_by
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.priorities import PriorityLevel
-from mirrorq.replication.state.producer import REFUSED, Producer
+from mirrorq.replication.state.producer import REFUSED, Producer, Producers
 from mirrorq.replication.state.staging import Outcome
 
 MARKS_TRIM_COUNT = 8
@@ -43,12 +45,43 @@ OFFSET_SIZE = 4
 """Bytes of an offset in a frame."""
 
 
+@define
+class Search:
+    """For the producers to whom an unclean promotion says that what they had stored is lost. What
+    it looks at is as the op before has left it."""
+
+    op: PromotedOp
+    lsn: int
+    """Of the op."""
+    lost: RangeSet
+    is_over: bool
+    losers: list[int] = field(factory=list)
+    least: int = 0
+    """Id from which on is still to be looked."""
+
+    def go_on(self, producers: Producers) -> None:
+        """Look through a few pages."""
+        found, self.least = producers.losers(self.lost, self.least)
+        self.losers += found
+        self.is_over = not self.least
+
+
 class QueueState(PagedContents):
     """The contents that ops are applied to, one after the other, as on every copy."""
 
+    _search: Search | None = None
+    """What the op that is applied next changes is looked for."""
+
     def is_ready_for(self, entry: Entry) -> bool:
-        """Whether the pages that an op changes have been made for who still wants them as they are.
-        Where they are many some are made now, and the op is applied in a later step."""
+        """Whether it is known what an op changes, and the pages of it have been made for who still
+        wants them as they are. Where they are many some are looked at, or made, now, and the op is
+        applied in a later step: it has to be asked again until it is."""
+        if type(entry.payload) is PromotedOp and entry.payload.how == "unclean":
+            search = self._search_for(entry.payload, entry.header.lsn)
+            if not search.is_over:
+                search.go_on(self.producers)
+            if not search.is_over:
+                return False
         if not self.snapshots:
             return True
         changes, tail = changed_by(entry), self.tables[COLUMNS].firsts[-1]
@@ -339,15 +372,26 @@ class QueueState(PagedContents):
             f"it was stored, and lost by the unclean promotion of epoch {payload.master_epoch}: "
             "whether a consumer had it before is not known"
         )
-        sequences = self.needed_set(payload.lost)
-        for number in self.producers.losers(sequences):
+        search = self._search_for(payload, self.applied)
+        while not search.is_over:
+            search.go_on(self.producers)
+        for number in search.losers:
             loser = self.producers.change(number)
             assert loser is not None
-            loser.lose(sequences, reason)
+            loser.lose(search.lost, reason)
+        self._search = None
         lost = self.staging.lose(payload.lost)
         dropped = self.staging.lost_runs(payload.lost)
         self.staging.renumber(self.outbox.begin_anew(lost))
         return (*self._end(tuple(lost)), *dropped)
+
+    def _search_for(self, op: PromotedOp, lsn: int) -> Search:
+        """Of this op. Whatever else is applied instead, it begins anew."""
+        search = self._search
+        if search is None or search.op is not op or search.lsn != lsn:
+            lost = self.needed_set(op.lost)
+            search = self._search = Search(op, lsn, lost, is_over=not lost)
+        return search
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
