@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-from _thread import start_new_thread
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from loopback import Net
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
+from mirrorq.transport import libzmq
+from mirrorq.transport.door import address_of
 from mirrorq.transport.inbound import (
     CONTROL,
     DATA,
@@ -37,7 +38,13 @@ from mirrorq.transport.inbound import (
     TooLarge,
 )
 from mirrorq.transport.link import QUEUE_COUNT_MAX
-from mirrorq.transport.parts import send_parts
+from mirrorq.transport.parts import (
+    discard,
+    is_readable,
+    receive_parts,
+    receive_with_sender,
+    send_parts,
+)
 from mirrorq.transport.transport import Transport
 from mirrorq.transport.wake import Waker
 
@@ -505,28 +512,88 @@ def keeping_the_interpreter() -> Iterator[None]:
     in no other way for as long as this lasts."""
     before = sys.getswitchinterval()
     came: list[int] = []
+    door = threading.Lock()
+    door.acquire()
+    thread = threading.Thread(target=lambda: door.acquire() and came.append(1))
     gc.disable()  # what it finds may give it away
     sys.setswitchinterval(1e6)
     try:
-        start_new_thread(came.append, (1,))
+        thread.start()  # returns when it waits at the door: there it gives the interpreter away
+        door.release()
         yield
         assert not came
     finally:
         sys.setswitchinterval(before)
         gc.enable()
+        thread.join()
 
 
-def test_what_leaves_keeps_the_interpreter() -> None:
+Ends = tuple[zmq.Socket[bytes], zmq.Socket[bytes]]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """A DEALER and the ROUTER that it is connected to; both hold as much as there is."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context, context.socket(zmq.PAIR) as left, context.socket(zmq.PAIR) as right:
-        left.setsockopt(zmq.SNDHWM, 0)
-        right.setsockopt(zmq.RCVHWM, 0)
-        left.bind("inproc://left")
-        right.connect("inproc://left")
+    with context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.ROUTER) as router:
+        for each in (dealer, router):
+            each.setsockopt(zmq.SNDHWM, 0)
+            each.setsockopt(zmq.RCVHWM, 0)
+        dealer.setsockopt(zmq.ROUTING_ID, b"d")
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        yield dealer, router
+
+
+def test_what_leaves_and_comes_keeps_the_interpreter(ends: Ends) -> None:
+    dealer, router = ends
+    count = 5_000
+    with keeping_the_interpreter():
+        for _ in range(count):
+            send_parts(dealer, [b"two", b"parts"])
+    came = 0
+    while came < count:
+        assert router.poll(60_000)
         with keeping_the_interpreter():
-            for _ in range(5_000):
-                send_parts(left, [b"two", b"parts"])
-        assert right.recv_multipart() == [b"two", b"parts"]
+            while is_readable(router):
+                sender, parts, is_more = receive_with_sender(router, 100)
+                assert (sender.identity, parts, is_more) == (b"d", [b"two", b"parts"], False)
+                came += 1
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_parts_with_and_without_libzmqs_own_calls(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch, is_found: bool
+) -> None:
+    assert libzmq.IS_FOUND
+    monkeypatch.setattr(libzmq, "IS_FOUND", is_found)
+    dealer, router = ends
+    sent = [b"", b"\0small\0", b"l" * 100_000, bytearray(b"array"), memoryview(b"view")]
+    for _ in range(2):
+        send_parts(dealer, sent)
+        assert router.poll(60_000)
+        sender, parts, is_more = receive_with_sender(router, 1_000_000)
+        assert (sender.identity, sender.key, parts, is_more) == (b"d", "", sent, False)
+        assert router.getsockopt(zmq.FD) != sender.descriptor > 0
+        assert address_of(sender.descriptor).startswith("127.0.0.1:")
+    send_parts(router, [b"d", b"back", b""])
+    assert dealer.poll(60_000)
+    assert receive_parts(dealer) == [b"back", b""]
+    send_parts(dealer, [b"first", b"second", b"third"])
+    assert router.poll(60_000)
+    assert receive_with_sender(router, 5)[1:] == ([b"first", b"second"], True)
+    assert discard(router, 10) == (1, False)
+    with pytest.raises(zmq.ZMQError) as refused:
+        receive_parts(router)
+    assert refused.value.errno == zmq.EAGAIN
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    with pytest.raises(zmq.ZMQError) as refused:
+        send_parts(router, [b"nobody", b"x"])
+    assert refused.value.errno == zmq.EHOSTUNREACH
+    dealer.close()
+    with pytest.raises(zmq.ZMQError) as refused:
+        send_parts(dealer, [b"x"])
+    assert refused.value.errno == zmq.ENOTSOCK
 
 
 def test_waking_keeps_the_interpreter() -> None:

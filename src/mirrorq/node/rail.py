@@ -14,7 +14,7 @@ from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
 from mirrorq.protocol.ring import Data
 from mirrorq.store.node_store import Rail, Store
 from mirrorq.store.rail_log import HALF_BYTES
-from mirrorq.transport.parts import libzmq_user
+from mirrorq.transport.libzmq import libzmq_user
 from mirrorq.transport.transport import Transport
 from mirrorq.wire.native_rail import NativeRail, finds_libzmq
 from mirrorq.wire.rail import LOGGED, STOPPED, Handed

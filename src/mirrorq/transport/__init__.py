@@ -20,11 +20,10 @@ machines above to notice.
 
 How it works: a ROUTER is bound to the endpoint; each peer is reached by two DEALERs whose
 routing ids name (node, incarnation, channel), so traffic from a to b uses connections that
-a opened, and replies to clients go back over the ROUTER. Every call into libzmq that sends
-or receives gives the GIL away, and beside a thread that computes each costs some hundred
-microseconds to get it back. Therefore messages to one destination are collected and leave
-as one zmq message a round (see `packing`), and `poll` asks a socket for its state, which
-keeps the GIL, before it receives from it.
+a opened, and replies to clients go back over the ROUTER. Messages to one destination are
+collected and leave as one zmq message a round (see `packing`). Beside a thread that computes in
+Python whoever gives the GIL away may wait 5 ms for it, so only the sleep in `poll` does: what is
+sent and received goes through `libzmq`, small parts at least.
 
 May import: protocol, wire. Begin with `transport`.
 """

@@ -64,10 +64,8 @@ from mirrorq.transport.link import (
 from mirrorq.transport.packing import Part, SendBuffer, unpack
 from mirrorq.transport.parts import (
     LARGEST_PARTS_MAX,
-    descriptor_of,
     discard,
     is_readable,
-    key_of,
     receive_with_sender,
     send_parts,
 )
@@ -624,10 +622,12 @@ class Transport:
         """Take one message; returns its parts."""
         kept_max = LARGEST_PARTS_MAX * self._part_bytes_max
         sender, parts, self._has_rest = receive_with_sender(self._router, kept_max)
-        identity, descriptor = sender.bytes, descriptor_of(sender)
+        identity, descriptor = sender.identity, sender.descriptor
         guard = self._guard
-        key = "" if guard is None else key_of(sender)
+        key = "" if guard is None else sender.key
         try:
+            if guard is not None and not key:
+                raise ProtocolError("a message without a key")
             if self._has_rest:
                 raise ProtocolError(f"a message of more than {len(parts)} parts")
             self._unpack(identity, parts, key, descriptor, inbound)
