@@ -63,6 +63,25 @@ def test_who_drops_the_adapter_keeps_nothing_here(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_put_that_is_blocked_goes_on_when_get_nowait_makes_room(tmp_path: Path) -> None:
+    """What the standard library's `test_blocking_put_wait` is about, as soon as the first item is
+    here: a plain call waits for nobody, and a put takes a commit."""
+
+    async def main() -> None:
+        async with await aio.MirroredQueue.open("q", path=tmp_path) as handle:
+            await handle.node.set_policy("one", "", {"max-length": 1})
+            queue = handle.as_queue()
+            await queue.put(b"1")
+            putting = asyncio.create_task(queue.put(b"2"))
+            await until(lambda: not queue.empty())
+            assert not putting.done()
+            assert queue.get_nowait() == b"1"
+            await putting
+            assert await queue.get() == b"2"
+
+    run(main())
+
+
 def test_each_task_is_done_with_its_own(tmp_path: Path) -> None:
     """Tasks of one loop share a thread: what they hold they end by task, whoever is first."""
 

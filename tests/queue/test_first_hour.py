@@ -263,7 +263,7 @@ ON_A_NODE: dict[str, Case] = {
     "a wrong port": (
         NoQuorum,
         ["nothing listens there", "correct the endpoints"],
-        lambda _: mirrorq.connect("tcp://127.0.0.1:1", timeout=0.2),
+        lambda _: mirrorq.connect("tcp://127.0.0.1:1", timeout=1),
     ),
     "a host that does not exist": (
         NoQuorum,
