@@ -20,7 +20,7 @@ from .stalls import Stalls
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
-PATIENT = {"failure_ms": 3000, "lag_ms_max": 3000}
+PATIENT = {"failure_ms": 3000, "lag_ms_max": 3000, "session_expiry_ms": 3000}
 """Who stands still for a second, as a node may on a busy machine, is not taken for gone: a test
 that kills a node is about that failover and no other. Tests of silence say how long it lasts."""
 SCRIPT = Path(__file__).with_name("peer.py")
@@ -200,7 +200,8 @@ class Cluster:
             self.peers[name].ask("wait_ready")
 
     def client(self, name: str = "client", **settings: Any) -> Peer:
-        peer = self.run({"endpoints": list(self.endpoints.values()), **settings}, name)
+        given = {"endpoints": list(self.endpoints.values()), "config": self.config}
+        peer = self.run({**given, **settings}, name)
         peer.wait_started()
         return peer
 

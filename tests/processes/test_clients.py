@@ -14,7 +14,7 @@ import pytest
 import mirrorq
 from mirrorq import AckRefused, Client, Message, MirroredQueue, PreconditionFailed
 
-from .cluster import Cluster, until
+from .cluster import PATIENT, Cluster, until
 from .oracle import Traffic
 
 WAIT_S = 120.0
@@ -29,7 +29,8 @@ def connecting() -> Iterator[Connecting]:
     made: list[Client] = []
 
     def connect_to(cluster: Cluster, names: str) -> Client:
-        client = mirrorq.connect([cluster.endpoints[name] for name in names], timeout=WAIT_S)
+        endpoints = [cluster.endpoints[name] for name in names]
+        client = mirrorq.connect(endpoints, timeout=WAIT_S, config=mirrorq.Config(**PATIENT))
         made.append(client)
         return client
 

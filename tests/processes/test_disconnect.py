@@ -12,7 +12,7 @@ import pytest
 import mirrorq
 from mirrorq import Client, Message, ShutDown
 
-from .cluster import Cluster, until
+from .cluster import PATIENT, Cluster, until
 
 WAIT_S = 120.0
 COMMAND = [sys.executable, "-m", "mirrorq.cli"]
@@ -25,7 +25,8 @@ def clients(cluster: Cluster) -> Iterator[tuple[Client, Client]]:
     cluster.open("orders", "abc")
     cluster.wait_in_sync(2, on="a")
     order = [[cluster.endpoints[name] for name in names] for names in ("bca", "cab")]
-    one, two = (mirrorq.connect(endpoints, timeout=WAIT_S) for endpoints in order)
+    config = mirrorq.Config(**PATIENT)
+    one, two = (mirrorq.connect(ends, timeout=WAIT_S, config=config) for ends in order)
     yield one, two
     one.close()
     two.close()
