@@ -200,6 +200,23 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_read_from_it() -> None:
     assert not deep.reads
 
 
+def test_a_page_that_is_on_the_disk_alone_is_given_as_it_is_there() -> None:
+    """It is what the block would be written as, and nobody's block leaves the memory for it."""
+    deep = Deep(4)
+    while deep.state.live.count < COUNT:
+        deep.publish()
+    deep.checkpoint()
+    state = deep.state
+    cache = state.columns._cache
+    cache._pages.clear()
+    stretches = [stretch for kind, stretch in state.all_pages() if kind == COLUMNS]
+    given = [state.page(COLUMNS, *stretch) for stretch in stretches]
+    assert len(deep.reads) == len(stretches) - 1, "all but the last, which is in memory"
+    assert not cache._pages
+    state.encode()
+    assert [state.columns._block(n).encode() for n in range(len(stretches))] == given
+
+
 def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all queues that share a cache."""
     monkeypatch.setattr(pages, "CACHED_PAGES", 5)

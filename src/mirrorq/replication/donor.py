@@ -260,7 +260,8 @@ class Incoming:
                 self._state = self._begun(data)
                 continue
             page = self._same(kind, first) if data is None else Page(kind, first, 0, data)
-            _check(page)
+            if data is not None:
+                _check(page)
             if page.lsn and kind in LATER:
                 page = self._on_disk(page)
             elif not page.lsn and self._lsn > self._own.applied:

@@ -452,8 +452,15 @@ class Columns:
         return counts[index] // 2 if index < len(counts) else self.tail.count
 
     def page(self, first: int) -> bytes:
-        """The page of the block that begins here."""
-        return self._block(bisect_left(self.table.firsts, first)).encode()
+        """The page of the block that begins here: as it is on the disk, if it is there alone."""
+        firsts = self.table.firsts
+        is_here = first == firsts[-1] or first in self._held
+        lsn = 0 if is_here else self.table.written_lsn(first)
+        if lsn and self._cache.get(self._owner, first) is None:
+            data = self._cache.read(self._queue_id, COLUMNS, first, lsn)
+            if data:
+                return data
+        return self._block(bisect_left(firsts, first)).encode()
 
     def merged(self, live: Iterable[Range]) -> Block:
         """All of it as one block: equal where live messages and their numbers are."""
