@@ -65,6 +65,7 @@ class Instructions:
                     self._counters[-1].append(_open_counter(int(thread)))
         except OSError:
             self.close()
+            self._counters = [[] for _ in pids]
         self._seen = self._totals()
 
     def count(self) -> list[int | None]:

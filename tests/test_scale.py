@@ -35,6 +35,20 @@ def test_bytes_are_counted_by_who_sent_them() -> None:
             assert kernel.sent_bytes([os.getpid()], [ours.getsockname()[1]]) == [77]
 
 
+def test_instructions_of_nobody_are_counted_where_the_kernel_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = importlib.import_module("kernel")
+
+    def refuse(thread: int) -> int:
+        raise PermissionError(thread)
+
+    monkeypatch.setattr(kernel, "_open_counter", refuse)
+    counting = kernel.Instructions([os.getpid(), os.getppid()])
+    assert counting.count() == [None, None]
+    counting.close()
+
+
 def test_instructions_are_counted_or_left_out() -> None:
     """A machine may not let count them; where it does, work costs some."""
     kernel = importlib.import_module("kernel")
