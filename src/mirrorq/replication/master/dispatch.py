@@ -826,6 +826,10 @@ def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
             ready.plain.extend(_without(state.live.part(first, last), others))
             yield from (None for _ in range(STRETCH_WEIGHT * (1 + len(members))))
     for first, last, _ in state.delayed:
+        if not members:
+            ready.plain.remove(first, last)
+            yield
+            continue
         for run in state.each_run(first, last):
             ready.level(run.priority).remove(run.first, run.last)
             yield
