@@ -119,6 +119,20 @@ def take_blocks(descriptor: int, start: int, end: int) -> None:
         at += os.pwrite(descriptor, _ZEROS[: end - at], at)
 
 
+def may_open(count: int) -> bool:
+    """Whether this process may open so many files more: it tries."""
+    opened: list[int] = []
+    try:
+        while len(opened) < count:
+            opened += os.pipe()
+    except OSError:
+        return False
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return True
+
+
 def bytes_received(connection: socket.socket) -> int:
     """What the kernel has received on a connection; 0 where it does not say."""
     if IS_PORTABLE:

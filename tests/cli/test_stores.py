@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import mirrorq
@@ -61,3 +64,24 @@ def test_what_is_no_store_is_called_so(tmp_path: Path) -> None:
     cut = run_alone("verify", str(tmp_path / "cut"))
     assert cut.returncode == 1
     assert b"damaged\t" in cut.stdout
+
+
+def test_a_store_whose_path_the_locale_cannot_write(tmp_path: Path) -> None:
+    """In the C locale a name is its bytes: the store opens, is copied and put back by them."""
+    path, backup, again = (str(tmp_path / name) for name in ("größe", "größer", "größte"))
+    strange = [sys.executable, "-X", "utf8=0"]
+    script = "import sys, mirrorq; q = mirrorq.MirroredQueue('q', path=sys.argv[1]); {}; q.close()"
+    for words in (
+        ["-c", script.format("q.put(b'one').result(30)"), path],
+        ["-m", "mirrorq", "backup", path, backup],
+        ["-m", "mirrorq", "verify", backup],
+        ["-m", "mirrorq", "restore", backup, again],
+        ["-c", script.format("q.get(timeout=30).ack().result(30)"), again],
+    ):
+        done = subprocess.run(
+            [*strange, *words],
+            env={**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"},
+            capture_output=True,
+            timeout=COMMAND_S,
+        )
+        assert done.returncode == 0, done.stderr

@@ -868,3 +868,27 @@ def test_the_rail_ends_a_poll(net: Net, sockets: Sockets) -> None:
     a.carry_rail(sockets)
     os.write(sockets.tell, bytes(8))
     assert a.poll(60_000) == []
+
+
+def test_no_file_is_left_for_a_context_of_libzmq() -> None:
+    """It would end the process: a node and a client say so instead, and work when there are."""
+    script = (
+        "import os, resource, sys\n"
+        "from mirrorq import system\n"
+        "from mirrorq.errors import ConfigError\n"
+        "from mirrorq.transport.link import new_context\n"
+        "limits = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "used = os.dup(0)\n"
+        "for left in range(24):\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (used + left, limits[1]))\n"
+        "    try:\n"
+        "        new_context()\n"
+        "    except ConfigError as error:\n"
+        "        assert 'ulimit -n' in str(error)\n"
+        "    else:\n"
+        "        sys.exit(f'{left} files were enough')\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+        "new_context().term()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], stdin=subprocess.DEVNULL, timeout=60)
+    assert done.returncode == 0

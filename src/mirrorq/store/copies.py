@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import lmdb
 
@@ -118,15 +119,17 @@ def _whole(name: str, log: bytes) -> bytes:
 
 def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
     # With LMDB's own lock file: the writer must see this reader and leave its pages alone.
-    with lmdb.open(str(path), readonly=True, create=False, max_dbs=8, lib_version=0) as source:
+    # As bytes, which the types of `copy` do not know: lmdb refuses a name that the locale does not.
+    place, target = os.fsencode(path), cast("str", os.fsencode(part))
+    with lmdb.open(place, readonly=True, create=False, max_dbs=8, lib_version=0) as source:
         total = int((source.info()["last_pgno"] + 1) * source.stat()["psize"])
         with _watched(part / DATA_FILE, total, on_progress):
             try:
-                source.copy(str(part), compact=True)
+                source.copy(target, compact=True)
             except lmdb.IncompatibleError:
                 # Pages are in use nowhere and in no free list: LMDB will not leave them out.
                 (part / DATA_FILE).unlink(missing_ok=True)
-                source.copy(str(part), compact=False)
+                source.copy(target, compact=False)
 
 
 @contextmanager

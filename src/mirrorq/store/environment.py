@@ -250,7 +250,7 @@ class Environment:
 
     def _open(self) -> None:
         self._lmdb = lmdb.open(
-            str(self.path),
+            os.fsencode(self.path),
             map_size=min(MAP_BYTES_START, self._bytes_max + MAP_RESERVE_BYTES),
             max_dbs=8,
             max_readers=READERS_MAX,

@@ -7,6 +7,7 @@ others may look too. A backup has no lock file; nobody else writes there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -57,7 +58,12 @@ class OfflineStore:
     def _open(self) -> None:
         try:
             self._lmdb = lmdb.open(
-                str(self.path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0
+                os.fsencode(self.path),
+                readonly=True,
+                lock=False,
+                create=False,
+                max_dbs=8,
+                lib_version=0,
             )
             with self._lmdb.begin(buffers=True) as txn:
                 names = {bytes(name) for name in self._lmdb.dbs(txn)}

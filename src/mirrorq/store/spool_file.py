@@ -15,6 +15,7 @@ for: LMDB's memory goes with it.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -147,7 +148,7 @@ class SpoolFile:
             raise StoreError(f"spool {path} cannot be opened: {error}") from error
         try:
             self._env: lmdb.Environment = lmdb.open(
-                str(path),
+                os.fsencode(path),
                 map_size=bytes_max + SLACK_BYTES,
                 max_dbs=3,
                 subdir=True,

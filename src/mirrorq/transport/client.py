@@ -25,7 +25,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
-from mirrorq.transport.link import DOWN, REFUSED, UNLIKE, UP, Link, part_bytes_max
+from mirrorq.transport.link import DOWN, REFUSED, UNLIKE, UP, Link, new_context, part_bytes_max
 from mirrorq.transport.packing import Part, unpack
 from mirrorq.transport.parts import is_readable, receive_parts
 from mirrorq.transport.wake import Waker
@@ -87,7 +87,7 @@ class ClientSocket:
         """At the present endpoint, in vain."""
         self._lost: list[ClientInbound] = []
         self._is_closed = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
         self._waker = Waker()
         self._poller = zmq.Poller()
         self._poller.register(self._waker.fd, zmq.POLLIN)

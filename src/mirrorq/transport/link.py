@@ -6,7 +6,9 @@ import contextlib
 
 import zmq
 
+from mirrorq import system
 from mirrorq.config import Config
+from mirrorq.errors import ConfigError
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.endpoint import Endpoint
 from mirrorq.transport.packing import INDEX_BYTES_MAX, SendBuffer
@@ -22,6 +24,9 @@ ring, credits for sessions."""
 UNACKNOWLEDGED_FAILURES_MAX = 3
 """A connection whose bytes nobody acknowledges for so many failure times is ended, because
 TCP by itself waits up to two minutes between attempts when a cut network is whole again."""
+
+CONTEXT_FILES = 24
+"""That a context, its threads and first sockets open."""
 
 UP = "up"
 DOWN = "down"
@@ -48,6 +53,20 @@ _WATCHED = int(
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
+
+
+def new_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Make a context of libzmq, which ends the process when a file of its threads cannot be opened.
+
+    Raises:
+        ConfigError: this process may open too few files more.
+    """
+    if not system.may_open(CONTEXT_FILES):
+        raise ConfigError(
+            f"this process has too many files open: its connections need {CONTEXT_FILES} more. "
+            "Close some, or raise the limit (`ulimit -n`)"
+        )
+    return zmq.Context(io_threads=1)
 
 
 def part_bytes_max(config: Config) -> int:

@@ -58,6 +58,7 @@ from mirrorq.transport.link import (
     UP,
     Link,
     dealer,
+    new_context,
     part_bytes_max,
     set_bounds,
 )
@@ -198,7 +199,7 @@ class Transport:
     def _listen(self, endpoint: Endpoint) -> None:
         """Open the sockets on which others come, or none of them."""
         config, guard = self._config, self._guard
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
         self._zap = Zap(self._context, guard) if guard is not None else None
         self._router = self._context.socket(zmq.ROUTER)
         self._door = Door(
