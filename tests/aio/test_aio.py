@@ -364,3 +364,31 @@ def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) 
     # node that is still there; a node finds that it is.
     with Node("node", path=tmp_path) as node:
         assert node.queue("orders").put(b"x").result(DEADLINE_S) == 1
+
+
+def test_another_loop_is_told_so(tmp_path: Path) -> None:
+    """While its own loop runs, and while that rests."""
+
+    async def taken(queue: aio.MirroredQueue) -> Message:
+        return await queue.get(timeout=DEADLINE_S)
+
+    async def main() -> None:
+        async with aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+            with pytest.raises(RuntimeError, match=r"another event loop.*mirrorq\.connect"):
+                await asyncio.to_thread(lambda: asyncio.run(taken(queue)))
+            await (await queue.put(b"one"))
+            assert (await taken(queue)).body == b"one"
+
+    run(main())
+    loop = asyncio.new_event_loop()
+    queue = loop.run_until_complete(_opened(tmp_path))
+    try:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            asyncio.run(taken(queue))
+    finally:
+        loop.run_until_complete(queue.close())
+        loop.close()
+
+
+async def _opened(path: Path) -> aio.MirroredQueue:
+    return await aio.MirroredQueue.open("orders", path=path)

@@ -15,6 +15,11 @@ __all__ = ["LOOK_S", "Bell", "Bells", "Line"]
 
 Result = TypeVar("Result")
 
+OTHER_LOOP = (
+    "this waits in another event loop than the one in which it was opened: open what is of "
+    "mirrorq.aio in each loop that uses it (in tests by a fixture of the same loop), or use "
+    "mirrorq.connect(), which knows no loops"
+)
 LOOK_S = 0.5
 """Who waits looks this often by himself, for what nobody tells (a lost majority)."""
 
@@ -53,7 +58,13 @@ class Bell:
         return True
 
     async def next(self, condition: Callable[[], bool], timeout: float) -> None:
-        """Wait until it rings, at most `timeout` seconds; not at all when the condition holds."""
+        """Wait until it rings, at most `timeout` seconds; not at all when the condition holds.
+
+        Raises:
+            RuntimeError: who waits is in another loop.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(OTHER_LOOP)
         future: asyncio.Future[None] = self.loop.create_future()
         self._waiting.append(future)
         timer = self.loop.call_later(timeout, _resolve, future)
