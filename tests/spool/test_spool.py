@@ -22,7 +22,7 @@ from mirrorq.spool import spool as spool_module
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 from mirrorq.store import spool_file
-from mirrorq.store.spool_file import SpoolFile, SpoolWrites
+from mirrorq.store.spool_file import SpoolFile, SpoolRecord, SpoolWrites
 
 WAIT_S = 30
 
@@ -467,6 +467,29 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
             client.queue("orders").wait_for_confirms(WAIT_S)
             with node.queue("orders") as queue:
                 assert taken(queue, 1) == [b"1"]
+
+
+def test_a_record_is_read_once_to_know_how_old_it_is(place: Place) -> None:
+    """A node looks each second, on its own thread, and a record may be of many megabytes."""
+    orders = place.open()
+    orders.put_many([b"x" * 1000] * 1000).accepted(WAIT_S)
+    assert place.spool is not None
+    file, read = place.spool._file, []
+    after = file.after
+
+    def read_after(*what: int) -> list[SpoolRecord]:
+        read.append(what)
+        return after(*what)
+
+    file.after = read_after  # type: ignore[method-assign]
+    first = orders.status().oldest_s
+    assert len(read) == 1
+    until(lambda: orders.status().oldest_s > first)
+    assert len(read) == 1
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        assert queue.qsize() == 1000
+    assert orders.status().oldest_s == 0.0
 
 
 def test_threads_that_connect_at_once_have_one_client(tmp_path: Path) -> None:

@@ -139,6 +139,9 @@ class Route:
         """Of records that are on their way or ready to be."""
         self.ready: deque[tuple[SpoolRecord, PutRecord]] = deque()
         """May be sent, and are not."""
+        self.first: tuple[int, int | None] = (0, None)
+        """Ordinal of the record that was first when somebody looked, and when it was put; None:
+        it cannot be read. Any thread's."""
         self.read_to = 0
         """Ordinal up to which records were read to be sent."""
         self.window: list[tuple[SpoolRecord, PutRecord]] = []

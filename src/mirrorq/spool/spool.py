@@ -212,13 +212,8 @@ class Spool:
         head = route.head
         oldest_s = 0.0
         if head.count and not self._is_closed:
-            try:
-                first = self._file.after(route.number, 0, 1)
-            except StoreError:  # it was closed just now
-                first = []
-            known = decoded(first[0]) if first else None
-            if known is not None:
-                oldest_s = max(time.time() - known.stamp_ms / 1000, 0.0)
+            with suppress(StoreError):  # it was closed just now
+                oldest_s = self._oldest_s(route)
         is_connected = route.handle is not None
         return SpoolStatus(
             head.count,
@@ -229,6 +224,17 @@ class Spool:
             head.aside_count,
             route.dropped,
         )
+
+    def _oldest_s(self, route: Route) -> float:
+        """How long the first record has waited. It may be large: it is read once."""
+        first = self._file.first(route.number)
+        ordinal, stamp_ms = route.first
+        if first != ordinal:
+            found = self._file.after(route.number, first - 1, 1)
+            known = decoded(found[0]) if found else None
+            stamp_ms = None if known is None else known.stamp_ms
+            route.first = (first, stamp_ms)
+        return 0.0 if stamp_ms is None else max(time.time() - stamp_ms / 1000, 0.0)
 
     @property
     def is_closed(self) -> bool:

@@ -9,8 +9,8 @@ An LMDB environment of its own, with three tables. A *line* is one queue's part 
 Values are sealed (`records`). How many messages a record has stands in its key, so that a record
 that cannot be read leaves no doubt about the numbers of those behind it.
 
-*Threads*: one thread calls everything; others may call `after` and `set_aside`, which `close` waits
-for: LMDB's memory goes with it.
+*Threads*: one thread calls everything; others may call what reads, which `close` waits for:
+LMDB's memory goes with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,7 +239,26 @@ class SpoolFile:
             found.append((place, count, one))
         return found
 
+    def first(self, line: int) -> int:
+        """Ordinal of a line's first record, 0: it has none. Nothing of the record is read."""
+        with self._cursor(self._records) as cursor:
+            if not cursor.set_range(_KEY.pack(line, 0, 0)):
+                return 0
+            number, ordinal, _ = _KEY.unpack(cursor.key())
+            return ordinal if number == line else 0
+
     def _walk(self, table: Any, line: int, ordinal: int) -> Iterator[tuple[bytes, bytes]]:
+        with self._cursor(table) as cursor:
+            if not cursor.set_range(_KEY.pack(line, ordinal, 0)):
+                return
+            prefix = _LINE.pack(line)
+            for key, value in cursor:
+                if key[: _LINE.size] != prefix:
+                    return
+                yield key, value
+
+    @contextmanager
+    def _cursor(self, table: Any) -> Iterator[lmdb.Cursor[bytes]]:
         reader = _Reader()
         self._readers.add(reader)
         try:
@@ -246,13 +266,7 @@ class SpoolFile:
             if self._is_closing:
                 raise StoreError(f"spool {self.path} is closed")
             with self._env.begin() as txn, txn.cursor(table) as cursor:
-                if not cursor.set_range(_KEY.pack(line, ordinal, 0)):
-                    return
-                prefix = _LINE.pack(line)
-                for key, value in cursor:
-                    if key[: _LINE.size] != prefix:
-                        return
-                    yield key, value
+                yield cursor
         except lmdb.Error as error:
             raise StoreError(f"spool {self.path} cannot be read: {error}") from error
         finally:
