@@ -201,6 +201,33 @@ def test_redrive(node: mirrorq.Node) -> None:
             dead.redrive(-1)
 
 
+def test_a_redrive_that_fails_holds_nothing(
+    node: mirrorq.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a queue is cannot be asked just now: what was taken to be moved comes again."""
+    node.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
+    with node.queue("orders") as orders, node.queue("bills") as bills, node.queue("dead") as dead:
+        for count, queue in enumerate((orders, bills), 1):
+            queue.put(b"1").result(10)
+            queue.get(timeout=10).nack(requeue=False).result(10)
+            wait_until(lambda count=count: dead.qsize() == count)
+        handle = dead._handle
+        id_of = handle.id_of
+
+        def lost(name: str) -> int:
+            if name == "bills":
+                raise mirrorq.NoQuorum("no majority")
+            return id_of(name)
+
+        monkeypatch.setattr(handle, "id_of", lost)
+        with pytest.raises(mirrorq.NoQuorum):
+            dead.redrive()
+        monkeypatch.undo()
+        wait_until(lambda: dead.qsize() == 2)
+        assert dead.redrive() == 2
+        wait_until(lambda: orders.qsize() == bills.qsize() == 1)
+
+
 def test_a_deleted_queue_with_an_outbox_is_gone_when_delete_returns(node: mirrorq.Node) -> None:
     """Its name is free again, as that of any queue."""
     node.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})

@@ -30,22 +30,22 @@ def redrive(handle: Handle, count_max: int | None) -> int:
     moved = 0
     origins: dict[str, int] = {}
     stay: list[Message] = []
+    held: list[Message] = []
     try:
         while left > 0:
-            messages = _taken(handle, min(left, BATCH_COUNT))
-            if not messages:
+            held = _taken(handle, min(left, BATCH_COUNT))
+            if not held:
                 break
-            left -= len(messages)
+            left -= len(held)
             groups: dict[int, list[Message]] = {}
-            for message in messages:
-                origin = _origin(handle, message, origins)
-                if origin:
-                    groups.setdefault(origin, []).append(message)
-                else:
-                    stay.append(message)
+            for message in held:
+                groups.setdefault(_origin(handle, message, origins), []).append(message)
+            stay += groups.pop(0, [])
+            held = [message for moving in groups.values() for message in moving]
             moved += _move(handle, groups)
+            held = []
     finally:
-        for message in stay:
+        for message in (*stay, *held):
             # Nobody has worked on it, yet it was handed out: it comes again with its count raised.
             message.nack()
     return moved
