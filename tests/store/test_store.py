@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,17 @@ from mirrorq.store import queue_log, runs, write_ahead
 from mirrorq.store.node_store import Store
 from mirrorq.store.records import seal
 
-from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store, starts_before
+from .writing import (
+    NEIGHBOUR,
+    PYTHON,
+    QUEUE,
+    SOURCES,
+    Writer,
+    bodies_of,
+    frames_of,
+    open_store,
+    starts_before,
+)
 
 
 def test_a_new_store_is_empty_and_has_an_identity(path: Path) -> None:
@@ -437,3 +448,41 @@ def test_an_image_of_an_unknown_queue_names_it(path: Path) -> None:
     assert isinstance(image, QueueImage)
     assert image.queue_id == 99
     store.close()
+
+
+def test_a_store_that_is_deleted_while_it_is_open_takes_nothing_more(path: Path) -> None:
+    """What were written to its files would be gone with the process."""
+    writer = Writer()
+    store = open_store(path)
+    store.commit([QueueWrite(QUEUE, append=(writer.publish([b"a"]),))])
+    moved = path.rename(path.with_name("moved"))
+    store.commit([QueueWrite(QUEUE, append=(writer.publish([b"b"]),))])
+    shutil.rmtree(moved)
+    for body in (b"small", bytes(100_000)):
+        with pytest.raises(StoreError, match="was deleted while it was open"):
+            store.commit([QueueWrite(QUEUE, append=(writer.publish([body]),))])
+    store.close()
+
+
+def test_a_process_that_has_closed_all_files(path: Path) -> None:
+    """Programs that become daemons do: what comes next may have the store's numbers."""
+    script = (
+        "import os, sys\n"
+        "from mirrorq.config import Config\n"
+        "from mirrorq.errors import StoreError\n"
+        "from mirrorq.protocol.effects import QueueWrite\n"
+        "from mirrorq.store.node_store import Store\n"
+        "store = Store(sys.argv[1], node='a', config=Config())\n"
+        "os.closerange(3, 256)\n"
+        "for again in range(2):\n"
+        "    try:\n"
+        "        store.commit([QueueWrite(1, reset=True)])\n"
+        "    except StoreError as error:\n"
+        "        assert 'has closed its files' in str(error), error\n"
+        "    else:\n"
+        "        sys.exit('it was taken')\n"
+        "    others = [os.open(os.devnull, os.O_RDWR) for _ in range(60)]\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run([PYTHON, "-c", script, path], timeout=60, env={"PYTHONPATH": SOURCES})
+    assert done.returncode == 0

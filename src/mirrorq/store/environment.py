@@ -166,6 +166,16 @@ class Tables:
         return (self.meta, self.queues, self.messages, self.ops, self.garbage, self.raft)
 
 
+_CLOSED = (
+    "this process has closed its files, as programs do that become daemons: open nodes and queues "
+    "after that"
+)
+
+
+def _identity_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 class Environment:
     """Open from construction to `close`, by one process."""
 
@@ -272,6 +282,7 @@ class Environment:
                 self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
             self._descriptor = os.open(self.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
+            self._identity = _identity_of(os.fstat(self._descriptor))
         except BaseException:
             self._lmdb.close()
             raise
@@ -328,6 +339,7 @@ class Environment:
         self._check_process()
         with self._writing, self._translated("writing"):
             self._check_open()
+            self._check_file()
             result = self._write(work)
             self._is_turned = False
             return result
@@ -516,9 +528,10 @@ class Environment:
     # --- Errors -------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise StoreError where nothing may be written: it is closed, or this is a fork."""
+        """Raise StoreError where nothing may be written: it is closed, or gone, or of a parent."""
         self._check_process()
         self._check_open()
+        self._check_file()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -530,6 +543,21 @@ class Environment:
     def _check_open(self) -> None:
         if not self._is_open:
             raise StoreError(f"store {self.path} is closed: open it again")
+
+    def _check_file(self) -> None:
+        """Of what is written to a file that no path leads to, nothing is there after a restart."""
+        try:
+            found = os.fstat(self._descriptor)
+        except OSError as error:
+            raise StoreError(f"store {self.path}: {_CLOSED}") from error
+        if _identity_of(found) != self._identity:
+            raise StoreError(f"store {self.path}: {_CLOSED}")
+        if not found.st_nlink:
+            raise StoreError(
+                f"store {self.path}: its {DATA_FILE} was deleted while it was open, so nothing "
+                "more is confirmed here. End this process and start it again: it begins with an "
+                "empty store, which gets its messages from the other nodes"
+            )
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
