@@ -312,6 +312,25 @@ def test_repair_cuts_and_hands_the_history_on() -> None:
     assert sent(ring) == [("c", history)]
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_the_time_of_an_op_that_was_cut_is_forgotten(kept: int) -> None:
+    """Its master's clock was wrong, and nobody else had it (the swarm's seed 4707)."""
+    ring = ring_of(
+        B,
+        [
+            *(publish(lsn, lsn, timestamp_us=1_000, delay_ms=1) for lsn in range(1, kept + 1)),
+            publish(kept + 1, kept + 1, epoch=2, timestamp_us=7_000_000, delay_ms=1),
+        ],
+    )
+    ring.time.begin(1_000)
+    assert ring.time.now_us == 7_000_000
+    ring.install(view(3, "abc"))
+    theirs = ((1, kept), (3, 4)) if kept else ((3, 4),)
+    assert ring.on_history(A, History(QUEUE, 3, theirs, time_us=2_000))
+    assert ring.received == kept
+    assert ring.time.now_us == 2_000
+
+
 def test_an_unrepaired_member_answers_nothing() -> None:
     """R6: asked for the history or for ops before its own repair, a member is silent."""
     ring = ring_of(B, [publish(1, 1)])

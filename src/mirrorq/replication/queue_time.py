@@ -14,7 +14,8 @@ the queue was idle. What comes says what time it was when it was sent: a later t
 is believed at once, an earlier one may only have been long on its way, so the lead falls by a
 small part of the time since the last word. That is more than two clocks drift apart (4.7 %), so
 who runs fast is brought back. The first word of an epoch is taken as it is: it comes from the
-master of that epoch, and what was known before may rest on a clock that was wrong at a start.
+master of that epoch, and what was known before may rest on a clock that was wrong at a start,
+or on an op that was cut.
 
 Times of messages are times of the queue, so they should be near what clocks on walls show: a
 master lets its lead fade by 1 in 2000, which is less than an hour in 80 days.
@@ -105,6 +106,11 @@ class QueueTime:
         self._stamp_us = max(self._stamp_us, stamp_us)
         if self._steady_us:
             self._raise(stamp_us)
+
+    def cut(self, stamp_us: int) -> None:
+        """The ops after one with this stamp are no more: what time it was by them, it was not."""
+        self._stamp_us = min(self._stamp_us, stamp_us)
+        self._heard_us = 0
 
     def hear(self, told_us: int) -> None:
         """The member on the left has said what time it is; 0: it is of a version that does not."""

@@ -364,10 +364,10 @@ class Ring:
         """R6. Returns True when this member has just become repaired."""
         if self.repaired or sender != self._left() or message.epoch != self.epoch:
             return False
-        self.time.hear(message.time_us)
         self.start_history = message.history
         self.start_last = message.history[-1][1] if message.history else 0
         self._cut(common_lsn(self.history, message.history))
+        self.time.hear(message.time_us)
         self._forget_lost_marks()
         self.repaired = True
         self._send_history()
@@ -728,6 +728,7 @@ class Ring:
             return
         while self.log and self.log[-1].lsn > lsn:
             self.log_bytes -= len(self.log.pop().frame)
+        self.time.cut(self.log[-1].header.timestamp_us if self.log else 0)
         self.received = lsn
         self.base = min(self.base, lsn)
         self.history = cut_history(self.history, lsn)
