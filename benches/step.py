@@ -57,6 +57,7 @@ class Loop:
 
     part_bytes_max = 1 << 30
     dropped_count = garbage_count = connection_count = 0
+    has_rails = False
 
     def __init__(self, name: str, incarnation: int, *_: object) -> None:
         self.name = name

@@ -96,6 +96,8 @@ class _Thread:
 class _Line:
     """One node's transport."""
 
+    has_rails = False
+
     def __init__(self, board: Switchboard, name: str) -> None:
         self.endpoint = f"tcp://127.0.0.1:{7000 + ord(name)}"
         self._board = board

@@ -739,9 +739,9 @@ def test_the_last_copy_in_sync_is_not_forgotten() -> None:
     assert admitted(leader, A, RemoveNode("b")) == RemoveNode("b", B.store)
     leader.start(again(B))
     leader.kill(A)
-    assert "last copy in sync of 'q'" in str(admitted(leader, B, RemoveNode("a")))
+    assert "last copy in sync of 'q'" in str(admitted(leader, again(B), RemoveNode("a")))
     forced = RemoveNode("a", A.store, force=True)
-    assert admitted(leader, B, RemoveNode("a", force=True)) == forced
+    assert admitted(leader, again(B), RemoveNode("a", force=True)) == forced
 
 
 def test_forgetting_by_force_waits_for_an_unclean_promotion() -> None:
