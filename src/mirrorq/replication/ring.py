@@ -49,6 +49,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterable
+from itertools import islice
 
 from mirrorq.containers.timers import FOREVER_MS, Timers
 from mirrorq.protocol import views
@@ -164,8 +165,6 @@ class Ring:
         self.stable = 0
         """Known stable; may run ahead of received in a joining member only."""
         self.unstable_bytes = 0
-        self.unstable_count = 0
-        """Messages beyond `stable`, and other ops."""
 
     def _begin_marks(self, mark_delay_ms: int, timers: Timers, may_star: bool) -> None:
         """What neighbours and joining members have said in this epoch, and have been told."""
@@ -709,7 +708,6 @@ class Ring:
         self.received = entry.lsn
         if entry.lsn > self.stable:
             self.unstable_bytes += size
-            self.unstable_count += entry.header.count
         if self.is_at_receipt:
             self.behind_bytes += size
         self.time.note(entry.header.timestamp_us)
@@ -749,9 +747,7 @@ class Ring:
         self.stable = min(self.stable, self.received)
 
     def _recount_unstable(self) -> None:
-        beyond = [entry for entry in self.log if entry.lsn > self.stable]
-        self.unstable_bytes = sum(len(entry.frame) for entry in beyond)
-        self.unstable_count = sum(entry.header.count for entry in beyond)
+        self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
 
     def _recount_behind(self) -> None:
         behind = (len(e.frame) for e in self.log if e.lsn > self.durable)
@@ -763,9 +759,7 @@ class Ring:
         index = max(self.stable - self.base, 0)
         until = min(stable, self.received) - self.base
         while index < until:
-            entry = self.log[index]
-            self.unstable_bytes -= len(entry.frame)
-            self.unstable_count -= entry.header.count
+            self.unstable_bytes -= len(self.log[index].frame)
             index += 1
         self.stable = stable
         self.ticks_left = REPEAT_COUNT
@@ -802,8 +796,7 @@ class Ring:
         moment, and nothing that was sent along the row may come after it."""
         if not (self.is_master and self._is_direct):
             return False
-        is_stream = self.stable < self._right_received and self.unstable_count > STAR_COUNT_MAX
-        if is_stream or self.unstable_bytes > STAR_BYTES_MAX:
+        if self.unstable_bytes > STAR_BYTES_MAX or self._is_stream():
             self._star_from_ms = now_ms + STAR_REST_MS
             return False
         if now_ms < self._star_from_ms or self.stable < self._row_sent:
@@ -817,6 +810,13 @@ class Ring:
             if size > STAR_BYTES_MAX:
                 return False
         return True
+
+    def _is_stream(self) -> bool:
+        """Whether many messages are not stable, of which some are on the way."""
+        if self.stable >= self._right_received:
+            return False
+        newest = islice(reversed(self.log), min(self.received - self.stable, STAR_COUNT_MAX + 1))
+        return sum(entry.header.count for entry in newest) > STAR_COUNT_MAX
 
     def _send_star(self) -> None:
         batch = self._batch_after(self._right_received)

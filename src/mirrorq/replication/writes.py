@@ -181,7 +181,7 @@ class Writes:
     @property
     def _is_void(self) -> bool:
         """Whether the applied state is about to be replaced: no checkpoint of it is made."""
-        return self._is_brought and not self._ring.has_state
+        return not self._ring.has_state and self._is_brought
 
     @property
     def _is_brought(self) -> bool:
@@ -351,7 +351,9 @@ class Writes:
         return not is_judged or now_ms >= self._applied_ms + QUIET_MS
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
-        if not self._ops_since or self._is_making or self._is_void:
+        if not self._ops_since or self._part_number or self._checkpoints.is_busy:
+            return False
+        if not self._ring.has_state and self._is_brought:
             return False
         if self._room.draining != PLENTY and not self._has_place(state):
             self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
@@ -361,8 +363,10 @@ class Writes:
         if state.is_heavy:
             return True
         config = self._config
-        due = self._ops_since >= config.checkpoint_ops
-        due = due or self._bytes_since >= config.checkpoint_bytes
+        due = (
+            self._ops_since >= config.checkpoint_ops
+            or self._bytes_since >= config.checkpoint_bytes
+        )
         if due and self._bytes_since < 4 * self._checkpoints.size:
             # A state of many ranges is dear to write: let it wait until it pays.
             due = self._ops_since >= 16 * config.checkpoint_ops

@@ -172,10 +172,6 @@ _CLOSED = (
 )
 
 
-def _identity_of(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
-
-
 class Environment:
     """Open from construction to `close`, by one process."""
 
@@ -282,7 +278,7 @@ class Environment:
                 self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
             self._descriptor = os.open(self.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
-            self._identity = _identity_of(os.fstat(self._descriptor))
+            self._inode = os.fstat(self._descriptor).st_ino
         except BaseException:
             self._lmdb.close()
             raise
@@ -529,8 +525,10 @@ class Environment:
 
     def check(self) -> None:
         """Raise StoreError where nothing may be written: it is closed, or gone, or of a parent."""
-        self._check_process()
-        self._check_open()
+        # Once a commit: what is well is found so without a call.
+        if os.getpid() != self._pid or not self._is_open:
+            self._check_process()
+            self._check_open()
         self._check_file()
 
     def _check_process(self) -> None:
@@ -550,7 +548,7 @@ class Environment:
             found = os.fstat(self._descriptor)
         except OSError as error:
             raise StoreError(f"store {self.path}: {_CLOSED}") from error
-        if _identity_of(found) != self._identity:
+        if found.st_ino != self._inode:
             raise StoreError(f"store {self.path}: {_CLOSED}")
         if not found.st_nlink:
             raise StoreError(

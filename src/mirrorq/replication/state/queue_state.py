@@ -76,8 +76,9 @@ class QueueState(PagedContents):
         """Whether it is known what an op changes, and the pages of it have been made for who still
         wants them as they are. Where they are many some are looked at, or made, now, and the op is
         applied in a later step: it has to be asked again until it is."""
-        if type(entry.payload) is PromotedOp and entry.payload.how == "unclean":
-            search = self._search_for(entry.payload, entry.header.lsn)
+        payload = entry.payload
+        if type(payload) is PromotedOp and payload.how == "unclean":
+            search = self._search_for(payload, entry.header.lsn)
             if not search.is_over:
                 search.go_on(self.producers)
             if not search.is_over:
