@@ -451,7 +451,7 @@ def test_an_image_of_an_unknown_queue_names_it(path: Path) -> None:
 
 
 def test_a_store_that_is_deleted_while_it_is_open_takes_nothing_more(path: Path) -> None:
-    """What were written to its files would be gone with the process."""
+    """What is written to its files would be gone with the process."""
     writer = Writer()
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=(writer.publish([b"a"]),))])

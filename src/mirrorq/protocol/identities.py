@@ -33,7 +33,7 @@ def first_incarnation(store: int) -> int:
 
 _CHANCE_BITS = 20
 _STEPS_MAX = 1_024
-"""Of one, which is what versions before 1.0 go on by at each start."""
+"""Of one each, which is how older versions go on at each start."""
 
 
 def incarnation_after(previous: int, chance: int) -> int:
