@@ -25,6 +25,8 @@ CHAOS_WIRES ?= proxies,namespaces
 CHAOS_RESULTS ?= results/chaos.jsonl
 # When nodes and clients stand still in `make stalls`.
 STALL_SEED ?= 1
+# What `make thread-stalls` runs; tests/client only by itself, as tests/transport.
+STALLED ?= tests/aio tests/queue tests/spool tests/interrupts
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
@@ -65,7 +67,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes stalls programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test lint types docs unit simulation processes stalls thread-stalls programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -108,6 +110,13 @@ processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts i
 
 stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
 	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)
+
+build/thread_stalls.so: tests/harness/thread_stalls.c
+	mkdir -p build
+	$(CC) -Wall -Wextra -Werror -O1 -shared -fPIC -pthread -o $@ $<
+
+thread-stalls: $(STAMP) build/thread_stalls.so  ## tests, while each thread of each process stands still again and again: STALL_SEED=2 STALLED=tests/aio
+	MIRRORQ_THREAD_STALLS=$(STALL_SEED) LD_PRELOAD=$(CURDIR)/build/thread_stalls.so $(PYTEST) $(STALLED)
 
 programs: $(STAMP)  ## clients, the command line, Celery, the demo and the examples, as processes
 	$(PYTEST) $(PROGRAMS)
