@@ -15,7 +15,7 @@ from mirrorq.config import Config
 from mirrorq.engine.events import RailLetGo
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
-from mirrorq.protocol.effects import QueueWrite, RailArm
+from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import STAR, Data
@@ -388,8 +388,31 @@ def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
         assert rail.carry_out(QUEUE, arm) == []
         assert rail.take() == []
         monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
-        assert [*rail.take(), *rail.take()] == [RailLetGo(QUEUE)]
+        assert rail.take() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
         assert rail.carry_out(QUEUE, arm) == [RailLetGo(QUEUE)]
+    finally:
+        rail.stop()
+        transport.close()
+        rail.free()
+        store.close()
+
+
+@pytest.mark.parametrize("at_receipt", [False, True])
+def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(path: Path, at_receipt: bool) -> None:
+    """Else the copy waits with all that comes along the row until anything wakes its node, as a
+    rule the next heartbeat."""
+    from mirrorq.node.rail import begun_rail
+
+    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
+    rail = begun_rail(store, transport)
+    assert rail is not None
+    try:
+        writer = Writer()
+        store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
+        arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
+        assert rail.carry_out(QUEUE, arm) == []
+        assert rail.carry_out(QUEUE, RailDisarm()) == [RailLetGo(QUEUE)]
+        assert rail.carry_out(QUEUE, RailDisarm()) == [RailLetGo(QUEUE)], "it had it no more"
     finally:
         rail.stop()
         transport.close()

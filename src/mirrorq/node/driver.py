@@ -340,8 +340,8 @@ class Driver(HostThread[_Port]):
             self._commit_all()
         else:
             self._carry_out(effects)
-        for queue_id, wanted in effects.rail:
-            self._carry_out_rail(queue_id, wanted)
+        if effects.rail:
+            self._carry_out_rail(effects.rail)
         if self._reads:
             self._read_next()
         now_ms = clock.now_ms()
@@ -355,12 +355,15 @@ class Driver(HostThread[_Port]):
         if self.sampler.is_busy:
             self.sampler.advance()
 
-    def _carry_out_rail(self, queue_id: int, wanted: RailArm | RailDisarm) -> None:
-        if self._rail is None:
-            self.post(RailLetGo(queue_id))
-            return
-        for event in self._rail.carry_out(queue_id, wanted):
-            self.post(event)
+    def _carry_out_rail(self, wanted: Sequence[tuple[int, RailArm | RailDisarm]]) -> None:
+        events: list[EngineEvent] = []
+        for queue_id, one in wanted:
+            if self._rail is None:
+                events.append(RailLetGo(queue_id))
+            else:
+                events += self._rail.carry_out(queue_id, one)
+        # First, as in each round: what it has taken may be among them.
+        self._events[:0] = events
 
     def _set_room(self) -> None:
         """What the store takes for sure in the commit of this round."""

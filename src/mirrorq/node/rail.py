@@ -88,14 +88,13 @@ class NodeRail:
     def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> list[EngineEvent]:
         """Have the rail take a queue, or let go of it. Returns what the engine is to be told
         now; the rest comes by `take`."""
-        if isinstance(wanted, RailArm):
-            has_it = (
-                self.is_running
-                and self._may_log(queue_id, wanted)
-                and self._arm(queue_id, wanted)
-            )
-        else:
-            has_it = self._disarm(queue_id)
+        if isinstance(wanted, RailDisarm):
+            # As a rule it lets go of it in this call, of which its thread knows nothing: nobody
+            # would be woken to take that.
+            return self.take() if self._disarm(queue_id) else [RailLetGo(queue_id)]
+        has_it = (
+            self.is_running and self._may_log(queue_id, wanted) and self._arm(queue_id, wanted)
+        )
         return [] if has_it else [RailLetGo(queue_id)]
 
     def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
@@ -122,13 +121,13 @@ class NodeRail:
 
     def take(self) -> list[EngineEvent]:
         """What the rail has handed over: it is in the store now, and the engine is to hear it."""
-        handed = self._native.take()
-        if handed:
-            self._note(handed)
         if self._armed and not self._store.has_plenty:
             # From here on the copy judges each message by the room that there is.
             for queue_id in sorted(self._armed):
                 self._disarm(queue_id)
+        handed = self._native.take()
+        if handed:
+            self._note(handed)
         if self._cut != self._log.lmdb_has:
             self._cut = self._log.lmdb_has
             self._native.cut(self._cut)

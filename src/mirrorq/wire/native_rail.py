@@ -66,10 +66,11 @@ class NativeRail:
         lib.mq_rail_cut(self._rail, number)
 
     def take(self) -> list[Handed]:
-        """All that waits: whole records."""
-        size = lib.mq_rail_waiting(self._rail)
-        if not size:
-            return []
-        out = bytes(size)
-        taken = lib.mq_rail_take(self._rail, ffi.from_buffer(out), size)
-        return list(handed_in(memoryview(out)[:taken]))
+        """All that waits: whole records. What comes meanwhile, too: its thread has told of what
+        was there before, and tells of more only when nothing is left."""
+        handed: list[Handed] = []
+        while size := lib.mq_rail_waiting(self._rail):
+            out = bytes(size)
+            taken = lib.mq_rail_take(self._rail, ffi.from_buffer(out), size)
+            handed += handed_in(memoryview(out)[:taken])
+        return handed
