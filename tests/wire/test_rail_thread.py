@@ -274,6 +274,30 @@ def test_a_socket_that_was_removed_is_pythons_again(ends: Ends) -> None:
     ends.hear_mark_of(1)
 
 
+def test_hello_is_said_when_a_connection_stands_at_last(tmp_path: Path) -> None:
+    """libzmq takes nothing for a node's link before that."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.IMMEDIATE, 1)
+    log = os.open(tmp_path, os.O_RDONLY)
+    told, tell = os.pipe()
+    rail = lib.mq_rail_new(SALT, 1, HALF, 64 << 10)
+    try:
+        assert lib.mq_rail_start(rail, log, tell, 10_000) == 0
+        endpoint = f"ipc://{tmp_path / 'master'}"
+        dealer.connect(endpoint)
+        assert lib.mq_rail_add_socket(rail, PEER, socket_of(dealer)) == 0
+        router.bind(endpoint)
+        assert router.poll(WAIT_MS), "nothing came"
+        assert router.recv_multipart()[1] == struct.pack("<II", MAGIC, 3)
+    finally:
+        lib.mq_rail_stop(rail)
+        lib.mq_rail_free(rail)
+        context.destroy(linger=0)
+        for file in (log, told, tell):
+            os.close(file)
+
+
 def test_a_disk_that_fails_ends_it(tmp_path: Path) -> None:
     ends = Ends(tmp_path, flags=os.O_RDONLY)
     ends.arm()

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define HELLO_MS 1000      /* so that the other end knows this one after a reconnect */
+#define HELLO_AGAIN_MS 10  /* where a connection does not stand yet */
 #define PAUSE_BYTES (8u << 20) /* so much that Python has not taken: nothing is read */
 #define PAUSE_MS 5
 #define ROUND_MESSAGES_MAX 64 /* of one socket, before others have their turn */
@@ -82,6 +83,7 @@ struct peer_socket {
     uint32_t peer;
     int is_rest; /* parts of a message follow that is not wanted */
     void *socket;
+    uint64_t hello_ns; /* when the next one is due */
 };
 
 struct table {
@@ -110,7 +112,6 @@ struct mq_rail_thread {
     /* Its own: */
     struct table mine;
     zmq_pollitem_t *items; /* the first is the pipe */
-    uint64_t hello_ns;     /* when one was sent */
     uint64_t waits_ns;     /* since when something waits for Python */
     uint64_t takes;        /* of mq_rail_look(), when that began */
     int is_told;
@@ -163,14 +164,22 @@ static void write_group(struct mq_rail_thread *thread)
 
 /* --- Sockets ------------------------------------------------------------------------- */
 
-static void say_hello(struct mq_rail_thread *thread, uint64_t now)
+/* Returns in how many milliseconds one is to be said again. Until it has been heard all that is for
+ * the rail comes another way, and the rail gives back each queue that it is given. */
+static long say_hello(struct mq_rail_thread *thread, uint64_t now)
 {
     const uint32_t hello[2] = {MQ_RAIL_MAGIC, MQ_RAIL_HELLO};
-    if (now - thread->hello_ns < HELLO_MS * 1000000ull)
-        return;
-    thread->hello_ns = now;
-    for (size_t i = 0; i < thread->mine.count; i++)
-        zmq.send(thread->mine.sockets[i].socket, hello, sizeof hello, ZMQ_DONTWAIT);
+    uint64_t next_ns = now + HELLO_MS * 1000000ull;
+    for (size_t i = 0; i < thread->mine.count; i++) {
+        struct peer_socket *to = &thread->mine.sockets[i];
+        if (now >= to->hello_ns) {
+            int is_said = zmq.send(to->socket, hello, sizeof hello, ZMQ_DONTWAIT) >= 0;
+            to->hello_ns = now + (is_said ? HELLO_MS : HELLO_AGAIN_MS) * 1000000ull;
+        }
+        if (to->hello_ns < next_ns)
+            next_ns = to->hello_ns;
+    }
+    return (long)((next_ns - now + 999999) / 1000000);
 }
 
 static void give(struct mq_rail_thread *thread, struct peer_socket *from, zmq_msg_t *message)
@@ -221,7 +230,6 @@ static int follow(struct mq_rail_thread *thread)
     free(thread->items);
     thread->mine = (struct table){sockets, wanted->count};
     thread->items = items;
-    thread->hello_ns = 0;
     return 1;
 }
 
@@ -278,7 +286,9 @@ static int make_round(struct mq_rail_thread *thread)
     uint64_t now = now_ns();
     int is_paused = 0;
     long timeout_ms = tell_python(thread, now, &is_paused);
-    say_hello(thread, now);
+    long hello_ms = say_hello(thread, now);
+    if (timeout_ms > hello_ms)
+        timeout_ms = hello_ms;
     size_t count = is_paused ? 0 : thread->mine.count;
     if (zmq.poll(thread->items, (int)count + 1, timeout_ms) < 0)
         return zmq.error() == EINTR;
