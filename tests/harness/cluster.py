@@ -618,6 +618,8 @@ class SimulatedCluster:
         effects = node.engine.step(clock_ms, steady_us, events)
         node.railed[effects.round] = node.taken
         engine = node.engine
+        if engine.is_registered:
+            node.disk.known = engine.me.incarnation
         stepped = engine.hosting.stepped
         if stepped or effects.writes:
             is_deleted, replicas = engine.catalog.is_deleted, engine.replicas

@@ -248,6 +248,15 @@ def test_a_disk_that_fills_up(
     assert "is over after" in lines[1][1]
 
 
+def test_a_start_that_the_cluster_knows_is_noted(tmp_path: Path) -> None:
+    """The store's next start goes on from it, and not by one as after a start that nobody knows."""
+    with Node("a", path=tmp_path / "a") as node:
+        first = node._store.incarnation
+        until(lambda: node._store.get_meta("known incarnation"))
+    with Node("a", path=tmp_path / "a") as node:
+        assert node._store.incarnation >> 20 == (first >> 20) + 1
+
+
 def test_what_is_too_large_to_be_sent_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -79,6 +79,32 @@ def test_an_earlier_copy_of_a_store_goes_on_with_another_incarnation(
     store.close()
 
 
+def test_an_earlier_copy_is_known_as_one_however_often_it_is_started(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No cluster takes it in, so it goes on in steps of one; what is taken in again does not."""
+    chances = iter((500_000, 400_000, 1, 1, 1, 1, 0, 7))
+    monkeypatch.setattr(secrets, "randbits", lambda _bits: next(chances))
+    store = open_store(path)
+    store.note_known()
+    store.close()
+    copy = shutil.copytree(path, path.with_name("copy"))
+    store = open_store(path)
+    known = store.incarnation
+    store.note_known()
+    store.close()
+    for _ in range(5):
+        earlier = open_store(copy)
+        assert is_set_back(earlier.incarnation, known)
+        earlier.close()
+    for _ in range(2):
+        store = open_store(path)
+        assert not is_set_back(store.incarnation, known)
+        known = store.incarnation
+        store.note_known()
+        store.close()
+
+
 def test_close_twice_and_use_after_close(path: Path) -> None:
     """A closed store says so."""
     store = open_store(path)

@@ -289,9 +289,14 @@ class Engine:
         """What keeps this node from taking part in a cluster, "" when nothing does."""
         if self.outdated:
             return f"has stopped following the catalog: {self.outdated}"
-        if self._admission.unwelcome:
+        if self._admission.unwelcome and self._may_be_kept_out:
             return f"is kept out: {self._admission.unwelcome}"
         return self._consensus.waiting_text()
+
+    @property
+    def _may_be_kept_out(self) -> bool:
+        """A node that takes part is told nothing of the kind."""
+        return not self.is_registered or self.leader is None
 
     # --- The step -----------------------------------------------------------------------
 
@@ -474,7 +479,7 @@ class Engine:
             case Directory():
                 self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():
-                if not self.is_registered or self.leader is None:
+                if self._may_be_kept_out:
                     self._admission.on_unwelcome(message.text)
             case _:
                 pass

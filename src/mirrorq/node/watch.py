@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq import clock, system
-from mirrorq.errors import MirrorQError
+from mirrorq.errors import MirrorQError, StoreError
 from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
@@ -99,6 +99,8 @@ class Watch:
         self._waits_for = ""
         """As it was told last."""
         self._late_ms = 0
+        self._is_known = False
+        """The store has noted that the cluster knows this start."""
         self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
         """What all spools of this node hold."""
         self._damage_count = 0
@@ -132,6 +134,7 @@ class Watch:
             return
         self.look_ms = now_ms + LOOK_MS
         self._tell_wait(now_ms)
+        self._note_known()
         self._tell_joins(now_ms)
         raised, over = self._alarms.step(self._measures(now_ms))
         if not raised and not over:
@@ -152,6 +155,17 @@ class Watch:
         elif text != self._waits_for and now_ms - self._waits_since_ms >= WAIT_MS:
             self._waits_for = text
             self._on_notice(Notice(WAITS, text))
+
+    def _note_known(self) -> None:
+        """A start that the cluster knows of: the store goes on from it (`incarnation_after`)."""
+        if self._is_known or not self._engine.is_registered:
+            return
+        try:
+            self._store.note_known()
+        except StoreError as error:
+            log.debug("it is not noted that the cluster knows this start: %s", error)
+        else:
+            self._is_known = True
 
     def _tell_joins(self, now_ms: int) -> None:
         """Which copies here are being synchronised, and how far they are: a long one is seen."""

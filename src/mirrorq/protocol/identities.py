@@ -36,15 +36,19 @@ _STEPS_MAX = 1_024
 """Of one each, which is how older versions go on at each start."""
 
 
-def incarnation_after(previous: int, chance: int) -> int:
+def incarnation_after(previous: int, chance: int, known: int | None = None) -> int:
     """The number of a store's next incarnation.
 
     Its low bits are random, so that an earlier copy of the store, put in its place, goes on with
-    another number than the store did (`is_set_back`).
+    another number than the store did (`is_set_back`). However often such a copy is started and
+    kept out: its numbers stay beside that one.
 
     Args:
         chance: random, of 20 bits at least.
+        known: the last incarnation that a cluster has taken in, as far as the store knows.
     """
+    if known not in (None, previous):
+        return previous + 1
     return (previous >> _CHANCE_BITS) + 1 << _CHANCE_BITS | chance & (1 << _CHANCE_BITS) - 1
 
 

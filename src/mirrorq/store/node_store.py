@@ -58,6 +58,8 @@ STORE_ID = b"store id"
 INCARNATION = b"incarnation"
 _VALUE = b"value "
 """Before the names of what `put_meta` keeps."""
+_KNOWN_NAME = "known incarnation"
+_KNOWN = _VALUE + _KNOWN_NAME.encode()
 
 
 @define
@@ -172,7 +174,10 @@ class Store:
             )
         take_in(txn, tables, self.path)
         previous = self._get(txn, INCARNATION, unpack_u64)
-        incarnation = incarnation_after(previous, secrets.randbits(32))
+        known = None
+        if txn.get(_KNOWN, db=tables.meta) is not None:
+            known = self._get(txn, _KNOWN, unpack_u64)
+        incarnation = incarnation_after(previous, secrets.randbits(32), known)
         self._put(txn, INCARNATION, pack_u64(incarnation))
         return self._get(txn, STORE_ID, unpack_u64), incarnation
 
@@ -539,6 +544,10 @@ class Store:
         return waits if record is None else record.run_bytes + waits
 
     # --- Small values -------------------------------------------------------------------
+
+    def note_known(self) -> None:
+        """Its cluster has taken this incarnation in; synced when this returns."""
+        self.put_meta(_KNOWN_NAME, pack_u64(self.incarnation))
 
     def put_meta(self, name: str, value: bytes) -> None:
         """Keep a small value of the node under a name; synced when this returns."""

@@ -132,6 +132,8 @@ class SimulatedDisk:
     """0: it was never opened."""
     chance: int = 0
     """What its next incarnation has at random. An earlier copy of a disk needs its own."""
+    known: int | None = None
+    """The last incarnation that a cluster has taken in."""
     queues: dict[int, QueueFiles] = field(factory=dict)
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
@@ -144,7 +146,7 @@ class SimulatedDisk:
     def start(self) -> int:
         """A process opens the store; return its incarnation."""
         if self.incarnation:
-            self.incarnation = incarnation_after(self.incarnation, self.chance)
+            self.incarnation = incarnation_after(self.incarnation, self.chance, self.known)
         else:
             self.incarnation = first_incarnation(self.store)
         return self.incarnation

@@ -116,6 +116,10 @@ class SimulatedStore:
         frames = () if files is None else files.frames.values()
         return sum(len(entry.frame) for entry in frames)
 
+    def note_known(self) -> None:
+        """Its cluster has taken this incarnation in."""
+        self._drive.disk.known = self.incarnation
+
     def put_meta(self, name: str, value: bytes) -> None:
         """Keep a small value under a name."""
         self._drive.disk.meta[name] = value
