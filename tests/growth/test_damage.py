@@ -6,11 +6,18 @@ from __future__ import annotations
 import pytest
 
 from core.entries import QUEUE, B, publish, view
-from core.test_master import ONE
+from core.test_master import ONE, TWO
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.ring import FetchFrames, FrameChunk
 from mirrorq.protocol.sessions import Browse, Browsed, Credit, Purge, Subscribe
-from mirrorq.replication.events import Defined, FrameDamaged, RingReceived, Tick, ViewInstalled
+from mirrorq.replication.events import (
+    Defined,
+    FrameDamaged,
+    RingReceived,
+    SessionGone,
+    Tick,
+    ViewInstalled,
+)
 from mirrorq.replication.transfer import FETCH_RETRY_MS, LOST_MS
 
 from .instructions import work_of
@@ -83,6 +90,11 @@ def browse(deep: Deep) -> None:
     assert not answer.ranges
 
 
+def browse_all(deep: Deep) -> None:
+    """From the first one on: a portion a step, until nothing is left to look at."""
+    deep.queue.ask(ONE, Browse(1, 1, 100))
+
+
 def purge(deep: Deep) -> None:
     deep.queue.ask(ONE, Purge(1))
 
@@ -103,6 +115,7 @@ def longest(count: int, prepare: Act, act: Act) -> int:
         (nothing, put),
         (nothing, get),
         (nothing, browse),
+        (nothing, browse_all),
         (nothing, given_up),
         (set_aside, put_and_get),
         (set_aside, browse),
@@ -114,6 +127,34 @@ def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
     """Of a hundred times as many messages that are damaged."""
     few, many = (longest(count, prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
+
+
+def test_a_browse_finds_what_is_whole_behind_many_that_are_damaged() -> None:
+    """Asked by two at once and by one of them again, as after a new attachment: once each."""
+    deep = damaged(5 * FEW)
+    put(deep)
+    deep.finish()
+    deep.queue.attach(TWO)
+    for session in (ONE, TWO, ONE):
+        deep.queue.ask(session, Browse(1, 1, 100))
+    deep.finish()
+    whole = deep.queue.replica.state.next_sequence - 1
+    for session in (ONE, TWO):
+        (answer,) = (one for one in deep.queue.heard(session) if isinstance(one, Browsed))
+        assert answer == Browsed(1, ((whole, whole, 1),))
+
+
+def test_a_browse_of_damaged_messages_ends_with_its_handle() -> None:
+    """Nobody is told, and nothing is looked at any more; and one that finds nothing says so."""
+    deep = damaged(5 * FEW)
+    browse_all(deep)
+    deep.queue.step(SessionGone(ONE))
+    deep.finish()
+    deep.queue.attach(TWO)
+    deep.queue.ask(TWO, Browse(1, 1, 100))
+    deep.finish()
+    (answer,) = (one for one in deep.queue.heard(TWO) if isinstance(one, Browsed))
+    assert answer == Browsed(1, ())
 
 
 def test_a_purge_ends_all_that_is_set_aside() -> None:

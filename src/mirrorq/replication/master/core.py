@@ -65,7 +65,7 @@ from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
-from mirrorq.replication.master.inquiries import browsed, counts
+from mirrorq.replication.master.inquiries import Browses, counts
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.producers import Producers
@@ -129,6 +129,7 @@ class Master:
         self.settling = Settling(self._term, self.endings, self.departures)
         self.deliveries = Deliveries(self._term, self.settling)
         self.purging = Purging(self._term, self.settling)
+        self.browses = Browses(self._term)
         self.stages = Stages(
             self._term,
             self.producers,
@@ -349,7 +350,7 @@ class Master:
             case OpenProducer():
                 self.producers.open(session)
             case Browse():
-                self._term.reply(session, browsed(self._term, body))
+                self.browses.on_browse(now_ms, session, body)
             case Purge():
                 self.purging.on_purge(now_ms, session, body)
             case Extend():
@@ -563,6 +564,7 @@ class Master:
             self._lose(now_ms, session)
             self.on_session_gone(session)
         self.deliveries.more.clear()
+        self.browses.run(now_ms)
         if now_ms >= self.deliveries.overdue.at_ms:
             self.deliveries.end_overdue(now_ms)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from mirrorq.containers.ranges import Range
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
 from mirrorq.replication.master.term import Term
 
-__all__ = ["browsed", "counts"]
+__all__ = ["Browses", "counts"]
 
 BROWSE_COUNT_MAX = 10_000
 """Most messages one Browse answers; the caller goes on from there."""
@@ -15,19 +18,49 @@ BROWSE_RANGES_MAX = 1000
 """The same of messages that do not stand side by side."""
 
 
-def browsed(term: Term, body: Browse) -> Browsed:
-    """Live messages from a sequence on that are whole here, as runs of one delivery count."""
-    wanted = min(body.count_max, BROWSE_COUNT_MAX)
-    found: list[tuple[int, int, int]] = []
-    start, end = max(body.start, 1), term.state.next_sequence
-    while not found and start < end and wanted > 0:
-        # Again only when nothing of it is whole here: who browses goes on behind what is found.
+class Browses:
+    """Looks at a queue, each by portions: where many bodies lie that are not whole here, what is
+    looked for may be far behind. A part of `Master`."""
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+        self._open: dict[tuple[SessionId, int], Browse] = {}
+        """Those that have found nothing yet: (handle, request) -> what is left of it."""
+        self._more = term.timers.new()
+        """A portion is to be looked at, and nothing comes that would step the queue."""
+
+    def on_browse(self, now_ms: int, session: SessionId, body: Browse) -> None:
+        """Answer, or go on in the next steps."""
+        # A handle that attaches anew asks again.
+        self._open.pop((session, body.request), None)
+        self._look(session, body)
+        self._set_timer(now_ms)
+
+    def run(self, now_ms: int) -> None:
+        """Go on with the one that has waited longest: a portion of it."""
+        key = next(iter(self._open), None)
+        if key is not None:
+            body = self._open.pop(key)
+            if key[0] in self._term.attachments:
+                self._look(key[0], body)
+        self._set_timer(now_ms)
+
+    def _look(self, session: SessionId, body: Browse) -> None:
+        """At one portion: when something of it is whole, or nothing is behind it, that is the
+        answer. Who browses goes on behind what is found."""
+        term = self._term
+        start, end = max(body.start, 1), term.state.next_sequence
         upto = term.state.live.reach(start, end, BROWSE_RANGES_MAX)
         upto = term.bodies.missing.reach(start, upto, BROWSE_RANGES_MAX)
         whole = term.dispatch.whole(term.state.live.within(start, upto))
-        found = _runs(term, whole, wanted)
-        start = upto + 1
-    return Browsed(body.request, tuple(found))
+        found = _runs(term, whole, min(body.count_max, BROWSE_COUNT_MAX))
+        if found or upto >= end or body.count_max <= 0:
+            term.reply(session, Browsed(body.request, tuple(found)))
+        else:
+            self._open[session, body.request] = replace(body, start=upto + 1)
+
+    def _set_timer(self, now_ms: int) -> None:
+        self._more.set(now_ms if self._open else FOREVER_MS)
 
 
 def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:
