@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import mirrorq
+from mirrorq import Config
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from mirrorq.monitoring.status import QueueStatus
@@ -47,6 +48,21 @@ def in_sync(queue: MirroredQueue) -> QueueStatus:
     seen: list[QueueStatus] = []
     until(lambda: seen.append(queue.status()) or len(seen[-1].synchronised_mirrors) == 2)
     return seen[-1]
+
+
+def connected_to(cluster: Cluster) -> Client:
+    """A client that keeps what it holds though it stands still for a second, as beside a JVM it
+    may."""
+    endpoints = list(cluster.endpoints.values())
+    return mirrorq.connect(endpoints, config=Config(**cluster.config), timeout=60)
+
+
+def wait_known(client: Client, names: Collection[str]) -> None:
+    """Wait until every node has heard of queues: who asks another node than the one that has
+    declared them finds them, too."""
+    for endpoint in client.endpoints:
+        with mirrorq.connect(endpoint, timeout=60) as one:
+            until(lambda one=one: set(names) <= {status.name for status in one.queues()})
 
 
 STOP_S = 600
@@ -125,7 +141,7 @@ def shared_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def client(shared_nodes: Cluster) -> Iterator[Client]:
     """A client of the shared nodes."""
-    with mirrorq.connect(list(shared_nodes.endpoints.values()), timeout=60) as client:
+    with connected_to(shared_nodes) as client:
         yield client
 
 

@@ -18,7 +18,7 @@ from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.draining import Drain
 
-from .conftest import in_sync, until
+from .conftest import connected_to, in_sync, until
 
 HOLDER = """
 import json, sys
@@ -173,7 +173,7 @@ def test_a_drain_goes_over_the_death_of_the_master(
 ) -> None:
     """The master dies in the middle of the block: all is read, all is acked, nothing is left."""
     endpoints = list(own_nodes.endpoints.values())
-    with mirrorq.connect(endpoints, timeout=60) as client:
+    with connected_to(own_nodes) as client:
         orders = client.queue("orders", timeout=60)
         orders.put_many([b"%d" % number for number in range(5000)]).result(60)
         status = in_sync(orders)

@@ -25,7 +25,7 @@ from pyspark_mirrorq.options import Options, parse
 from pyspark_mirrorq.source import DefaultSource
 from pyspark_mirrorq.writer import BatchWriter, Part, StreamWriter, check_columns
 
-from .conftest import in_sync, patiently, until
+from .conftest import connected_to, in_sync, patiently, until
 from .dying_driver import commit_and_die
 from .test_write import bodies
 
@@ -173,7 +173,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     cluster = Cluster(tmp_path_factory.mktemp("impatient"), {"sealed_timeout_ms": 500})
     try:
         cluster.found("abc")
-        with mirrorq.connect(list(cluster.endpoints.values()), timeout=60) as client:
+        with connected_to(cluster) as client:
             yield client
     finally:
         cluster.end()
@@ -243,7 +243,7 @@ def test_a_driver_dies_and_its_write_is_repeated(
 @pytest.mark.scale
 def test_driver_and_master_die_between_queues(own_nodes: Cluster) -> None:
     """The decision is made; its master dies before the others have heard of it, or after."""
-    with mirrorq.connect(list(own_nodes.endpoints.values()), timeout=60) as client:
+    with connected_to(own_nodes) as client:
         queues = opened(client)
         for queue in queues:
             in_sync(queue)

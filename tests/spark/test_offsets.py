@@ -21,7 +21,7 @@ from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.stream_reader import QueueStream
 
-from .conftest import DEADLINE_S
+from .conftest import DEADLINE_S, wait_known
 
 Offset = dict[str, dict[str, int]]
 _numbers = count(1)
@@ -32,6 +32,7 @@ def pair(client: Client) -> Iterator[list[MirroredQueue]]:
     """Two queues whose names begin alike."""
     number = next(_numbers)
     made = [client.queue(f"pair-{number}-{side}", timeout=60) for side in ("left", "right")]
+    wait_known(client, names(made))
     yield made
     for queue in made:
         queue.delete()
@@ -228,6 +229,8 @@ def test_a_batch_that_is_repeated_misses_what_is_gone(
     assert end == {queue.name: {"from": 1, "seq": 11, "count": 10}}
     assert [one.ranges for one in stream.partitions(start, end)] == [[(1, 10)]]
     stream.stop()
+    # Its goodbye is under way: who can have the queue alone is no longer in its way.
+    queue.claim(timeout=120).close()
     taken = [queue.get(timeout=120) for _ in range(3)]
     queue.ack_many(taken).result(120)
     again = opening(queue=queue.name, failOnDataLoss=fails)

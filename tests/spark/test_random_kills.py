@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mirrorq
 import pyspark_mirrorq
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
 
-from .conftest import until
+from .conftest import connected_to, until
 from .test_write import bodies, write
 
 pytestmark = pytest.mark.scale
@@ -64,8 +63,7 @@ def test_nodes_die_at_random_moments(
 ) -> None:
     """A kill in each write, read and drain: the queue has each row once, the read shows each once,
     the drain takes all, and its output has each once."""
-    endpoints = list(own_nodes.endpoints.values())
-    with mirrorq.connect(endpoints, timeout=60) as client:
+    with connected_to(own_nodes) as client:
         orders = client.queue("orders", timeout=60)
         killer = Killer(own_nodes, orders, random.Random(seed))
         for turn in range(ROUNDS // 3):

@@ -20,7 +20,7 @@ from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import position_of
 from pyspark_mirrorq.stream_reader import _shares, _within
 
-from .conftest import TELLS_COMMITS
+from .conftest import TELLS_COMMITS, until
 from .test_stream import Pipe
 
 SHARDS = 3
@@ -67,6 +67,8 @@ def test_a_row_goes_to_the_shard_of_its_key_and_is_read_there(
     writer = rows.write.format("mirrorq").mode("append").option("endpoints", endpoints)
     writer = writer.option("queue", sharded.name)
     writer.save()
+    # The first shard decides; the others show their parts a moment later.
+    until(lambda: sum(live(sharded)) == COUNT)
     reader = spark.read.format("mirrorq").options(endpoints=endpoints, queue=sharded.name)
     found = reader.load().collect()
     assert len(found) == COUNT

@@ -15,7 +15,7 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
 
-from .conftest import TELLS_COMMITS, begun, in_sync, patiently, until
+from .conftest import TELLS_COMMITS, begun, connected_to, in_sync, patiently, until
 
 
 class Pipe:
@@ -134,7 +134,7 @@ def test_several_queues_and_the_death_of_a_master(
 ) -> None:
     """A running stream of two queues goes on over a failover: each message once in the output."""
     endpoints = ",".join(own_nodes.endpoints.values())
-    with mirrorq.connect(endpoints, timeout=60) as client:
+    with connected_to(own_nodes) as client:
         queues = [client.queue(name, timeout=60) for name in ("left", "right")]
         pipe = Pipe(spark, endpoints, "left,right", tmp_path)
         pipe.given["columns"] = "queue,sequence"
