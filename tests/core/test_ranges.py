@@ -240,20 +240,22 @@ def test_around_gives_the_first_range_that_is_touched(
         assert found[0] <= touched[0] <= found[1]
 
 
-@given(CHANGES, SMALL, st.integers(1, 20), st.integers(0, 5))
+@given(CHANGES, SMALL, st.integers(1, 20), st.integers(0, 5), st.integers(1, 8))
 def test_take_after_takes_the_next_ones(
-    changes: list[tuple[bool, int, int]], value: int, count: int, gap: int
+    changes: list[tuple[bool, int, int]], value: int, count: int, gap: int, stretches: int
 ) -> None:
-    """take_after spans the next members, so many at most, and ends where a gap is too wide."""
+    """take_after spans the next members, so many at most, and ends where a gap is too wide or where
+    it would be of too many ranges."""
     ranges, plain = _both(changes)
     after = sorted(member for member in plain if member > value)
-    found = ranges.take_after(value, count, gap)
+    found = ranges.take_after(value, count, gap, stretches)
     if not after:
         assert found is None
         return
     taken = [after[0]]
     for member in after[1:count]:
-        if member - taken[-1] > gap + 1:
+        stretches -= member > taken[-1] + 1
+        if member - taken[-1] > gap + 1 or not stretches:
             break
         taken.append(member)
     assert found == (taken[0], taken[-1])

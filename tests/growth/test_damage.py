@@ -7,6 +7,7 @@ import pytest
 
 from core.entries import QUEUE, B, publish, view
 from core.test_master import ONE, TWO
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.ring import FetchFrames, FrameChunk
 from mirrorq.protocol.sessions import Browse, Browsed, Credit, Purge, Subscribe
@@ -18,7 +19,7 @@ from mirrorq.replication.events import (
     Tick,
     ViewInstalled,
 )
-from mirrorq.replication.transfer import FETCH_RETRY_MS, LOST_MS
+from mirrorq.replication.transfer import FETCH_RETRY_MS, LOST_MS, REQUEST_RANGES
 
 from .instructions import work_of
 from .test_depth import FEW, GROWTH_MAX, MANY, Act, Deep, nothing, put
@@ -26,10 +27,10 @@ from .test_depth import FEW, GROWTH_MAX, MANY, Act, Deep, nothing, put
 STEPS = 8
 
 
-def damaged(count: int) -> Deep:
+def damaged(count: int, batch_size: int = 100) -> Deep:
     """Every message of a queue, none beside another; one member joins, and may have them."""
     deep = Deep(count)
-    batch = Defined(Definition(ha_sync_batch_size=100))
+    batch = Defined(Definition(ha_sync_batch_size=batch_size))
     deep.queue.step(batch, ViewInstalled(view(3, "a", "b", master_epoch=2)))
     deep.queue.step(FrameDamaged(1, 2 * count, "zeros"))
     deep.queue.sync()
@@ -59,11 +60,16 @@ def asked_again(deep: Deep) -> None:
     deep.queue.step(Tick())
 
 
+def requests(deep: Deep) -> list[FetchFrames]:
+    """What the last step has asked for."""
+    sent = [message for _, message in deep.queue.replica.ring.out.send]
+    return [message for message in sent if isinstance(message, FetchFrames)]
+
+
 def one_comes(deep: Deep) -> None:
     """The member that joins has the first of all that was asked for."""
     queue = deep.queue
-    sent = [message for _, message in queue.replica.ring.out.send]
-    asked = next(message for message in sent if isinstance(message, FetchFrames))
+    asked = requests(deep)[0]
     span = asked.after_sequence, asked.upto_sequence
     chunk = FrameChunk(QUEUE, 3, asked.number, *span, (publish(1, 1),))
     queue.step(RingReceived(B, chunk))
@@ -127,6 +133,30 @@ def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
     """Of a hundred times as many messages that are damaged."""
     few, many = (longest(count, prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
+
+
+def test_a_request_spans_few_of_very_many_pieces() -> None:
+    """However many small frames a chunk has place for: a step that asks for four chunks would walk
+    forty thousand pieces. All of them are asked for all the same, and come."""
+    deep = damaged(5 * REQUEST_RANGES, batch_size=1_000_000)
+    asked_again(deep)
+    missing = deep.queue.replica.transfer.missing
+    open_requests = requests(deep)
+    asked = RangeSet()
+    while open_requests:
+        request = open_requests.pop(0)
+        span = request.after_sequence, request.upto_sequence
+        pieces = missing.within(span[0] + 1, span[1])
+        assert 0 < len(pieces) <= REQUEST_RANGES
+        for piece in pieces:
+            asked.add(*piece)
+        frames = tuple(publish(first // 2 + 1, first) for first, _ in pieces)
+        chunk = FrameChunk(QUEUE, 3, request.number, *span, frames)
+        deep.queue.step(RingReceived(B, chunk))
+        open_requests += requests(deep)
+    assert asked.count == 5 * REQUEST_RANGES
+    deep.finish()
+    assert not deep.queue.replica.transfer.missing
 
 
 def test_a_browse_finds_what_is_whole_behind_many_that_are_damaged() -> None:

@@ -552,16 +552,17 @@ class RangeSet(Chunks):
             return None
         return self._chunks[at][0][index], self._chunks[at][1][index]
 
-    def take_after(self, value: int, count: int, gap: int) -> Range | None:
+    def take_after(self, value: int, count: int, gap: int, ranges: int) -> Range | None:
         """The span of the first integers above `value` that are in the set: at most `count`
-        of them, and up to the first place where more than `gap` integers are not in the set.
+        of them, in so many ranges at most, and up to the first place where more than `gap`
+        integers are not in the set.
 
         None when none is above `value`.
         """
         span: Range | None = None
         at, index = self._find(value + 1)
-        while at < len(self._chunks):
-            rest = [islice(column, index, None) for column in self._chunks[at]]
+        while at < len(self._chunks) and ranges > 0:
+            rest = [islice(column, index, index + ranges) for column in self._chunks[at]]
             for first, last in zip(*rest, strict=True):
                 first = max(first, value + 1)
                 if span is not None and (count <= 0 or first - span[1] > gap + 1):
@@ -569,6 +570,7 @@ class RangeSet(Chunks):
                 last = min(last, first + count - 1)
                 count -= last - first + 1
                 span = (first if span is None else span[0], last)
+            ranges -= _size(self._chunks[at]) - index
             at, index = at + 1, 0
         return span
 

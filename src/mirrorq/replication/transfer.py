@@ -110,6 +110,8 @@ FETCHES_MAX = 4
 what a transfer holds in memory on both sides."""
 GAP_BYTES = 64 * 1024
 """A request ends where about so much that is not missing lies between."""
+REQUEST_RANGES = 1024
+"""Most stretches of what is missing that a request spans: a step walks all that it asks for."""
 CHUNKS_PER_S = 8
 CHUNK_BYTES_MIN = 4096
 """With a limit on the pace chunks are smaller, down to this."""
@@ -485,13 +487,13 @@ class Transfer:
         gap = GAP_BYTES // size if size else GAP_BYTES
         while self._left_over:
             first, last, is_continued = self._left_over.popleft()
-            found = self.missing.take_after(first - 1, count, gap)
+            found = self.missing.take_after(first - 1, count, gap, REQUEST_RANGES)
             if found is None or found[0] > last:
                 continue
             if found[1] < last:
                 self._left_over.appendleft((found[1] + 1, last, True))
             return found[0], min(found[1], last), is_continued and found[0] == first
-        found = self.missing.take_after(self._asked_to, count, gap)
+        found = self.missing.take_after(self._asked_to, count, gap, REQUEST_RANGES)
         if found is None:
             return None
         is_continued = 0 < self._asked_to == found[0] - 1
