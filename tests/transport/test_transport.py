@@ -6,6 +6,7 @@ import contextlib
 import gc
 import operator
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from loopback import Net
 
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
-from mirrorq.transport import libzmq
+from mirrorq.transport import libzmq, wake
 from mirrorq.transport.door import address_of
 from mirrorq.transport.inbound import (
     CONTROL,
@@ -604,6 +605,30 @@ def test_waking_keeps_the_interpreter() -> None:
             waker.wake()
             waker.awake(is_readable=True)
     waker.close()
+
+
+def test_a_wake_that_a_close_overtakes_writes_into_no_other_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node ends between two bytecodes of a user's wake, and the program opens a connection."""
+    waker = Waker()
+    pairs: list[socket.socket] = []
+    send = wake._send
+
+    def overtaken(number: int, *rest: object) -> int:
+        waker.close()
+        for _ in range(4):
+            pairs.extend(socket.socketpair())
+        return int(send(number, *rest))
+
+    monkeypatch.setattr(wake, "_send", overtaken)
+    waker.fall_asleep()
+    waker.wake()
+    readable = select.select(pairs, [], [], 0)[0]
+    for one in pairs:
+        one.close()
+    assert pairs
+    assert not readable
 
 
 def test_wakes_are_not_lost_under_load(net: Net) -> None:

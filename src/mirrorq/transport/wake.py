@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 
 _library = ctypes.PyDLL(None)
@@ -12,6 +13,17 @@ _send, _recv = _library.send, _library.recv
 for _function in (_send, _recv):
     _function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
 _BYTES = 64
+_NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class _Descriptor:
+    """Open as long as anybody refers to it."""
+
+    def __init__(self, taken: socket.socket) -> None:
+        self.number = taken.detach()
+
+    def __del__(self) -> None:
+        os.close(self.number)
 
 
 class Waker:
@@ -23,9 +35,10 @@ class Waker:
     """
 
     def __init__(self) -> None:
-        self._receiver, self._sender = socket.socketpair()
+        self._receiver, sender = socket.socketpair()
         self._receiver.setblocking(False)
-        self._sender.setblocking(False)
+        sender.setblocking(False)
+        self._sender: _Descriptor | None = _Descriptor(sender)
         self._bytes = ctypes.create_string_buffer(_BYTES)
         self._woken = False
         self._sleep: list[bool] | None = None
@@ -40,8 +53,10 @@ class Waker:
         self._woken = True
         sleep = self._sleep
         if sleep is not None and not sleep:
+            # Kept open meanwhile: when `close` is quicker, its number may be another file's.
+            sender = self._sender
             # Full: a byte is there already. Closed: nobody is left to wake.
-            if _send(self._sender.fileno(), b"\0", 1, 0) != 1:
+            if sender is None or _send(sender.number, b"\0", 1, _NO_SIGNAL) != 1:
                 return
             # After it: who was interrupted has sent one, or the next one does. And of this sleep:
             # the poller may be in another one already.
@@ -63,4 +78,4 @@ class Waker:
 
     def close(self) -> None:
         self._receiver.close()
-        self._sender.close()
+        self._sender = None
