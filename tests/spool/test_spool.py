@@ -320,6 +320,8 @@ def test_who_waits_is_told_that_the_disk_has_failed(place: Place) -> None:
     kept.accepted(0)
     with pytest.raises(mirrorq.ShutDown):
         orders.put(b"late")
+    with pytest.raises(mirrorq.ShutDown, match="has failed: the disk is gone"):
+        orders.flush(WAIT_S)
     spool.close()
     assert len(heard) == 1
     orders = place.open()

@@ -175,9 +175,11 @@ class SpooledQueue:
 
         Raises:
             TimeoutError: it is not after `timeout` seconds.
+            ShutDown: the spool has failed; what it had not accepted it never will.
         """
         if not self._spool.flush(timeout):
             raise TimeoutError(f"the disk has not taken all puts after {timeout} s: wait again")
+        self._spool.check_well()
 
     def wait_for_confirms(self, timeout: float | None = None) -> None:
         """Wait until nothing is spooled: the queue has all of it.

@@ -139,8 +139,7 @@ class Spool:
 
     def check_open(self) -> None:
         """Raises: ShutDown: it is closed, has failed, or belongs to the process before a fork."""
-        if self._failure is not None:
-            raise ShutDown(f"spool {self.path} has failed: {self._failure}") from self._failure
+        self.check_well()
         if self._is_closing:
             raise ShutDown(f"spool {self.path} is closed")
         if os.getpid() != self._pid:
@@ -148,6 +147,11 @@ class Spool:
                 f"spool {self.path} was opened by process {self._pid}, before this one was forked: "
                 "open one with a path of its own"
             )
+
+    def check_well(self) -> None:
+        """Raises: ShutDown: it has failed."""
+        if self._failure is not None:
+            raise ShutDown(f"spool {self.path} has failed: {self._failure}") from self._failure
 
     def accept(
         self, route: Route, item: SpoolConfirmation, block: bool, timeout: float | None
