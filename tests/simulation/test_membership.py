@@ -316,6 +316,28 @@ def test_a_store_that_was_set_back_is_kept_out(order: str, starts: int) -> None:
     world.check()
 
 
+def test_a_master_that_was_set_back_since_its_start_is_told_of() -> None:
+    """B has an earlier copy of its disk and has not started since that was made, so nobody knows
+    one from the other. A, which has more of what was confirmed, says so as it drops that."""
+    world = World("abw", witnesses="w")
+    cluster = world.cluster
+    world.put("a", 5)
+    world.until_in_sync(*"ab")
+    copy = deepcopy(cluster.nodes["b"].disk)
+    world.put("a", 5, "later")
+    for name in "abw":
+        cluster.kill(name)
+    set_back(cluster, "b", copy)
+    cluster.start("b", "w")
+    world.until(lambda: world.master == "b")
+    assert world.live("b") == 5
+    cluster.start("a")
+    world.until_in_sync(*"ab")
+    (told,) = (line for line in cluster.trace if "its store is an earlier copy" in line)
+    assert "a: queue 'orders': node b is master of the queue without ops" in told
+    assert "messages, is dropped and copied again" in told
+
+
 def test_the_last_copy_is_not_forgotten_unless_forced() -> None:
     """Refused by name; with force the queue is gone, and its name free. What went with a handle
     of the node is no reason."""

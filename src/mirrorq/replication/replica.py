@@ -455,6 +455,11 @@ class Replica:
         if is_new_past and ring.received < received:
             text = _dropped_text(ring.received, received, self.state)
             ring.out.notices.append(("copy dropped", text))
+        elif ring.received < self.state.applied:
+            assert ring.view is not None
+            master = ring.view.members[0].id.node
+            text = _set_back_text(master, ring.received, self.state)
+            ring.out.notices.append(("copy dropped", text))
         if ring.received < self.state.applied:
             # What was applied here is not in the history: this copy is of another past.
             self._start_over()
@@ -699,3 +704,13 @@ def _dropped_text(kept: int, received: int, state: QueueState) -> str:
     if kept < state.applied:
         return f"{text}: this copy, of {state.live.count} messages, is dropped and copied again"
     return f"{text}: they are cut from this copy"
+
+
+def _set_back_text(master: str, kept: int, state: QueueState) -> str:
+    """There was no unclean promotion: who became master must have had on its disk what is applied
+    here."""
+    return (
+        f"node {master} is master of the queue without ops {kept + 1} to {state.applied}, which "
+        "were confirmed: its store is an earlier copy of itself, or its disk has lost what it had "
+        f"synced. This copy, of {state.live.count} messages, is dropped and copied again"
+    )
