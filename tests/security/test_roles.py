@@ -68,8 +68,8 @@ def test_a_writer_writes_and_does_nothing_else(orders: MirroredQueue, client: Cl
     assert queue.put(b"4").result(WAIT_S) == 4
     assert queue.put_many([b"5"]).result(WAIT_S) == range(5, 6)
     for call in (
-        lambda: queue.get(timeout=SHORT_S),
-        lambda: queue.get_many(1, timeout=SHORT_S),
+        lambda: queue.get(timeout=WAIT_S),
+        lambda: queue.get_many(1, timeout=WAIT_S),
         lambda: queue.consume(print),
         lambda: queue.browse(),
         lambda: queue.purge(),
