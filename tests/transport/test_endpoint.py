@@ -53,6 +53,7 @@ def test_endpoints_to_listen_on_only(text: str) -> None:
         "ipc://",
         "ipc://@abstract",
         "ipc:///" + "x" * 107,
+        "ipc:///tmp/caf\udce9",  # as os.fsdecode reads a name that is no UTF-8
         None,
         7400,
     ],

@@ -130,6 +130,13 @@ def _parse_ipc(text: str) -> Endpoint:
     # A leading @ is Linux' abstract namespace: not a file, so not for everybody's system.
     if not path or "\0" in path or path[0] in "@*":
         raise ConfigError(f"endpoint {text!r} names no path: write ipc:///path")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"endpoint {text!r} has a path that is not UTF-8, as nodes tell each other their "
+            "endpoints: use another folder"
+        ) from None
     size = len(os.fsencode(path))
     if size > IPC_PATH_BYTES_MAX:
         raise ConfigError(
