@@ -37,6 +37,7 @@ from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.dispatch import Dispatch, Subscription
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry
+from mirrorq.replication.master.inquiries import Browses
 from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import InLog
@@ -67,6 +68,7 @@ from mirrorq.testing.disk import QueueFiles
 PLAIN = (
     Attachments,
     Block,
+    Browses,
     Checkpoints,
     Claims,
     Columns,
