@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,7 @@ from mirrorq.demo.ports import free_ports
 from mirrorq.node import local as local_module
 from mirrorq.node import local_process
 from mirrorq.node.local import Place
+from mirrorq.protocol.effects import Notice
 
 from .cluster import DEADLINE_S, until
 from .test_spawned import is_running
@@ -338,3 +340,35 @@ def test_two_threads_name_a_linger_at_once(place: Place, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "replace", late)
     place.write_linger(1.0)
     assert place.linger_s() == 1.0
+
+
+class ServedForAMoment:
+    """A client whose node ends just when it is seen to serve."""
+
+    def __init__(self) -> None:
+        self.is_started = threading.Event()
+        self._seen = 0
+
+    def closed(self) -> bool:
+        return False
+
+    @property
+    def entry_node(self) -> str:
+        self._seen += 1
+        if self._seen == 1:
+            self.reviver.on_notice(Notice("disconnected", "it has ended"))
+            return "local"
+        return "local" if self.is_started.is_set() else ""
+
+    reviver: local_module.Reviver
+
+
+def test_a_node_that_ends_as_it_is_seen_to_serve_is_started_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notice of it comes to a reviver that is at work and is about to end."""
+    client = ServedForAMoment()
+    monkeypatch.setattr(local_module, "start", lambda *_: client.is_started.set())
+    client.reviver = local_module.Reviver(cast("mirrorq.Client", client), place, {})
+    client.reviver.begin()
+    assert client.is_started.wait(DEADLINE_S)

@@ -341,6 +341,13 @@ class Reviver:
             self._revive()
         finally:
             self._at_work = 0
+        if self._is_missed():
+            self.begin()  # the notice of it may have found this thread at work still
+
+    def _is_missed(self) -> bool:
+        """The client wants a node, and nobody has said that there shall be none."""
+        is_open = not self._client.closed() and not self._client.entry_node
+        return is_open and self._place.told().get("ended", "") != STOPPED
 
     def _revive(self) -> None:
         """Until the client is served, closed, or somebody has said that there shall be no node."""
