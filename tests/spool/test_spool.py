@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import lmdb
@@ -296,6 +297,16 @@ def test_flush_waits_for_what_is_on_its_way_to_the_disk(place: Place) -> None:
     may_write.set()
     assert spool.flush(WAIT_S)
     assert confirmation.is_accepted()
+
+
+def test_many_may_look_into_a_spool_at_once(tmp_path: Path) -> None:
+    """Its own thread has a place among them still: without one the spool would have failed."""
+    file = SpoolFile(tmp_path / "spool", 1 << 20)
+    with ExitStack() as looks:
+        for _ in range(100):
+            looks.enter_context(file._cursor(file._records))
+        assert file.after(1, 0, 1) == []
+    file.close()
 
 
 def test_who_waits_is_told_that_the_disk_has_failed(place: Place) -> None:

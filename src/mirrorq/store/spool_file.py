@@ -38,6 +38,8 @@ SLACK_BYTES = 64 << 20
 FORMAT = 1
 """Of the tables; a file of a later one is refused."""
 FORMAT_KEY = b"format"
+READERS_MAX = 126
+"""Who reads at once. The spool's thread is one of them, and fails when it has no place."""
 CLOSE_S = 5.0
 """Who reads longer than this is waited for no more."""
 _KEY = struct.Struct(">QQI")
@@ -155,7 +157,7 @@ class SpoolFile:
                 subdir=True,
                 metasync=True,
                 sync=True,
-                max_readers=8,
+                max_readers=READERS_MAX,
             )
             with self._env.begin(write=True) as txn:
                 self._lines = self._env.open_db(b"lines", txn)
