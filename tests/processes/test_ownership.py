@@ -18,6 +18,12 @@ def wait_known(cluster: Cluster, name: str) -> None:
         until(lambda node=node: name in names(cluster, node))
 
 
+def wait_gone(cluster: Cluster) -> None:
+    """Until no node knows of a queue any more: the name is free wherever it is asked for."""
+    for node in cluster.peers:
+        until(lambda node=node: not names(cluster, node), lambda node=node: names(cluster, node))
+
+
 def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) -> None:
     """On its node only, for nobody else, and gone with the handle, the process, the client."""
     cluster.found("abc")
@@ -31,7 +37,7 @@ def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) ->
     status = cluster["b"].ask("status", queue=mine)
     assert (status["master"], status["mirrors"], status["messages"]) == ("b", [], 1)
     cluster["b"].ask("close", queue=mine)
-    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+    wait_gone(cluster)
 
     cluster["b"].ask("queue", name="mine", exclusive=True)
     client = cluster.client()
@@ -39,7 +45,7 @@ def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) ->
     with pytest.raises(PeerError, match="PreconditionFailed"):
         client.ask("queue", name="mine", passive=True)
     cluster.kill("b")
-    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+    wait_gone(cluster)
 
     number = client.ask("queue", name="mine", exclusive=True)
     assert client.ask("put", queue=number, body="m1") == 1
@@ -47,7 +53,7 @@ def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) ->
     with pytest.raises(PeerError, match="PreconditionFailed"):
         cluster["a"].ask("queue", name="mine")
     client.kill()
-    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+    wait_gone(cluster)
 
 
 def test_an_exclusive_queue_of_a_client_ends_with_its_entry_node(cluster: Cluster) -> None:
@@ -93,14 +99,14 @@ def test_a_queue_of_one_connection_goes_with_it(cluster: Cluster) -> None:
     again = cluster["b"].ask("queue", name="mine", exclusive="connection")
     assert [cluster["b"].ask("get", queue=again)["body"] for _ in range(2)] == ["m1", "m2"]
     cluster.kill("b")
-    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+    wait_gone(cluster)
 
     number = client.ask("queue", name="mine", exclusive="connection")
     assert client.ask("put", queue=number, body="m1") == 1
     with pytest.raises(PeerError, match="PreconditionFailed"):
         cluster["a"].ask("queue", name="mine")
     client.ask("close_node")
-    until(lambda: names(cluster, "a") == [], lambda: names(cluster, "a"))
+    wait_gone(cluster)
 
 
 def test_a_queue_of_one_connection_outlives_the_entry_node_of_its_client(cluster: Cluster) -> None:
@@ -125,7 +131,7 @@ def test_a_queue_of_one_connection_outlives_the_entry_node_of_its_client(cluster
     found = {client.ask("get", queue=number)["body"] for _ in range(3)}
     assert found >= {"m2", "m3"}
     client.kill()
-    until(lambda: names(cluster, other) == [], lambda: names(cluster, other))
+    wait_gone(cluster)
 
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer(cluster: Cluster) -> None:
@@ -146,7 +152,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(cluster: Cluster) -> N
     cluster.wait_master("bc", on="b")
     until(lambda: cluster.status("b")["consumers"] == 1)
     cluster["b"].ask("cancel", number=second)
-    until(lambda: names(cluster, "c") == [], lambda: names(cluster, "c"))
+    wait_gone(cluster)
 
 
 def test_scenario_24_a_full_stop_ends_what_is_transient(cluster: Cluster) -> None:
