@@ -96,7 +96,7 @@ def test_a_node_is_forgotten_and_kept_out_until_it_is_empty(cluster: Cluster) ->
     cluster.kill("c")
     cluster.join("c", "a", path=str(cluster.path / "anew"))
     cluster.wait_in_sync(2, on="a")
-    assert names(cluster, "c") == list("abc")
+    until(lambda: names(cluster, "c") == list("abc"), lambda: names(cluster, "c"))
 
 
 def replace(cluster: Cluster, name: str, through: str) -> None:
