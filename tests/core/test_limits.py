@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import Confirmed, Delivery, Flow, Publish, Refused, Settle
@@ -457,6 +458,28 @@ class Oracle:
             self.ready[self.sequence] = size
         while self.overflow == "drop-head" and not self.fits([]):
             del self.ready[min(self.ready)]
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_length": 9}])
+def test_a_count_that_a_policy_ends_wakes_the_queue_no_more(limits: dict[str, int]) -> None:
+    """Swarm seed 6639 with the rail: the master stepped without end."""
+    queue = Bounded()
+    queue.put(*range(1, 9))
+    queue.settle_all()
+    # What lies in several stretches is counted in several steps.
+    (piece,) = queue.take(8)
+    returned = [replace(piece, first=sequence, last=sequence) for sequence in (1, 3, 5, 7)]
+    queue.ask(TWO, Settle(1, "nack", tuple(returned)))
+    queue.settle_all()
+    assert queue.ready == [1, 3, 5, 7]
+    with patch.object(ready_bytes, "COUNT_RANGES", 1):
+        queue.define(max_length_bytes=1000)
+        assert queue.replica.master is not None
+        assert queue.replica.master.length_limit.is_counting
+        queue.define(**limits)
+    queue.settle_all()
+    queue.step(Tick())
+    assert queue.wake_at_ms is None or queue.wake_at_ms > queue.now_ms
 
 
 @settings(max_examples=120, deadline=None)

@@ -49,14 +49,15 @@ class LengthLimit:
         if not self.is_known:
             self._term.dispatch.count_size()
         self.is_counting = not self.is_known
+        if not self.is_counting:
+            # No step looks here again: left as it is, it would wake the node without end.
+            self._more.clear()
 
     def go_on(self, now_ms: int) -> None:
         """The same in each step, until it is known."""
         self.count()
         if self.is_counting:
             self._more.set(now_ms)
-        else:
-            self._more.clear()
 
     def wait_text(self) -> str:
         """Why what comes cannot be judged yet, "" when it can. What is too much by itself, with
