@@ -107,6 +107,26 @@ def test_21_a_master_whose_mirrors_are_out_of_sync(
     assert len(wrong) == len(late)
 
 
+def test_a_loss_is_counted_where_as_many_were_acked() -> None:
+    """The mirrors have ten old messages that the master saw acked, and none of the nine that it has
+    confirmed since: nine are lost, though the queue is no smaller than it was."""
+    world, _ = alone_in_sync(3, ha_promote_on_failure="always")
+    taker = world.taker("a", prefetch=18)
+    taker.ask()
+    world.until(lambda: len(taker.seen) == 18)
+    for body, _ in list(taker.seen):
+        taker.settle(body)
+    world.until(lambda: world.live("a") == 0)
+    world.put("a", 9, "later")
+    world.cluster.run(1000)
+    assert world.live("a") == 9
+    world.cluster.kill("a")
+    world.until(lambda: world.master == "b")
+    world.cluster.run(1000)
+    assert world.live("b") == 10
+    assert world.cluster.engine("b").replicas[world.queue_id].state.lost == 9
+
+
 @pytest.mark.parametrize("pause_ms", [0, 4000])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_master_alone_confirms_nothing_when_it_may_have_been_replaced(

@@ -435,7 +435,7 @@ class Hosting:
         queue_id = record.id
         report = self.reports.get(queue_id)
         if report is not None:
-            replica.reported = report[0].ready + report[0].unacknowledged
+            replica.reported = report[0]
         self.post(queue_id, Defined(self.catalog.definition_of(record.name)))
         if record.auto_delete or record.has_outbox or record.connection:
             known = (record.was_consumed, record.is_ending, record.has_outbox, record.connection)

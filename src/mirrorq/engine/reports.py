@@ -94,4 +94,5 @@ def _report_of(replica: Replica) -> QueueReport | None:
         tally.published,
         tally.delivered,
         tally.acked,
+        replica.state.next_sequence,
     )

@@ -122,6 +122,8 @@ class QueueReport(Struct, frozen=True, gc=False):
     """This and what follows: totals since the master has its copy, for rates."""
     delivered: int = 0
     acked: int = 0
+    next_sequence: int = 0
+    """Of its next message; 0: it does not say."""
 
 
 class SyncReport(Struct, frozen=True, gc=False):

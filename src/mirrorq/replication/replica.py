@@ -6,6 +6,7 @@ from mirrorq.config import Config
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
+from mirrorq.protocol.control import QueueReport
 from mirrorq.protocol.effects import OutboxLoaded, Persisted, QueueImage, ReplicaEffects
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry, PromotedOp, UnknownOp
@@ -148,8 +149,8 @@ class Replica:
         self._declared = Declared(False, False)
         self.may_fetch = True
         """By policy, or because somebody said so: see `Catalog.synchronising`."""
-        self.reported = 0
-        """Messages that the last master said the queue has: what a loss is counted by."""
+        self.reported: QueueReport | None = None
+        """What the last master said that the queue has: what a loss is counted by."""
         self._next_tick_ms = 0
         self._wanted_room_ms: int | None = None
         """Since when there is no room for the next frame."""
@@ -431,11 +432,22 @@ class Replica:
         lost = self.transfer.given_up()
         for entry in self._writes.chunk:
             lost.remove(entry.header.first_sequence, entry.header.last_sequence)
-        unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
-        kept = self.state.live.count - lost.count + sum(e.header.count for e in unapplied)
-        count = max(lost.count, self.reported - kept)
+        count = max(lost.count, self._lost_by_report(lost.count))
         ranges = self._lost_ranges(lost)
         return PromotedOp("unclean", view.generation, view.master_epoch, ranges, count)
+
+    def _lost_by_report(self, known: int) -> int:
+        """How many messages are lost by what the last master has said. Some that it saw acked live
+        here again, so what it had is not only compared with what is here: of what came after all
+        that is here, all that it had is lost."""
+        report = self.reported
+        if report is None:
+            return 0
+        had = report.ready + report.unacknowledged + report.delayed
+        unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
+        kept = self.state.live.count - known + sum(e.header.count for e in unapplied)
+        beyond = max(report.next_sequence - self._last_sequence_in_log() - 1, 0)
+        return max(had - kept, min(had, known + beyond))
 
     def _lost_ranges(self, lost: RangeSet) -> tuple[Range, ...]:
         """What an op says is lost. Where it is in many pieces the op names the stretches in which
