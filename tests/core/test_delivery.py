@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import AckOp, HorizonOp, PromotedOp, ReturnOp
+from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.dispatch import BACK_COUNT, Dispatch, Subscription
 from mirrorq.replication.state.columns import Block
@@ -297,3 +298,19 @@ def test_a_bare_delivery_has_no_byte_bound_and_can_be_renewed() -> None:
     dispatch.renew(number, 300)
     assert dispatch.handed_before(200) == []
     assert dispatch.oldest_ms == 300
+
+
+def test_a_place_is_no_message_of_a_range() -> None:
+    """Message 1 was delayed and stands at place 3: a range of numbers that has 3 in it, and not 1,
+    takes nothing of it."""
+    state = QueueState()
+    state.apply(publish(1, 1, count=2, delay_ms=5))
+    state.apply(op(2, DueOp(((1, 2),), 3, ())))
+    state.apply(publish(3, 5))
+    dispatch = Dispatch(state, 1, all_whole())
+    list(dispatch.sort_in())
+    assert list(dispatch.ready) == [(3, 5)]
+    assert dispatch.take_out(RangeSet(((2, 9),))) == [(2, 2), (5, 5)]
+    assert list(dispatch.ready) == [(3, 3)]
+    assert dispatch.take_out(RangeSet(((1, 1),))) == [(1, 1)]
+    assert not dispatch.ready

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import compress
+from itertools import chain, compress
 from operator import le
 
 from attrs import define
@@ -322,13 +322,22 @@ class Dispatch:
         """Take what is ready of these out, of every priority; return it."""
         taken = RangeSet()
         for first, last in ranges:
-            for run in self._state.runs(first, last):
-                level, shift = self.ready.level(run.priority), run.shift
-                for low, high in level.within(run.first + shift, run.last + shift):
-                    level.remove(low, high)
-                    self._note_ready(run.priority, low - shift, high - shift, shift, -1)
-                    taken.add(low - shift, high - shift)
+            for low, high in self._named(first, last):
+                self._take_out(low, high, taken)
         return list(taken)
+
+    def _named(self, first: int, last: int) -> Iterable[Range]:
+        """What of these numbers are messages: where some stand later than they came, others are
+        places, and would name whoever stands there."""
+        return self._state.live.within(first, last) if self._state.places else ((first, last),)
+
+    def _take_out(self, first: int, last: int, taken: RangeSet) -> None:
+        for run in self._state.runs(first, last):
+            level, shift = self.ready.level(run.priority), run.shift
+            for low, high in level.within(run.first + shift, run.last + shift):
+                level.remove(low, high)
+                self._note_ready(run.priority, low - shift, high - shift, shift, -1)
+                taken.add(low - shift, high - shift)
 
     def _front(self, level: RangeSet) -> tuple[int, int, int]:
         """(first, last, shift) of the sequences that stand first in a level."""
@@ -674,7 +683,8 @@ class Dispatch:
         state = self._state
         if piece.epoch < state.fence:
             return  # counts of a past that was lost say nothing here
-        for run in state.runs(piece.first, piece.last):
+        runs = (state.runs(*named) for named in self._named(piece.first, piece.last))
+        for run in chain.from_iterable(runs):
             level, shift = self.ready.level(run.priority), run.shift
             for low, high in level.within(run.first + shift, run.last + shift):
                 for sequence in range(low - shift, high - shift + 1):
