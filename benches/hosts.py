@@ -4,7 +4,7 @@
 
 Three nodes. In the application: three processes, each with a node, the producer in the master's.
 `Node.spawn`: the same processes, each a client of a node that it keeps beside it. A client: one
-process, of nodes that are on their own. Each as it comes and with `Config.star` and `Config.rail`,
+process, of nodes that are on their own. Each without star and rail and with both,
 and with and without a thread that computes in Python in each of the processes that are the
 application's. The threads take turns within a round, the places after one another, so that nothing
 else runs beside. Printed are medians of the rounds.
@@ -33,7 +33,7 @@ BODY = b"x" * 100
 IN_FLIGHT = 4096
 LEAST = 2000
 """Messages of a rate at least."""
-CONFIGS = {"as it comes": Config(), "star and rail": Config(star=True, rail=True)}
+CONFIGS = {"neither": Config(star=False, rail=False), "star and rail": Config()}
 PLACES = ("in the application", "Node.spawn", "a client")
 
 

@@ -16,7 +16,7 @@ from mirrorq.demo.ports import free_ports
 
 SETTLEMENTS = 64
 AS_IT_COMES = Config()
-RAIL = Config(star=True, rail=True)
+NEITHER = Config(star=False, rail=False)
 
 
 class Batches:
@@ -147,30 +147,30 @@ PEERS = [
         _embedded(Singly, "replicated"),
     ),
     Peer(
-        "mirrorq with star and rail, batches",
+        "mirrorq without star and rail, batches",
         "replicated",
         THREE,
-        _embedded(Batches, "fsync", RAIL),
+        _embedded(Batches, "fsync", NEITHER),
     ),
     Peer(
-        "mirrorq with star and rail, one by one",
+        "mirrorq without star and rail, one by one",
         "replicated",
         THREE,
-        _embedded(Singly, "fsync", RAIL),
+        _embedded(Singly, "fsync", NEITHER),
     ),
     Peer(
-        "mirrorq with star and rail, one by one, `replicated`",
+        "mirrorq without star and rail, one by one, `replicated`",
         "replicated",
         MEMORY,
-        _embedded(Singly, "replicated", RAIL),
+        _embedded(Singly, "replicated", NEITHER),
     ),
     Peer("mirrorq client, batches", "replicated", THREE, _client(Batches)),
     Peer("mirrorq client, one by one", "replicated", THREE, _client(Singly)),
     Peer(
-        "mirrorq client with star and rail, one by one",
+        "mirrorq client without star and rail, one by one",
         "replicated",
         THREE,
-        _client(Singly, RAIL),
+        _client(Singly, NEITHER),
     ),
     Peer("mirrorq alone, batches", "embedded", ONE, lambda path: _alone(path, Batches)),
     Peer("mirrorq alone, one by one", "embedded", ONE, lambda path: _alone(path, Singly)),

@@ -104,11 +104,11 @@ class Config:
     mark_delay_ms: int = _int(10, 0)
     """What is stable is told to mirrors with the next op, and on its own when none comes for this
     long: of a queue that gets one message at a time each message wakes them once less."""
-    star: bool = _bool(default=False)
+    star: bool = _bool(default=True)
     """Small groups of messages go from a queue's master straight to each mirror, and each tells it
     straight what it has on disk: of use where one put waits for the next. Where one of the queue's
     nodes has it False all goes along the ring."""
-    rail: bool = _bool(default=False)
+    rail: bool = _bool(default=True)
     """A thread without Python puts what comes so on a mirror's disk and tells the master. Only with
     `star`."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
