@@ -34,6 +34,7 @@ from attrs import define, field
 
 from mirrorq import Confirmation, MirroredQueue, Settlement, clock
 from mirrorq.api.receiver import Demand
+from mirrorq.config import Config
 from mirrorq.engine.events import EngineEffects, EngineEvent
 from mirrorq.node import node as node_module
 from mirrorq.node.node import Node
@@ -305,7 +306,11 @@ class Cluster:
         vars(node_module).update(Transport=Loop, begin_thread=lambda _: None)
         secrets.randbits = lambda _: 1
         peers = {name: f"tcp://127.0.0.1:{7400 + at}" for at, name in enumerate(NAMES)}
-        self.nodes = {name: Node(name, path=path / name, peers=peers) for name in NAMES}
+        # These nodes have no sockets: the ring's own Python is what is counted, nothing of a rail.
+        config = Config(star=False, rail=False)
+        self.nodes = {
+            name: Node(name, path=path / name, peers=peers, config=config) for name in NAMES
+        }
         self.rounds: list[Round] = []
         """Of the last act, when they are kept."""
 

@@ -62,6 +62,8 @@ KEPT = 200
 RICH = (Data, TransferState, PackedChunk, AppendRequest, InstallSnapshot)
 """Messages with much in them, and rare: spoiled more often than others."""
 CONFIG = Config(
+    star=False,
+    rail=False,
     heartbeat_ms=100,
     failure_ms=400,
     lease_ms=150,
