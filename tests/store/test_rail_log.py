@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
 
 from mirrorq.config import Config
-from mirrorq.engine.events import RailLetGo
+from mirrorq.engine.events import FromRail, RailLetGo
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
@@ -31,6 +31,9 @@ from mirrorq.wire.rail import LOGGED, pack_data
 from .crash_points import SECTOR_BYTES
 from .log_bugs import READING
 from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
+
+if TYPE_CHECKING:
+    from mirrorq.node.rail import NodeRail
 
 _rail: Any = pytest.importorskip("mirrorq._native._rail", reason="this system has no rail")
 ffi, lib = _rail.ffi, _rail.lib
@@ -371,50 +374,90 @@ def test_a_torn_record_that_is_believed_is_found(
     assert wrong_after_torn_writes(path, tmp_path / "crashed")
 
 
+@pytest.fixture
+def node_rail(path: Path) -> Iterator[tuple[Store, NodeRail]]:
+    from mirrorq.node.rail import begun_rail
+
+    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
+    rail = begun_rail(store, transport)
+    assert rail is not None
+    try:
+        yield store, rail
+    finally:
+        rail.stop()
+        transport.close()
+        rail.free()
+        store.close()
+
+
+def given(store: Store, rail: NodeRail, *, at_receipt: bool) -> tuple[Writer, RailArm]:
+    """Have the rail take a queue with one op in LMDB."""
+    writer = Writer()
+    store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
+    arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
+    rail.carry_out(QUEUE, arm)
+    assert rail.take() == []
+    return writer, arm
+
+
 @pytest.mark.parametrize("at_receipt", [False, True])
 def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
-    path: Path, monkeypatch: pytest.MonkeyPatch, at_receipt: bool
+    node_rail: tuple[Store, NodeRail], monkeypatch: pytest.MonkeyPatch, at_receipt: bool
 ) -> None:
     """Of one for which nothing comes, too: it would take messages for which there is no room."""
-    from mirrorq.node.rail import begun_rail
-
-    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
-    rail = begun_rail(store, transport)
-    assert rail is not None
-    try:
-        writer = Writer()
-        store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
-        arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
-        assert rail.carry_out(QUEUE, arm) == []
-        assert rail.take() == []
-        monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
-        assert rail.take() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
-        assert rail.carry_out(QUEUE, arm) == [RailLetGo(QUEUE)]
-    finally:
-        rail.stop()
-        transport.close()
-        rail.free()
-        store.close()
+    store, rail = node_rail
+    _, arm = given(store, rail, at_receipt=at_receipt)
+    monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
+    assert rail.take() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
+    rail.carry_out(QUEUE, arm)
+    assert rail.is_due
+    assert rail.take() == [RailLetGo(QUEUE)]
 
 
 @pytest.mark.parametrize("at_receipt", [False, True])
-def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(path: Path, at_receipt: bool) -> None:
+def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(
+    node_rail: tuple[Store, NodeRail], at_receipt: bool
+) -> None:
     """Else the copy waits with all that comes along the row until anything wakes its node, as a
     rule the next heartbeat."""
-    from mirrorq.node.rail import begun_rail
+    store, rail = node_rail
+    given(store, rail, at_receipt=at_receipt)
+    for _ in ("it lets go", "it had it no more"):
+        rail.carry_out(QUEUE, RailDisarm())
+        assert rail.is_due, "nothing else wakes the node"
+        assert rail.take() == [RailLetGo(QUEUE)]
+        assert not rail.is_due
 
-    store, transport = open_store(path), Transport("a", 1, "tcp://127.0.0.1:0", Config())
-    rail = begun_rail(store, transport)
-    assert rail is not None
-    try:
-        writer = Writer()
-        store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
-        arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
-        assert rail.carry_out(QUEUE, arm) == []
-        assert rail.carry_out(QUEUE, RailDisarm()) == [RailLetGo(QUEUE)]
-        assert rail.carry_out(QUEUE, RailDisarm()) == [RailLetGo(QUEUE)], "it had it no more"
-    finally:
-        rail.stop()
-        transport.close()
-        rail.free()
-        store.close()
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rail's thread does is done by the test."""
+    from mirrorq.wire.native_rail import NativeRail
+
+    monkeypatch.setattr(NativeRail, "start", lambda *_: True)
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
+    node_rail: tuple[Store, NodeRail],
+) -> None:
+    """A copy takes ops in their order only: the other way its node failed."""
+    store, rail = node_rail
+    native, out, offset = rail._native._rail, ffi.new("uint8_t[]", 1 << 18), ffi.new("uint64_t *")
+
+    def begin_write(entry: Entry) -> None:
+        message = pack_data(Data(QUEUE, 1, 0, (entry,), 0, STAR))
+        assert lib.mq_rail_on_message(native, rail._number_of("b"), message, len(message)) == 0
+        assert lib.mq_rail_begin_write(native, out, 1 << 18, offset) > 0
+
+    writer, _ = given(store, rail, at_receipt=False)
+    entries = [writer.publish([b"second"]), writer.publish([b"third"])]
+    begin_write(entries[0])
+    assert lib.mq_rail_end_write(native, 1) == 0
+    begin_write(entries[1])
+    rail.carry_out(QUEUE, RailDisarm())
+    assert lib.mq_rail_end_write(native, 1) == 0
+    *railed, last = rail.take()
+    told = [frames_of(event.message.entries) for event in railed if isinstance(event, FromRail)]
+    assert told == [frames_of((entry,)) for entry in entries]
+    assert last == RailLetGo(QUEUE)

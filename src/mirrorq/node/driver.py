@@ -356,14 +356,11 @@ class Driver(HostThread[_Port]):
             self.sampler.advance()
 
     def _carry_out_rail(self, wanted: Sequence[tuple[int, RailArm | RailDisarm]]) -> None:
-        events: list[EngineEvent] = []
         for queue_id, one in wanted:
             if self._rail is None:
-                events.append(RailLetGo(queue_id))
+                self._events.append(RailLetGo(queue_id))
             else:
-                events += self._rail.carry_out(queue_id, one)
-        # First, as in each round: what it has taken may be among them.
-        self._events[:0] = events
+                self._rail.carry_out(queue_id, one)
 
     def _set_room(self) -> None:
         """What the store takes for sure in the commit of this round."""
@@ -419,6 +416,8 @@ class Driver(HostThread[_Port]):
         if self._events or self._calls or ports.woken or ports.due or self._reads:
             return 0
         if self.is_stopping or self.sampler.is_busy:
+            return 0
+        if self._rail is not None and self._rail.is_due:
             return 0
         now_ms = clock.now_ms()
         wake = min(now_ms + POLL_MS_MAX, ports.deadlines.next_ms)

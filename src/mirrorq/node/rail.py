@@ -56,6 +56,8 @@ class NodeRail:
         self._at_receipt: dict[int, int] = {}
         """Queues that it marks at receipt -> the last op that it is known to have marked."""
         self._cut = 0
+        self._told: list[EngineEvent] = []
+        """What `carry_out` has met; the next `take` returns it."""
         self.notify_fd, self._tell = os.pipe()
         for descriptor in (self.notify_fd, self._tell):
             os.set_blocking(descriptor, False)
@@ -85,17 +87,22 @@ class NodeRail:
 
     # --- Queues -------------------------------------------------------------------------
 
-    def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> list[EngineEvent]:
-        """Have the rail take a queue, or let go of it. Returns what the engine is to be told
-        now; the rest comes by `take`."""
+    def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> None:
+        """Have the rail take a queue, or let go of it. What comes of that is for `take`, behind
+        what came before: a copy takes ops in their order only."""
         if isinstance(wanted, RailDisarm):
             # As a rule it lets go of it in this call, of which its thread knows nothing: nobody
             # would be woken to take that.
-            return self.take() if self._disarm(queue_id) else [RailLetGo(queue_id)]
-        has_it = (
+            self._told += self._taken() if self._disarm(queue_id) else [RailLetGo(queue_id)]
+        elif not (
             self.is_running and self._may_log(queue_id, wanted) and self._arm(queue_id, wanted)
-        )
-        return [] if has_it else [RailLetGo(queue_id)]
+        ):
+            self._told.append(RailLetGo(queue_id))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether `take` is to be called at once: no thread wakes the node for that."""
+        return bool(self._told)
 
     def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
         if wanted.at_receipt:
@@ -120,7 +127,12 @@ class NodeRail:
         return self._native.disarm(queue_id)
 
     def take(self) -> list[EngineEvent]:
-        """What the rail has handed over: it is in the store now, and the engine is to hear it."""
+        """What the rail has handed over, in its order: it is in the store now, and the engine is to
+        hear it."""
+        told, self._told = self._told, []
+        return told + self._taken()
+
+    def _taken(self) -> list[EngineEvent]:
         if self._armed and not self._store.has_plenty:
             # From here on the copy judges each message by the room that there is.
             for queue_id in sorted(self._armed):
