@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -461,3 +463,62 @@ def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
     told = [frames_of(event.message.entries) for event in railed if isinstance(event, FromRail)]
     assert told == [frames_of((entry,)) for entry in entries]
     assert last == RailLetGo(QUEUE)
+
+@pytest.mark.usefixtures("no_thread")
+def test_a_record_of_which_nobody_knows_does_not_come_back(
+    node_rail: tuple[Store, NodeRail], path: Path, tmp_path: Path
+) -> None:
+    """The disk says that it has failed, and has written it all the same. Its ops are cut, and
+    others are committed in their place."""
+    store, rail = node_rail
+    native, out, offset = rail._native._rail, ffi.new("uint8_t[]", 1 << 18), ffi.new("uint64_t *")
+    writer, _ = given(store, rail, at_receipt=False)
+    left = list(store.load(QUEUE).entries)
+    unknown = tuple(writer.publish([b"unknown"]) for _ in range(3))
+    message = pack_data(Data(QUEUE, 1, 0, unknown, 0, STAR))
+    assert lib.mq_rail_on_message(native, rail._number_of("b"), message, len(message)) == 0
+    size = lib.mq_rail_begin_write(native, out, 1 << 18, offset)
+    rail._log.file.write(offset[0], [bytes(ffi.buffer(out, size))])
+    assert lib.mq_rail_end_write(native, 0) == 0
+    assert rail.take() == [RailLetGo(QUEUE)]
+    store.commit([QueueWrite(QUEUE, append=unknown)])
+    store.commit([QueueWrite(QUEUE, truncate_to=1)])
+    writer.lsn, writer.sequence, writer.epoch = 1, 1, 2
+    for number in range(3):
+        left.append(writer.publish([b"right %d" % number]))
+        store.commit([QueueWrite(QUEUE, append=(left[-1],))])
+        shutil.copytree(path, tmp_path / f"crashed{number}")
+        assert loaded(tmp_path / f"crashed{number}") == frames_of(left)
+
+
+@pytest.mark.usefixtures("no_thread")
+def test_a_rail_to_which_more_and_more_comes_does_not_keep_its_node(
+    node_rail: tuple[Store, NodeRail], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's thread takes a part of it and is woken for the rest."""
+    from mirrorq.wire import native_rail
+
+    _, rail = node_rail
+    native, peer, sizes = rail._native._rail, rail._number_of("b"), list[int]()
+    message = pack_data(Data(QUEUE, 1, 0, (), 0, STAR))
+
+    class Busy:
+        """The C part, while a message comes during each look."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def mq_rail_waiting(self, of: Any) -> int:
+            assert len(sizes) < 1000, "it takes without end"
+            assert lib.mq_rail_on_message(native, peer, message, len(message)) == 0
+            sizes.append(lib.mq_rail_waiting(of))
+            return sizes[-1]
+
+    monkeypatch.setattr(native_rail, "lib", Busy())
+    rail.take()
+    monkeypatch.setattr(native_rail, "lib", lib)
+    assert select.select([rail.notify_fd], [], [], 0)[0] == [rail.notify_fd]
+    assert os.read(rail.notify_fd, 64)
+    rail.take()
+    assert select.select([rail.notify_fd], [], [], 0)[0] == [], "nothing is left"
+    assert lib.mq_rail_waiting(native) == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from mirrorq.engine.events import EngineEvent, FromPeer, FromRail, RailLetGo
 from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
@@ -17,7 +18,7 @@ from mirrorq.store.rail_log import HALF_BYTES
 from mirrorq.transport.libzmq import libzmq_user
 from mirrorq.transport.transport import Transport
 from mirrorq.wire.native_rail import NativeRail, finds_libzmq
-from mirrorq.wire.rail import LOGGED, STOPPED, Handed
+from mirrorq.wire.rail import DISK, LOGGED, STOPPED, Handed
 
 __all__ = ["NodeRail", "begun_rail"]
 
@@ -138,6 +139,9 @@ class NodeRail:
             for queue_id in sorted(self._armed):
                 self._disarm(queue_id)
         handed = self._native.take()
+        if self._native.is_left():
+            with suppress(BlockingIOError):  # full: it is readable
+                os.write(self._tell, bytes(8))
         if handed:
             self._note(handed)
         if self._cut != self._log.lmdb_has:
@@ -154,6 +158,8 @@ class NodeRail:
         ]
         if logged:
             self._store.take_railed(writes, logged[-1].number)
+        if any(one.kind == STOPPED and one.why == DISK for one in handed):
+            self._store.end_rail(self._native.number())
 
     def _events_of(self, handed: Sequence[Handed]) -> Iterator[EngineEvent]:
         for one in handed:

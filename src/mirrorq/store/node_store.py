@@ -76,6 +76,8 @@ class Rail:
     """What those between take there, about."""
     ends: dict[int, int] = field(factory=dict)
     """Of each queue the last op that it has logged, unless the queue was cut since."""
+    failed: int = 0
+    """The record that could not be written: the disk may have it all the same."""
 
 
 class Store:
@@ -267,6 +269,8 @@ class Store:
             if not queues and raft is None:
                 return
         is_small = raft is None and is_append(queues) and self._follows(queues)
+        # What follows a record that may be on the disk or not is not to stand in a log beside it.
+        is_small = is_small and (self._rail is None or self._rail.failed <= self._rail.lmdb_has)
         if is_small and self._append_to_log(queues):
             return
         begun = self._begun_log() if is_small and self._tail is None else None
@@ -413,6 +417,13 @@ class Store:
         if rail.bytes_behind >= HALF_BYTES // 2:
             with suppress(StoreFull):
                 self._commit_to_lmdb((), None, None)
+
+    def end_rail(self, number: int) -> None:
+        """The rail's log has failed: nothing more comes, and its last record, of this number, may
+        be on the disk or not. From the next commit on, which goes to LMDB, it does not count."""
+        rail = self._rail
+        assert rail is not None
+        rail.failed = rail.taken = max(rail.taken, number)
 
     def _not_railed(self, rail: Rail, queues: Sequence[QueueWrite]) -> list[QueueWrite]:
         """These without ops that the rail has logged, which are durable already."""

@@ -9,6 +9,8 @@ __all__ = ["NativeRail", "finds_libzmq"]
 
 GROUP_BYTES_MAX = 64 << 10
 """Of frames in a record. A message of more is not taken."""
+TAKES_MAX = 4
+"""Where more comes all the time, a node's thread has other things to do, too."""
 LATE_US = 10_000
 """What the rail has taken waits so long for Python, unless it is much."""
 
@@ -65,12 +67,23 @@ class NativeRail:
         """LMDB has all records up to this one."""
         lib.mq_rail_cut(self._rail, number)
 
+    def number(self) -> int:
+        """Of the last record; of one that is being written, or has failed, too."""
+        return int(lib.mq_rail_number(self._rail))
+
     def take(self) -> list[Handed]:
-        """All that waits: whole records. What comes meanwhile, too: its thread has told of what
-        was there before, and tells of more only when nothing is left."""
+        """All that waits, whole records, and what comes meanwhile, but for `is_left`."""
         handed: list[Handed] = []
-        while size := lib.mq_rail_waiting(self._rail):
+        for _ in range(TAKES_MAX):
+            size = lib.mq_rail_waiting(self._rail)
+            if not size:
+                break
             out = bytes(size)
             taken = lib.mq_rail_take(self._rail, ffi.from_buffer(out), size)
             handed += handed_in(memoryview(out)[:taken])
         return handed
+
+    def is_left(self) -> bool:
+        """Whether more came during `take` than that takes. Its thread may not tell of it for long:
+        it has told of what was there before."""
+        return bool(lib.mq_rail_waiting(self._rail))

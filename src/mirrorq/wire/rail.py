@@ -13,9 +13,11 @@ from mirrorq.protocol.ring import STAR, Data
 from mirrorq.wire.frames import split_run
 from mirrorq.wire.ops import make_entry
 
-__all__ = ["LOGGED", "RAW", "STOPPED", "Handed", "handed_in", "pack_data", "unpack_mark"]
+__all__ = ["DISK", "LOGGED", "RAW", "STOPPED", "Handed", "handed_in", "pack_data", "unpack_mark"]
 
 RAW, LOGGED, STOPPED = 1, 2, 3
+DISK = 7
+"""Why it has `STOPPED`: its log could not be written, and is not used any more."""
 _MAGIC = 0x3172716D
 _DATA = struct.Struct("<IIQQQQ")
 _MARK = struct.Struct("<IIQQQ")
@@ -56,6 +58,8 @@ class Handed(Struct, frozen=True, gc=False):
     queue_id: int
     message: Data | None
     number: int = 0
+    why: int = 0
+    """Of `STOPPED`."""
 
 
 def handed_in(data: memoryview) -> Iterator[Handed]:
@@ -65,7 +69,7 @@ def handed_in(data: memoryview) -> Iterator[Handed]:
         kind, peer, queue_id, epoch, stable, time_us, number, size, _ = _BATCH.unpack_from(data, at)
         at += _BATCH.size
         if kind == STOPPED:
-            yield Handed(kind, peer, queue_id, None)
+            yield Handed(kind, peer, queue_id, None, why=stable)
             continue
         entries = _entries(data[at : at + size], is_checked=kind == LOGGED)
         at += size
