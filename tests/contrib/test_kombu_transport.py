@@ -309,6 +309,19 @@ def test_a_queue_that_is_made_anew(node: mirrorq.Node, channel: Any) -> None:
             other.delete()
 
 
+def test_a_worker_waits_for_the_control_queue_of_the_one_before(connecting: Connecting) -> None:
+    """A killed worker's is kept for a while: the next of its name has it when it is free."""
+    former = connecting()
+    former.channel().queue_declare("w@h.celery.pidbox", exclusive=True)
+    ending = threading.Timer(0.3, former.close)
+    ending.start()
+    try:
+        made = connecting().channel().queue_declare("w@h.celery.pidbox", exclusive=True)
+        assert made.queue == "w@h.celery.pidbox"
+    finally:
+        ending.join()
+
+
 def test_auto_delete_and_exclusive(node: mirrorq.Node, connecting: Connecting) -> None:
     """An auto-deleted queue goes with its last consumer, an exclusive one with its connection."""
     connection = connecting()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +17,15 @@ from mirrorq.contrib.kombu.arguments import declared_arguments
 from mirrorq.contrib.kombu.connection import Connection, Terms, translated
 
 __all__ = ["Declarations"]
+
+LOG = logging.getLogger(__name__)
+CONTROL_SUFFIX = ".pidbox"
+"""Of the names of queues by which workers are told what to do: before it stands a worker's name."""
+RETURN_S = 60.0
+"""So long a worker waits for the queue of the one of its name that was before it: a killed one's is
+kept for `consumer_return_ms`, for nobody can tell yet that it does not come back."""
+LOOK_S = 0.5
+"""Between two tries."""
 
 
 class Declarations(base.StdChannel):  # type: ignore[misc]
@@ -108,21 +119,39 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 if exclusive:
                     connection.exclusive.add(name)
                 return queue_declare_ok_t(name, *known)
-            handle = connection.mirrorq.queue(
-                name,
-                durable=terms.durable,
-                exclusive="connection" if terms.exclusive else False,
-                auto_delete=terms.auto_delete,
-                passive=passive,
-                timeout=connection.confirm_timeout,
-                **said,
-            )
+            handle = self._declared(connection, name, terms, passive)
             connection.queues.put(name, handle)
             if not passive:
                 connection.terms[name] = terms
             if exclusive and not passive:
                 connection.exclusive.add(name)
             return queue_declare_ok_t(name, handle.qsize(), handle.status().consumers)
+
+    def _declared(
+        self, connection: Connection, name: str, terms: Terms, passive: bool
+    ) -> mirrorq.MirroredQueue:
+        until = time.monotonic() + RETURN_S
+        is_told = False
+        while True:
+            try:
+                return connection.mirrorq.queue(
+                    name,
+                    durable=terms.durable,
+                    exclusive="connection" if terms.exclusive else False,
+                    auto_delete=terms.auto_delete,
+                    passive=passive,
+                    timeout=connection.confirm_timeout,
+                    **terms.arguments,
+                )
+            except mirrorq.PreconditionFailed as error:
+                is_control = terms.exclusive and name.endswith(CONTROL_SUFFIX)
+                if passive or not is_control or time.monotonic() >= until:
+                    raise
+                if not is_told:
+                    LOG.warning("waiting up to %.0f s for a killed worker: %s", RETURN_S, error)
+                is_told = True
+            time.sleep(LOOK_S)
+            self._host()
 
     def queue_bind(
         self,
