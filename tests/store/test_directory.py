@@ -66,6 +66,19 @@ def test_a_store_that_was_being_made_is_made(tmp_path: Path, made: tuple[str, ..
     open_store(tmp_path).close()
 
 
+def test_a_store_that_another_process_begins_this_moment_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes start the same node, and one of them has just looked: the lock decides."""
+
+    def begun(path: Path) -> bool:
+        (path / "mirrorq.lock").touch()
+        return False
+
+    monkeypatch.setattr("mirrorq.store.environment.is_store", begun)
+    open_store(tmp_path).close()
+
+
 def test_a_store_is_known_by_its_pages_too(tmp_path: Path) -> None:
     """A backup has no lock file; put in a store's place by hand, with a note, it is one."""
     first = open_store(tmp_path / "a")

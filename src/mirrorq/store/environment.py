@@ -105,7 +105,8 @@ def _refuse_occupied(path: Path) -> None:
     they would lie there together, and whoever removes the one removes the other.
 
     A store is known by its lock file, which is the first thing that is made of it and is never
-    removed; a backup that was put here by hand, which has none, by its pages.
+    removed, and which another process may make this moment; a backup that was put here by hand,
+    which has none, by its pages.
 
     Raises:
         StoreError: There is something else, and no store.
@@ -114,7 +115,7 @@ def _refuse_occupied(path: Path) -> None:
         return
     names = [name for name in os.listdir(path) if name not in OVERLOOKED]
     names.sort(key=lambda name: (name.startswith("."), name))
-    if names:
+    if names and LOCK_FILE not in names:
         shown = ", ".join(names[:ENTRIES_SHOWN])
         more = f" and {len(names) - ENTRIES_SHOWN} more" if len(names) > ENTRIES_SHOWN else ""
         raise StoreError(
