@@ -291,7 +291,6 @@ more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(HARNESS).explore --long
-	$(HARNESS).explore_branch --long
 
 mutants: $(STAMP)  ## every deliberate bug against the checker that should notice it: the table
 	cd tests && ../$(BIN)/python -m model

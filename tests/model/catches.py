@@ -249,37 +249,6 @@ TESTED: dict[str, Scenario] = {
 """The test switches the mutation on by itself, and passes when its checker has objected."""
 
 SEEDS: dict[str, Seeds] = {
-    "merge applied twice": Seeds(runs.branches, "more than has happened", 0, 5),
-    "portion of a merge skipped": Seeds(runs.branches, "acked and alive", 1, 5),
-    "branch log cut before its merge is confirmed": Seeds(
-        runs.branches, "acked and alive", 3, 5
-    ),
-    "branch hands out what is not stable": Seeds(runs.branches, "acked and alive", 3, 5),
-    "branch reads a copy that lacks its merge": Seeds(
-        runs.branches, "handed out here again", 2, 5
-    ),
-    "branch's delivery without its flag": Seeds(
-        runs.branches, "as if for the first time", 0, 5
-    ),
-    "branch's hand-outs not merged": Seeds(runs.branches, "too low", 0, 5),
-    "what the branch has acked is handed out there again": Seeds(
-        runs.branches, "handed out here again", 2, 5
-    ),
-    "merged ack of what is held leaves it held": Seeds(
-        runs.branches, "first delivery twice", 1, 5
-    ),
-    "merged ack of what is on its way back comes back": Seeds(
-        runs.branches, "first delivery twice", 1, 5
-    ),
-    "numbers of merges forgotten by the master": Seeds(
-        runs.branches, "does not drain", 1, 5
-    ),
-    "spooled message acked alone is sent all the same": Seeds(
-        runs.branches, "acked and alive", 4, 5
-    ),
-    "spooled message acked on its way is dropped": Seeds(
-        runs.branches, "acked and alive", 4, 5
-    ),
     "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
     "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
     "lease without the new leader's wait": Seeds(runs.leases, "check_", 17, 60),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from harness import checkers, explore_branch
+from harness import checkers
 from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting
 from harness.holders import Holders
@@ -264,16 +264,3 @@ def store(seed: int) -> str:
     )
     run = hypothesis_seed(seed)(machine)
     return complaint(lambda: run_state_machine_as_test(run, settings=found))  # type: ignore[no-untyped-call]
-
-
-BRANCH_STATES = 10_000
-
-
-def branches(seed: int) -> str:
-    """What a node alone and the queue's master may do, in one scope each."""
-    bounds = [*explore_branch.QUICK.values()][seed]
-    try:
-        explore_branch.explore(bounds, BRANCH_STATES)
-    except explore_branch.Found as found:
-        return found.what
-    return ""

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 from attrs import evolve
 
-from harness import explore_branch
 from harness.explore import SCOPES, begin, report, walk
 
 WALKS = 3
@@ -90,23 +89,3 @@ def test_an_ack_of_the_past_that_was_lost_is_not_held_against_the_next_one() -> 
         state = world.do(state, action)
     assert state.witness.past == state.epoch
     assert not state.witness.settled
-
-
-BRANCH_STATES = 4000
-
-
-@pytest.mark.parametrize("name", explore_branch.QUICK)
-def test_no_state_of_a_branch_violates_anything(name: str) -> None:
-    """A node alone, the queue's master, and the merge: the scope's states, and walks."""
-    bounds = explore_branch.QUICK[name]
-    explore_branch.explore(bounds, BRANCH_STATES)
-    for seed in range(10):
-        explore_branch.walk(bounds, Random(seed))
-
-
-def test_a_master_can_not_say_what_was_handed_out_alone_before_a_merge_comes() -> None:
-    """Why nobody can promise a delivery_count that is never too low while a cut lasts: the way to
-    a first delivery of what somebody else has had."""
-    with pytest.raises(explore_branch.Found, match="says that it never was") as found:
-        explore_branch.explore(explore_branch.STRICT)
-    assert ("hand",) in found.value.trace

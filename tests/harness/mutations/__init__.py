@@ -11,7 +11,6 @@ one on.
 from __future__ import annotations
 
 from harness.mutations import (
-    branch,
     clocks,
     columns,
     consumers,
@@ -41,7 +40,6 @@ from harness.mutations.registry import MUTATIONS, mutation
 
 __all__ = [
     "MUTATIONS",
-    "branch",
     "clocks",
     "columns",
     "consumers",
