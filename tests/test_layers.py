@@ -8,10 +8,9 @@ this test would notice.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "mirrorq"
 
@@ -103,12 +102,20 @@ def all_files() -> list[Path]:
     return sorted(ROOT.rglob("*.py"))
 
 
-def label(path: Path) -> str:
-    """Return what names a file in a test's id."""
-    return str(path.relative_to(ROOT))
-
-
 PURE_FILES = [path for module in PURE for path in files_of(module)]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def faults(paths: Iterable[Path], look: Callable[[Path], object]) -> dict[str, object]:
+    """Return what `look` finds in these files, by file; files without a fault are left out."""
+    found = {str(path): look(path) for path in paths}
+    assert found, "no file was looked at"
+    return {path: fault for path, fault in found.items() if fault}
 
 
 def nodes_at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
@@ -126,7 +133,7 @@ def nodes_at_run_time(tree: ast.AST) -> Iterator[ast.AST]:
 def imported(path: Path) -> list[str]:
     """Return the full names of the modules that a file imports at run time."""
     names: list[str] = []
-    for node in nodes_at_run_time(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_at_run_time(tree_of(path)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -137,19 +144,24 @@ def imported(path: Path) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=label)
-def test_a_pure_module_sees_no_clock_no_chance_and_no_network(path: Path) -> None:
+def test_a_pure_module_sees_no_clock_no_chance_and_no_network() -> None:
     """A pure module imports nothing that can make two runs with one seed differ."""
-    tops = {name.partition(".")[0] for name in imported(path)}
-    assert sorted(tops & IMPURE) == []
+
+    def impure(path: Path) -> list[str]:
+        return sorted({name.partition(".")[0] for name in imported(path)} & IMPURE)
+
+    assert faults(PURE_FILES, impure) == {}
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=label)
-def test_a_pure_module_imports_only_pure_ones(path: Path) -> None:
+def test_a_pure_module_imports_only_pure_ones() -> None:
     """Pure modules know each other and the limits, and nothing of who drives them."""
-    names = {module_of(name) for name in imported(path) if is_ours(name)}
-    mine = {module.partition(".")[2].replace(".", "/") for module in names} - {"", "config"}
-    assert sorted(name for name in mine if not is_pure(name)) == []
+
+    def drivers(path: Path) -> list[str]:
+        names = {module_of(name) for name in imported(path) if is_ours(name)}
+        mine = {module.partition(".")[2].replace(".", "/") for module in names} - {"", "config"}
+        return sorted(name for name in mine if not is_pure(name))
+
+    assert faults(PURE_FILES, drivers) == {}
 
 
 def is_pure(module: str) -> bool:
@@ -187,7 +199,7 @@ def room_of(module: str) -> str:
 def known_to(module: str) -> set[str]:
     """Return all modules that one imports: for types, and inside functions, too."""
     names = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(MODULES[module])):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -203,24 +215,21 @@ def test_the_root_has_few_modules() -> None:
     assert len(list(ROOT.glob("*.py"))) <= 8
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_what_is_below_it(room: str) -> None:
+def test_a_room_imports_only_what_is_below_it() -> None:
     """No import goes back up: not for a type, not inside a function."""
-    if ROOMS[room] == "*":
-        return
-    may = {room, *ROOMS[room].split()}
     back_up = [
         f"{module} -> {other}"
         for module, others in KNOWN.items()
         for other in others
-        if room_of(module) == room and not is_below(other, may)
+        if room_of(module) in ROOMS and not may_know(room_of(module), other)
     ]
     assert sorted(back_up) == []
 
 
-def is_below(module: str, rooms: set[str]) -> bool:
-    """Tell whether a module is in one of these rooms, or beside all of them."""
-    return room_of(module) in rooms or module.partition(".")[2] in ROOT_FILES
+def may_know(room: str, module: str) -> bool:
+    """Tell whether a room may import a module."""
+    below = {room, *ROOMS[room].split()}
+    return "*" in below or room_of(module) in below or module.partition(".")[2] in ROOT_FILES
 
 
 def test_every_room_has_its_place() -> None:
@@ -254,15 +263,15 @@ def reached(module: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("library", "package"), ONLY_IN.items())
-def test_an_outside_library_is_known_to_one_package(library: str, package: str) -> None:
+def test_an_outside_library_is_known_to_one_package() -> None:
     """LMDB, ZeroMQ and cffi each are behind one package, with their errors and their rules."""
-    users = {
-        label(path).partition("/")[0].removesuffix(".py")
-        for path in all_files()
-        if library in {name.partition(".")[0] for name in imported(path)}
-    }
-    assert sorted(users - {package}) == []
+
+    def strangers(path: Path) -> list[str]:
+        room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        tops = {name.partition(".")[0] for name in imported(path)}
+        return [library for library in ONLY_IN if library in tops and ONLY_IN[library] != room]
+
+    assert faults(all_files(), strangers) == {}
 
 
 CONNECTOR = ROOT.parents[1] / "spark_integration" / "pyspark_mirrorq"
@@ -284,19 +293,24 @@ PUBLIC = frozenset(
 """Modules of mirrorq in which public names are at home."""
 
 
-@pytest.mark.parametrize("path", sorted(CONNECTOR.glob("*.py")), ids=lambda path: path.name)
-def test_the_spark_connector_uses_public_names_only(path: Path) -> None:
+def test_the_spark_connector_uses_public_names_only() -> None:
     """The connector is a user: a client, no node, and nothing of how either works."""
-    names = imported(path)
-    assert sorted({name.partition(".")[0] for name in names} & {"zmq", "lmdb", "cffi"}) == []
-    used = {module_of(name).removeprefix("mirrorq").strip(".") for name in names if is_ours(name)}
-    assert sorted(used - PUBLIC) == []
-    assert not [name for name in names if name.rpartition(".")[2].startswith("_") and "._" in name]
+
+    def inside(path: Path) -> list[str]:
+        names = imported(path)
+        tops = {name.partition(".")[0] for name in names} & {"zmq", "lmdb", "cffi"}
+        modules = {module_of(name) for name in names if is_ours(name)}
+        ours = {module.removeprefix("mirrorq").strip(".") for module in modules}
+        last = {name: name.rpartition(".")[2] for name in names}
+        private = [name for name in names if last[name].startswith("_") and "._" in name]
+        return [*sorted(tops), *sorted(ours - PUBLIC), *private]
+
+    assert faults(sorted(CONNECTOR.glob("*.py")), inside) == {}
 
 
 def sets_that_are_walked(path: Path) -> list[str]:
     """Return where a file iterates what is plainly a set, as `line: source`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     names = set_names(tree)
     harmless = order_free(tree)
     found = []
@@ -406,10 +420,9 @@ def order_free(tree: ast.AST) -> frozenset[int]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=label)
-def test_a_pure_module_iterates_no_set(path: Path) -> None:
+def test_a_pure_module_iterates_no_set() -> None:
     """The order of a set of strings changes from process to process, and effects with it."""
-    assert sets_that_are_walked(path) == []
+    assert faults(PURE_FILES, sets_that_are_walked) == {}
 
 
 def test_the_search_for_sets_finds_them(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2] / "src" / "mirrorq"
 
 APART = ("testing", "demo", "cli", "dashboard")
@@ -57,10 +55,11 @@ def dangers(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_thread_of_a_user_can_leave_a_lock_taken(path: Path) -> None:
+def test_no_thread_of_a_user_can_leave_a_lock_taken() -> None:
     """`with` on an RLock of C is what is left; and who calls what users gave catches all of it."""
-    assert dangers(path.read_text(encoding="utf-8")) == []
+    found = {str(path): dangers(path.read_text(encoding="utf-8")) for path in files()}
+    assert len(found) > 100
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_the_search_finds_them() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2] / "src" / "mirrorq"
 ROOMS = ("aio", "api", "engine", "node", "replication", "session", "cluster")
 REAL = {
@@ -45,10 +43,11 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_time_and_threads_are_asked_for_where_they_can_be_played(path: Path) -> None:
+def test_time_and_threads_are_asked_for_where_they_can_be_played() -> None:
     """By `mirrorq.clock` and `mirrorq.waiting`."""
-    assert calls_past(path.read_text(encoding="utf-8")) == []
+    found = {str(path): calls_past(path.read_text(encoding="utf-8")) for path in FILES}
+    assert len(found) > 100
+    assert {path: calls for path, calls in found.items() if calls} == {}
 
 
 def test_the_search_finds_them() -> None:
