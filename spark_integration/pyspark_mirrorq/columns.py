@@ -51,9 +51,7 @@ def _names(options: Options) -> tuple[str, ...]:
         names += _DELIVERY
     unknown = [name for name in options.columns if name not in _TYPES]
     if unknown:
-        raise ConfigError(
-            f"option columns names {unknown[0]!r}: there are {', '.join(_TYPES)}"
-        )
+        raise ConfigError(f"option columns names {unknown[0]!r}: there are {', '.join(_TYPES)}")
     return options.columns or names
 
 

@@ -14,13 +14,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mirrorq.api.leases import RangeLease
 from mirrorq.client.client import Client
-from mirrorq.errors import AckRefused, ConfigError, ShutDown
+from mirrorq.errors import (
+    AckRefused,
+    ConfigError,
+    ConfirmUnknown,
+    NoQuorum,
+    QueueDown,
+    ShutDown,
+)
 from pyspark_mirrorq.cluster import connected, label, master_first
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.shards import parts_of
 from pyspark_mirrorq.workers import check_python
 
-__all__ = ["Drain"]
+__all__ = ["Drain", "acked"]
 
 ACK_S = 120.0
 """How long the cluster may take to ack what a job has done: a failover fits in."""
@@ -90,7 +97,7 @@ class Drain:
         assert self._client is not None
         try:
             if kind is None:
-                self._ack()
+                self.acked = acked(self._options.queues[0], self._leases)
             elif not self._client.closed():
                 for lease in self._leases.values():
                     lease.give_back(self._options.timeout_s)
@@ -98,16 +105,41 @@ class Drain:
             # Whatever has not been settled goes back with the connection.
             self._client.close()
 
-    def _ack(self) -> None:
-        refused: list[str] = []
-        for name, lease in self._leases.items():
-            try:
-                self.acked += lease.ack(ACK_S)
-            except (AckRefused, ShutDown) as error:
-                refused.append(f"{name}: {error}")
-        if refused:
-            raise AckRefused(
-                f"the drain of queue {self._options.queues[0]!r} lost its lease before the job was "
-                f"done: {'; '.join(refused)}. What comes again is in the job's output already: "
-                "discard that, or write by sequence so that a second time changes nothing"
-            )
+
+def acked(queue: str, leases: Mapping[str, RangeLease]) -> int:
+    """Ack what a job has done; return how many messages.
+
+    Args:
+        queue: its name, for errors.
+        leases: by name of the queue, or of each of its shards. Each is acked, whatever becomes of
+            the others.
+
+    Raises:
+        AckRefused: a lease was lost: its messages come again.
+        ConfirmUnknown: an ack had no answer: its messages come again, or do not.
+    """
+    count = 0
+    lost: list[str] = []
+    unknown: list[str] = []
+    for name, lease in leases.items():
+        try:
+            count += lease.ack(ACK_S)
+        except (AckRefused, ShutDown) as error:
+            lost.append(f"{name}: {error}")
+        except (ConfirmUnknown, NoQuorum, QueueDown) as error:
+            unknown.append(f"{name}: {error}")
+    advice = (
+        "is in the job's output already: discard that, or write by sequence so that a second time "
+        "changes nothing"
+    )
+    if lost:
+        raise AckRefused(
+            f"the drain of queue {queue!r} lost its lease before the job was done: "
+            f"{'; '.join(lost + unknown)}. What comes again {advice}"
+        )
+    if unknown:
+        raise ConfirmUnknown(
+            f"the drain of queue {queue!r} got no answer to its ack: "
+            f"{'; '.join(unknown)}. The messages may come again. What does {advice}"
+        )
+    return count

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["DataLossError", "missing_from", "on_fewer", "on_missing"]
+__all__ = ["DataLossError", "missing_from", "on_another_queue", "on_fewer", "on_missing"]
 
 log = logging.getLogger("pyspark_mirrorq")
 
@@ -80,10 +80,24 @@ def on_fewer(queue: str, within: Range, planned: int, found: int, fail: bool) ->
     return count
 
 
-def _tell(text: str, fail: bool) -> None:
+def on_another_queue(queue: str, end: int, fail: bool) -> None:
+    """The same for a checkpoint of a queue that is gone, with all that was not read of it.
+
+    Raises:
+        DataLossError: `fail` is true.
+    """
+    _tell(
+        f"queue {queue!r} is not the queue that the checkpoint is of, which Spark has read up to "
+        f"sequence {end - 1}: that queue was deleted and declared again, or its cluster was made "
+        "anew. What it had after that sequence is gone",
+        fail,
+        "Give the query a new checkpoint",
+    )
+
+
+def _tell(text: str, fail: bool, remedy: str = "Begin at a later place (startingOffsets)") -> None:
     if fail:
         raise DataLossError(
-            f"{text}. Begin at a later place (startingOffsets), or set failOnDataLoss to false "
-            "to go on without them"
+            f"{text}. {remedy}, or set failOnDataLoss to false to go on without them"
         )
     log.warning("%s; failOnDataLoss is false: going on", text)

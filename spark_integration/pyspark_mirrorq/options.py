@@ -79,9 +79,7 @@ def parse(given: Mapping[str, str]) -> Options:
         ConfigError: one is unknown, missing, or has a value that is none.
     """
     options = {
-        name.lower(): str(value)
-        for name, value in given.items()
-        if name.lower() not in SPARKS_OWN
+        name.lower(): str(value) for name, value in given.items() if name.lower() not in SPARKS_OWN
     }
     unknown = sorted(set(options) - set(_READERS))
     if unknown:

@@ -86,8 +86,7 @@ def _headers(batch: Batch, queue: str) -> pa.Array:
     if found is None:
         return pa.nulls(batch.count, _ARROW["headers"])
     rows = [
-        [(name, header_text(value)) for name, value in one.headers.items()] or None
-        for one in found
+        [(name, header_text(value)) for name, value in one.headers.items()] or None for one in found
     ]
     return pa.array(rows, _ARROW["headers"])
 

@@ -58,9 +58,7 @@ def position_of(
     return given_for(given, name, otherwise) if isinstance(given, Mapping) else given
 
 
-def _of_part(
-    options: Options, client: Client, queue: MirroredQueue, least: int
-) -> list[Stretch]:
+def _of_part(options: Options, client: Client, queue: MirroredQueue, least: int) -> list[Stretch]:
     name, only = queue.name, options.sequences
     extent = queue.extent(options.timeout_s)
     if only is not None:

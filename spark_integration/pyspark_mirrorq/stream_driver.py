@@ -38,6 +38,7 @@ class Held:
 
     def __init__(self, queue: MirroredQueue, claim: Claim | None) -> None:
         self.queue = queue
+        self.identity = queue.identity
         self.claim = claim
         self.acked = 0
         """Everything below is acked."""

@@ -1,11 +1,13 @@
 """Streaming read: offsets are sequences, and what Spark has committed is acked, nothing before.
 
-An offset is, for each queue, and for each shard of a sharded one, `{"from": first, "seq": end}`:
-`seq` is the first sequence that no batch has, and everything from `from` up to it is the stream's
-to ack. With it goes `count`, the messages of the batch that ends there: when it is repeated and
-some are gone, that is noticed. Spark calls `commit` only when the next batch has begun; from 4.2 on
-it tells `latestOffset` the end of the last batch whose commit record is on its disk, and what is
-before that is acked there: so a query that stops after its last batch has acked everything.
+An offset is, for each queue, and for each shard of a sharded one, `{"from": first, "seq": end,
+"id": identity}`: `seq` is the first sequence that no batch has, and everything from `from` up to it
+is the stream's to ack, in the queue with that identity. A queue that was deleted and declared again
+has another identity, and nothing is acked in it by an offset of the old one. With it goes `count`,
+the messages of the batch that ends there: when it is repeated and some are gone, that is noticed.
+Spark calls `commit` only when the next batch has begun; from 4.2 on it tells `latestOffset` the end
+of the last batch whose commit record is on its disk, and what is before that is acked there: so a
+query that stops after its last batch has acked everything.
 
 The reader lives in a process of the driver, which holds the claims; a copy of it, pickled, reads
 in workers and holds nothing.
@@ -17,16 +19,15 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NotRequired, ParamSpec, TypedDict, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from mirrorq.api.queue import MirroredQueue
 from mirrorq.errors import NoQuorum, QueueDown, ShutDown
 from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import handle_on
-from pyspark_mirrorq.losses import on_fewer, on_missing
+from pyspark_mirrorq.losses import on_another_queue, on_fewer, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream
 from pyspark_mirrorq.snapshot import check_names, check_start, checked_start, position_of
 from pyspark_mirrorq.stream_driver import Held, Range, StreamDriver
@@ -43,7 +44,7 @@ __all__ = ["QueueStream"]
 
 log = logging.getLogger("pyspark_mirrorq")
 
-Place = Mapping[str, int]
+Place = TypedDict("Place", {"from": int, "seq": int, "id": str, "count": NotRequired[int]})
 Offset = Mapping[str, Place]
 IDLE_S = 0.5
 """Without news latestOffset waits so long: Spark would ask 88 times a second."""
@@ -132,7 +133,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         check_names(self._options, {*held, *map(logical_name, held)})
         for one in held.values():
             self._check_start(one)
-        return {name: self._start(one.queue) for name, one in sorted(held.items())}
+        return {name: self._start(one) for name, one in sorted(held.items())}
 
     def _check_start(self, held: Held) -> None:
         """Whether an explicit start is within the queue, and nothing after it is gone."""
@@ -143,8 +144,8 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             live = held.live(first, end - 1, extent) if first < end else []
             check_start(self._options, held.queue.name, start, live, end)
 
-    def _start(self, queue: MirroredQueue) -> Place:
-        options = self._options
+    def _start(self, held: Held) -> Place:
+        options, queue = self._options, held.queue
         first = 1
         if options.starting_ms is not None:
             first = queue.sequence_at(options.starting_ms / 1000, queue.extent())
@@ -155,7 +156,22 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             elif start != EARLIEST:
                 assert isinstance(start, int)
                 first = max(start, 1)
-        return {"from": first, "seq": first}
+        return {"from": first, "seq": first, "id": held.identity}
+
+    def _in_these(self, offset: Offset, held: Mapping[str, Held]) -> dict[str, Place]:
+        """An offset in the queues that there are: a queue that took another one's place is read
+        from its first message.
+
+        Raises:
+            DataLossError: a queue is another one than the offset is of, and failOnDataLoss is true.
+        """
+        found = _copy(offset)
+        for name, place in offset.items():
+            one = held.get(name)
+            if one is not None and place.get("id") != one.identity:
+                on_another_queue(name, place["seq"], self._options.fail_on_loss)
+                found[name] = {"from": 1, "seq": 1, "id": one.identity}
+        return found
 
     @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -175,7 +191,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         patience = time.monotonic() + self._options.timeout_s
         driver = self._patiently(self._connected)
         if start is not None:
-            self._ack(start)
+            begin = self._ack(start)
         is_first, pause = True, LOOK_S
         while True:
             try:
@@ -200,7 +216,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def _next(
         self, driver: StreamDriver, begin: Offset, held: Mapping[str, Held]
-    ) -> dict[str, dict[str, int]]:
+    ) -> dict[str, Place]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
         found = _copy(begin)
@@ -212,7 +228,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         def look(name: str, one: Held) -> tuple[Place, int, list[Range]]:
             """Where a queue's batch begins, where it may end, and what of it lives."""
             one.forget_live()
-            place = begin.get(name) or self._start(one.queue)
+            place = begin.get(name) or self._start(one)
             end = one.ask().next_sequence
             if self._target:
                 end = min(end, self._target.get(name, place["seq"]))
@@ -222,16 +238,16 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         live: dict[str, list[Range]] = {}
         for name, (place, end, ranges) in driver.for_each(look, held).items():
-            found.setdefault(name, dict(place))
+            found.setdefault(name, place)
             if end > place["seq"]:
-                found[name] = {"from": place["from"], "seq": end}
+                found[name] = {"from": place["from"], "seq": end, "id": place["id"]}
                 live[name] = ranges
         if begin and has_limits and self._is_too_little(sum(map(_count, live.values()))):
             return _copy(begin)
         if begin and options.trigger_max is not None:
             for name, room in _shares(live, options.trigger_max).items():
                 end = _within(live[name], found[name]["seq"], room)
-                found[name] = {"from": found[name]["from"], "seq": end}
+                found[name]["seq"] = end
         for name, ranges in live.items() if is_kept else ():
             found[name]["count"] = _count(ranges, found[name]["seq"])
         return dict(sorted(found.items()))
@@ -268,16 +284,18 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def _stretches(self, start: Offset, end: Offset) -> list[Stretch]:
         driver = self._connected()
         held = driver.ready()
+        for name in end:
+            if name not in held:
+                queue = handle_on(driver.client, name, self._options.timeout_s)
+                held[name] = Held(queue, None)
+        start, end = self._in_these(start, held), self._in_these(end, held)
         self._floors.update({name: place["from"] for name, place in start.items()})
         least = -(-self._options.partitions_min // max(len(end), 1))
         wanted: dict[str, tuple[int, int, int]] = {}
         for name, place in sorted(end.items()):
-            first = (start.get(name) or {"seq": place["from"]})["seq"]
+            first = start[name]["seq"] if name in start else place["from"]
             if first < place["seq"]:
                 wanted[name] = first, place["seq"], place.get("count", 0)
-            if name not in held:
-                queue = handle_on(driver.client, name, self._options.timeout_s)
-                held[name] = Held(queue, None)
 
         def plan(name: str, one: Held) -> list[Stretch]:
             return self._of_queue(driver, one, *wanted[name], least)
@@ -294,7 +312,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             missing = [(max(first, extent.next_sequence), stop - 1)]
             why = (
                 f"The checkpoint has read further than the queue goes, {extent.next_sequence - 1}: "
-                "it is another queue of this name"
+                "the queue was set back to an earlier copy, or has lost messages"
             )
             on_missing(name, missing, self._options.fail_on_loss, why)
         ranges = held.live(first, stop - 1, extent)
@@ -306,9 +324,11 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Spark has committed everything up to here: it is acked."""
         self._ack(end)
 
-    def _ack(self, upto: Offset) -> None:
+    def _ack(self, upto: Offset) -> Offset:
+        """Ack up to an offset; return it in the queues that there are."""
         driver = self._patiently(self._connected)
         held = self._patiently(driver.ready)
+        upto = self._in_these(upto, held)
 
         def ack(name: str, one: Held) -> None:
             place = upto[name]
@@ -319,6 +339,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 log.warning("queue %s: acks wait: %s", name, error)
 
         driver.for_each(ack, {name: held[name] for name in upto if name in held})
+        return upto
 
     def stop(self) -> None:
         """The query is over: its claims end."""
@@ -335,8 +356,8 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return read_stretch(partition, self._options, self._columns)
 
 
-def _copy(offset: Offset) -> dict[str, dict[str, int]]:
-    return {name: dict(place) for name, place in sorted(offset.items())}
+def _copy(offset: Offset) -> dict[str, Place]:
+    return {name: place.copy() for name, place in sorted(offset.items())}
 
 
 def _count(ranges: Sequence[tuple[int, int]], end: int = SEQUENCE_MAX) -> int:

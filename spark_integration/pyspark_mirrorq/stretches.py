@@ -135,9 +135,7 @@ def _checked(stretch: Stretch, options: Options) -> Iterator[Batch]:
     on_missing(stretch.queue, missing, options.fail_on_loss, why)
 
 
-def _read_anywhere(
-    stretch: Stretch, options: Options, first: int, last: int
-) -> Iterator[Batch]:
+def _read_anywhere(stretch: Stretch, options: Options, first: int, last: int) -> Iterator[Batch]:
     """Read a range from one copy after the other until it has been read once."""
     endpoints = list(stretch.endpoints)
     position = first

@@ -132,6 +132,7 @@ class FakeHost:
         self._event.set()
 
     _stuck_text = ""
+    _lineage = 1
 
     def is_paused(self) -> bool:
         return self._lease.paused

@@ -29,7 +29,7 @@ from .conftest import QUIET
 from .java import java_home
 from .test_write import bodies
 
-pytestmark = pytest.mark.scale
+pytestmark = pytest.mark.soak
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 COURSE_S = 900

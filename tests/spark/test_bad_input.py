@@ -19,7 +19,7 @@ from mirrorq.client.client import Client
 
 from .conftest import patiently
 
-pytestmark = pytest.mark.scale
+pytestmark = pytest.mark.soak
 
 EVERYWHERE = [
     ({"colour": "red"}, "knows no option 'colour': it has claimTimeout, columns, endingOffsets"),

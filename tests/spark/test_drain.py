@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 
 import mirrorq
 import pyspark_mirrorq
+from mirrorq.api.leases import RangeLease
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
-from pyspark_mirrorq.draining import Drain
+from pyspark_mirrorq.draining import acked
 
 from .conftest import connected_to, in_sync, until
 
@@ -109,7 +110,7 @@ def test_a_dead_driver_returns_what_it_leased(
         driver.communicate()
 
 
-@pytest.mark.scale
+@pytest.mark.soak
 def test_a_driver_that_was_away_too_long_is_told(orders: MirroredQueue, client: Client) -> None:
     """Its process stands still in the middle of the job until its lease has ended and another
     consumer has some of it: when it goes on and its block ends, the drain says what was lost."""
@@ -141,31 +142,45 @@ def test_a_driver_that_was_away_too_long_is_told(orders: MirroredQueue, client: 
         driver.communicate()
 
 
-class Leased(Drain):
-    """A drain whose job needs no DataFrame."""
+class Answered(RangeLease):
+    """A lease whose ack has this outcome."""
 
-    def _frame(self) -> None:
-        return None
+    def __init__(self, outcome: int | mirrorq.MirrorQError) -> None:
+        self.outcome = outcome
+
+    def ack(self, timeout: float | None = None) -> int:
+        if isinstance(self.outcome, int):
+            return self.outcome
+        raise self.outcome
 
 
-def test_a_lease_that_is_lost_is_told(orders: MirroredQueue, client: Client) -> None:
-    """Somebody disconnects the driver in the middle: leaving the block says what comes again, and
-    what to do about it."""
-    orders.put_many([b"x"] * 30).result(120)
-    options = {"endpoints": ",".join(client.endpoints), "queue": orders.name}
-    drained = Leased(None, options, 20)
+LOST = mirrorq.AckRefused("disconnected by an operator: maintenance")
+GONE = mirrorq.ShutDown("the client is closed")
+NO_ANSWER = mirrorq.QueueDown("no master")
+UNKNOWN = mirrorq.ConfirmUnknown("the client was disconnected")
 
-    def job() -> None:
-        with drained:
-            assert drained.count == 20
-            assert drained._client is not None
-            client.disconnect(drained._client.name, "maintenance")
-            until(lambda: orders.extent(120).ready == 30)
 
-    with pytest.raises(mirrorq.AckRefused, match=r"lost its lease.*maintenance.*discard that"):
-        job()
-    assert drained.acked == 0
-    assert orders.extent(120).ready == 30
+@pytest.mark.parametrize(
+    ("outcomes", "error", "text"),
+    [
+        ([20, LOST], mirrorq.AckRefused, r"lost its lease.*maintenance.*comes again is in the job"),
+        ([GONE], mirrorq.AckRefused, r"lost its lease.*closed.*discard that"),
+        ([UNKNOWN], mirrorq.ConfirmUnknown, r"disconnected.*may come again.*discard that"),
+        ([NO_ANSWER], mirrorq.ConfirmUnknown, r"no master.*may come again.*discard that"),
+        ([UNKNOWN, LOST], mirrorq.AckRefused, r"maintenance.*disconnected.*discard that"),
+    ],
+)
+def test_an_ack_that_is_not_taken_says_what_comes_again(
+    outcomes: list[int | mirrorq.MirrorQError], error: type[mirrorq.MirrorQError], text: str
+) -> None:
+    """Somebody disconnects the driver before its ack, or while that is on its way."""
+    leases = {f"orders#{number}": Answered(one) for number, one in enumerate(outcomes)}
+    with pytest.raises(error, match=rf"(?s)queue 'orders'.*{text}"):
+        acked("orders", leases)
+
+
+def test_every_lease_is_acked() -> None:
+    assert acked("orders", {"orders#0": Answered(3), "orders#1": Answered(4)}) == 7
 
 
 def test_a_drain_goes_over_the_death_of_the_master(

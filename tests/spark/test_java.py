@@ -50,9 +50,7 @@ def test_without_one_that_spark_runs_on_it_is_the_packaged_one(
     assert "version" in done.stderr
 
 
-def test_without_any_it_is_said_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_any_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MIRRORQ_TEST_JAVA", raising=False)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

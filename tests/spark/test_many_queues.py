@@ -118,6 +118,7 @@ def test_rows_by_queue() -> None:
         found("")
 
 
+@pytest.mark.soak
 def test_a_stream_whose_driver_dies_between_queues(
     spark: SparkSession, client: Client, queues: list[MirroredQueue], tmp_path: Path
 ) -> None:
@@ -179,9 +180,9 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         cluster.end()
 
 
-def staged_by(client: Client, queues: list[MirroredQueue], **named: object) -> tuple[
-    BatchWriter, list[Part]
-]:
+def staged_by(
+    client: Client, queues: list[MirroredQueue], **named: object
+) -> tuple[BatchWriter, list[Part]]:
     """A writer, and what two tasks have staged for it: a row for each queue."""
     given = {"endpoints": ",".join(client.endpoints), "timeout": "60s"}
     writer = BatchWriter(parse({**given, **{one: str(value) for one, value in named.items()}}))
@@ -198,15 +199,16 @@ def staged_by(client: Client, queues: list[MirroredQueue], **named: object) -> t
 
 WHOLE = [[b"0", b"1"]] * 3
 STEPS = [
-    pytest.param(0, False, marks=pytest.mark.scale),
+    pytest.param(0, False, marks=pytest.mark.soak),
     (1, False),
-    pytest.param(2, False, marks=pytest.mark.scale),
+    pytest.param(2, False, marks=pytest.mark.soak),
     (2, True),
     (3, False),
 ]
 """(queues that have answered, the next one was asked): the third is the one that decides."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("step", "is_sent"), STEPS)
 def test_a_driver_dies_and_nobody_repeats_its_write(
     impatient: Client, step: int, is_sent: bool
@@ -224,6 +226,7 @@ def test_a_driver_dies_and_nobody_repeats_its_write(
     until(lambda: shown(queues) in (expected if not is_sent else [[[]] * 3, WHOLE]))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("step", "is_sent"), STEPS)
 def test_a_driver_dies_and_its_write_is_repeated(
     impatient: Client, step: int, is_sent: bool
@@ -240,7 +243,7 @@ def test_a_driver_dies_and_its_write_is_repeated(
     assert shown(queues) == WHOLE
 
 
-@pytest.mark.scale
+@pytest.mark.soak
 def test_driver_and_master_die_between_queues(own_nodes: Cluster) -> None:
     """The decision is made; its master dies before the others have heard of it, or after."""
     with connected_to(own_nodes) as client:

@@ -23,7 +23,7 @@ from pyspark_mirrorq.stream_reader import QueueStream
 
 from .conftest import DEADLINE_S, wait_known
 
-Offset = dict[str, dict[str, int]]
+Offset = dict[str, dict[str, int | str]]
 _numbers = count(1)
 
 
@@ -106,7 +106,7 @@ def test_trouble_while_claiming_is_not_in_the_streams_own_way(
 
     monkeypatch.setattr(Claim, "_subscribe", subscribe_unheard)
     stream = opening(queue=pair[0].name)
-    assert stream.initialOffset() == {pair[0].name: {"from": 1, "seq": 1}}
+    assert stream.initialOffset() == {pair[0].name: {"from": 1, "seq": 1, "id": pair[0].identity}}
     assert failed
 
 
@@ -118,7 +118,7 @@ def test_latest_acks_nothing_that_was_there_before(
     queue.put_many([b"old"] * 5).result(120)
     stream = opening(queue=queue.name, startingOffsets="latest")
     start = stream.initialOffset()
-    assert start == {queue.name: {"from": 6, "seq": 6}}
+    assert start == {queue.name: {"from": 6, "seq": 6, "id": queue.identity}}
     queue.put_many([b"new"] * 3).result(120)
     end = after(stream, start)
     (stretch,) = stream.partitions(start, end)
@@ -155,7 +155,7 @@ def test_a_pattern_is_looked_at_again(
     with client.queue(f"{stem}third", timeout=120) as third:
         third.put(b"x").result(120)
         end = after(stream, start)
-        assert end == {**start, third.name: {"from": 1, "seq": 2, "count": 1}}
+        assert end == {**start, third.name: {"from": 1, "seq": 2, "id": third.identity, "count": 1}}
         assert [stretch.queue for stretch in stream.partitions(start, end)] == [third.name]
         stream.commit(end)
         assert third.extent(120).messages == 0
@@ -200,19 +200,58 @@ def test_a_micro_batch_asks_its_cluster_three_things(
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_checkpoint_of_another_queue_of_this_name(
+def test_a_checkpoint_beyond_the_end_of_its_queue(
     pair: list[MirroredQueue], opening: Opening, fails: bool
 ) -> None:
     """Offsets beyond the queue's end are an error that names them, or are left out."""
     queue = pair[0]
     queue.put_many([b"x"] * 3).result(120)
     stream = opening(queue=queue.name, failOnDataLoss=fails)
-    start, end = ({queue.name: {"from": 1, "seq": seq}} for seq in (3, 10))
+    start, end = ({queue.name: {"from": 1, "seq": seq, "id": queue.identity}} for seq in (3, 10))
     if fails:
-        with pytest.raises(DataLossError, match=r"sequences 4 to 9.*another queue of this name"):
+        with pytest.raises(DataLossError, match=r"sequences 4 to 9.*set back to an earlier copy"):
             stream.partitions(start, end)
     else:
         assert [one.ranges for one in stream.partitions(start, end)] == [[(3, 3)]]
+
+
+def declared_again(client: Client, queue: MirroredQueue) -> MirroredQueue:
+    """The queue is deleted, and another one takes its name."""
+    queue.delete()
+    return client.queue(queue.name, timeout=60)
+
+
+@pytest.mark.parametrize("mode", ["drain", "browse"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_checkpoint_of_a_queue_that_was_declared_again(
+    pair: list[MirroredQueue], client: Client, opening: Opening, mode: str, fails: bool
+) -> None:
+    """The query was down meanwhile. What it has not read is neither acked nor passed over: an error
+    that says so, or the new queue from its first message."""
+    old = pair[0]
+    old.put_many([b"old"] * 10).result(120)
+    stream = opening(queue=old.name, mode=mode)
+    end = after(stream, stream.initialOffset())
+    stream.stop()
+    queue = pair[0] = declared_again(client, old)
+    queue.put_many([b"new"] * 15).result(120)
+    again = opening(queue=queue.name, mode=mode, failOnDataLoss=fails)
+    for call in (
+        lambda: again.latestOffset(end),
+        lambda: again.commit(end),
+        lambda: again.partitions(end, end),
+    ):
+        if fails:
+            with pytest.raises(DataLossError, match=r"deleted and declared again.*new checkpoint"):
+                call()
+        else:
+            call()
+    assert queue.extent(120).messages == 15
+    if not fails:
+        last = after(again, end)
+        assert last[queue.name]["seq"] == 16
+        assert [one.ranges for one in again.partitions(end, last)] == [[(1, 15)]]
+        assert [one.ranges for one in again.partitions(last, last)] == []
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -226,7 +265,7 @@ def test_a_batch_that_is_repeated_misses_what_is_gone(
     stream = opening(queue=queue.name, failOnDataLoss=fails)
     start = stream.initialOffset()
     end = after(stream, start)
-    assert end == {queue.name: {"from": 1, "seq": 11, "count": 10}}
+    assert end == {queue.name: {"from": 1, "seq": 11, "id": queue.identity, "count": 10}}
     assert [one.ranges for one in stream.partitions(start, end)] == [[(1, 10)]]
     stream.stop()
     # Its goodbye is under way: who can have the queue alone is no longer in its way.
@@ -253,12 +292,12 @@ def test_what_a_batch_holds_is_counted_within_its_limit(
     stream = opening(queue=queue.name, maxOffsetsPerTrigger=5)
     start = stream.initialOffset()
     end = after(stream, start)
-    assert end == {queue.name: {"from": 1, "seq": 10, "count": 5}}
+    assert end == {queue.name: {"from": 1, "seq": 10, "id": queue.identity, "count": 5}}
     assert [one.ranges for one in stream.partitions(start, end)] == [[(5, 9)]]
     # Nothing new: the offset stays as it is, count and all, or Spark would make an empty batch.
     stream.commit(end)
     last = after(stream, end)
-    assert last == {queue.name: {"from": 1, "seq": 11, "count": 1}}
+    assert last == {queue.name: {"from": 1, "seq": 11, "id": queue.identity, "count": 1}}
     assert stream.latestOffset(last) == last
 
 
@@ -273,7 +312,7 @@ def test_an_explicit_start_is_checked_when_a_stream_begins(
     with pytest.raises(DataLossError, match=r"2 message\(s\).*sequences 3 to 4.*startingOffsets 3"):
         opening(queue=queue.name, startingOffsets=3).initialOffset()
     lenient = opening(queue=queue.name, startingOffsets=3, failOnDataLoss=False, mode="browse")
-    assert lenient.initialOffset() == {queue.name: {"from": 3, "seq": 3}}
+    assert lenient.initialOffset() == {queue.name: {"from": 3, "seq": 3, "id": queue.identity}}
     with pytest.raises(mirrorq.ConfigError, match=r"startingOffsets is 8, but the next .* be 7"):
         opening(queue=queue.name, startingOffsets=8, mode="browse").initialOffset()
     given = f'{{"{queue.name}": 5, "other": 1}}'
@@ -298,7 +337,7 @@ def test_after_a_restart_spark_before_4_2_is_told_no_earlier_offset(
 
     monkeypatch.setattr(stream_driver.Held, "ask", ask_in_vain)
     stream = opening(queue=queue.name, minOffsetsPerTrigger=10)
-    assert stream.latestOffset() == {queue.name: {"from": 1, "seq": 4}}
+    assert stream.latestOffset() == {queue.name: {"from": 1, "seq": 4, "id": queue.identity}}
     assert failed
 
 
@@ -358,7 +397,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.scale
+@pytest.mark.soak
 def test_a_dead_drivers_claim_ends_with_its_connection(
     pair: list[MirroredQueue], opening: Opening, client: Client
 ) -> None:
@@ -378,7 +417,7 @@ def test_a_dead_drivers_claim_ends_with_its_connection(
             opening(queue=queue.name, claimTimeout="0s").initialOffset()
         driver.kill()
         stream = opening(queue=queue.name, claimTimeout="120s")
-        assert stream.initialOffset() == {queue.name: {"from": 1, "seq": 1}}
+        assert stream.initialOffset() == {queue.name: {"from": 1, "seq": 1, "id": queue.identity}}
     finally:
         driver.kill()
         driver.communicate()

@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WAIT_S = 120.0
 
 
-@pytest.mark.scale
+@pytest.mark.soak
 def test_every_code_block_runs(spark: SparkSession, client: Client, tmp_path: Path) -> None:
     """In order, as one program, with the names that the page takes for known; and each does what
     the page says."""

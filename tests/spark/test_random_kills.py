@@ -21,7 +21,7 @@ from processes.cluster import Cluster
 from .conftest import connected_to, until
 from .test_write import bodies, write
 
-pytestmark = pytest.mark.scale
+pytestmark = pytest.mark.soak
 
 COUNT = 20_000
 """Rows of each write: several chunks of each task."""
@@ -90,9 +90,12 @@ def course(
         frame = reader.option("timeout", "120s").option("endpoints", ",".join(client.endpoints))
         rows = frame.load().select("value").collect()
     assert sorted(int(row.value) for row in rows) == wanted
-    with killer, pyspark_mirrorq.drain(
-        spark, client.endpoints, orders.name, minPartitions=4, timeout="120s"
-    ) as drained:
+    with (
+        killer,
+        pyspark_mirrorq.drain(
+            spark, client.endpoints, orders.name, minPartitions=4, timeout="120s"
+        ) as drained,
+    ):
         drained.df.write.parquet(str(out))
     assert drained.acked == COUNT
     assert orders.extent(120).messages == 0

@@ -98,6 +98,7 @@ def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
     assert orders.extent(120).messages == (0 if TELLS_COMMITS else 40)
 
 
+@pytest.mark.soak
 def test_a_second_stream_is_told_who_has_the_queue(pipe: Pipe, orders: MirroredQueue) -> None:
     """A draining stream has its queue alone; when it is stopped the next one may have it."""
     orders.put(b"x").result(120)

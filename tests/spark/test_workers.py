@@ -92,9 +92,7 @@ def test_the_driver_finds_a_python_without_mirrorq(
     """Before anything is sent."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     for use in (pyspark_mirrorq.register, check_python):
-        with pytest.raises(
-            ImportError, match="Spark runs, has no mirrorq"
-        ) as told:
+        with pytest.raises(ImportError, match="Spark runs, has no mirrorq") as told:
             use(session(bare))
         assert bare in str(told.value)
         assert f"PYSPARK_PYTHON={sys.executable}" in str(told.value)

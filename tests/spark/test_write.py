@@ -37,6 +37,7 @@ def write(frame: DataFrame, client: Client, queue: MirroredQueue | str, **option
     writer.options(**{one: str(value) for one, value in options.items()}).save()
 
 
+@pytest.mark.smoke
 def test_each_row_is_one_message_with_its_properties(
     spark: SparkSession, orders: MirroredQueue, client: Client
 ) -> None:

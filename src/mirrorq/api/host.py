@@ -94,6 +94,11 @@ class Host(Protocol):
         """What keeps this node, or the client's, from being of any use, "" when nothing does."""
         ...
 
+    @property
+    def _lineage(self) -> int:
+        """The cluster's lineage (`protocol.identities.lineage`), 0 while it is not known."""
+        ...
+
     def closed(self) -> bool:
         """Whether it has been closed, or has failed."""
         ...

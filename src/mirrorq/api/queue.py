@@ -227,6 +227,7 @@ class MirroredQueue(Target):
         return shard_of(key, self.shards)
 
     def _target_id(self, key: str | bytes | None) -> int:
+        self._handle.check()
         self._handle.check_right("write")
         return self._handle.part_of(key).queue_id
 
@@ -593,6 +594,15 @@ class MirroredQueue(Target):
             counts.delayed,
             counts.applied,
         )
+
+    @property
+    def identity(self) -> str:
+        """What tells this queue from every other: a queue that was deleted and declared again has
+        another identity, and so has a queue of this name in another cluster. Keep it beside a
+        sequence that you note. Of one ring: a shard's, if there are shards.
+        """
+        ring = self._ring_for("identity")
+        return f"{ring.host._lineage:x}.{ring.queue_id}"
 
     def _reader(self, call: str) -> Reader:
         ring = self._ring_for(call)

@@ -329,6 +329,10 @@ class Client(Access):
         return self._driver.unfounded
 
     @property
+    def _lineage(self) -> int:
+        return self._driver.lineage
+
+    @property
     def unfounded(self) -> str:
         """Why there is no cluster yet, as its node has said; "" when there is one."""
         return self._driver.unfounded

@@ -127,7 +127,7 @@ class ClientDriver(HostThread[_Port]):
         """Name of the last that did."""
         self.entry_paused = False
         """It has no contact with a majority."""
-        self._lineage = 0
+        self.lineage = 0
         """Of the cluster that this is a client of, 0 before a node has said so."""
         self._entry_level = 0
         """What it reads: see ClientWelcome."""
@@ -388,7 +388,7 @@ class ClientDriver(HostThread[_Port]):
         self._hello = next(self._hello_numbers)
         self._keepalive.on_connected(clock.now_ms())
         expiry_ms = self._config.session_expiry_ms
-        self._send(ClientHello(self._hello, self._name, expiry_ms, self._lineage))
+        self._send(ClientHello(self._hello, self._name, expiry_ms, self.lineage))
         self._window.begin()
 
     def _on_welcome(self, message: ClientWelcome) -> None:
@@ -398,7 +398,7 @@ class ClientDriver(HostThread[_Port]):
         self._keepalive.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
         self._entry_level = message.level
-        self._lineage = self._lineage or message.lineage
+        self.lineage = self.lineage or message.lineage
         self.entry_paused = False
         self.has_told = False
         self.trouble = ""
@@ -421,7 +421,7 @@ class ClientDriver(HostThread[_Port]):
         if message.waits and not self.has_told:
             self.unfounded_count += 1
         self.unfounded = f"node {self.entry_node} {message.waits}" if message.waits else ""
-        self._lineage = self._lineage or message.lineage
+        self.lineage = self.lineage or message.lineage
         self._window.on_told(message.received)
         self._keepalive.on_pong(clock.now_ms(), message.paused, message.patience)
         self.entry_paused = message.paused

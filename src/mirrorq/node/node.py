@@ -42,7 +42,7 @@ from mirrorq.node.spawned import spawn
 from mirrorq.node.watch import ALARM, WAITS, warn_of_machine
 from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientRead, ClientSeek
 from mirrorq.protocol.effects import COLUMNS, Notice, QueueImage
-from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.identities import MemberId, SessionId, lineage
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.replication.events import DAMAGE, SET_ASIDE
 from mirrorq.replication.state.queue_state import next_sequence_of
@@ -521,6 +521,10 @@ class Node(Access):
         """Why this node cannot write, "" when it can."""
         why = self._driver.stuck_text
         return f"node {self.name} {why}" if why else ""
+
+    @property
+    def _lineage(self) -> int:
+        return lineage(self._driver.engine.catalog.cluster)
 
     def is_paused(self) -> bool:
         """Return whether this node has no contact with a majority: it confirms nothing then."""
