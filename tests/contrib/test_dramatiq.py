@@ -101,6 +101,66 @@ def test_what_has_failed_is_kept(broker: MirrorQBroker, node: mirrorq.Node) -> N
     consumer.close()
 
 
+def is_told_of_its_end(handle: mirrorq.MirroredQueue) -> bool:
+    try:
+        handle.extent()
+    except mirrorq.ShutDown:
+        return True
+    except mirrorq.QueueDown:
+        pass
+    return False
+
+
+def test_a_message_fails_though_its_dead_letter_queue_was_deleted(
+    broker: MirrorQBroker, node: mirrorq.Node
+) -> None:
+    """The queue is declared again; and the consumer, which may hold one message, takes the next."""
+    broker.enqueue(message(1))
+    broker.enqueue(message(2))
+    consumer = broker.consume("default", prefetch=1, timeout=50)
+    first = taken(consumer)
+    handle = broker.handle("default.XQ")
+    node.queue("default.XQ").delete()
+    until(lambda: is_told_of_its_end(handle))
+    consumer.nack(first)
+    dead = node.queue("default.XQ").get(timeout=DEADLINE_S)
+    assert dramatiq.Message.decode(dead.body).args == (1,)
+    assert taken(consumer).args == (2,)
+    consumer.close()
+
+
+@pytest.mark.parametrize("error", [mirrorq.QueueNotFound, mirrorq.ShutDown, ConnectionClosed])
+def test_a_nack_that_raises_holds_nothing_up(
+    broker: MirrorQBroker, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The message counts as held only where dramatiq calls again: after a ConnectionClosed."""
+    for number in (1, 2):
+        broker.enqueue(message(number))
+    consumer = broker.consume("default", prefetch=1, timeout=50)
+    first = taken(consumer)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("no majority")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mirrorq.Message, "ack_and_put", fail)
+        with pytest.raises(error):
+            consumer.nack(first)
+    if error is ConnectionClosed:
+        assert next(consumer) is None
+        consumer.nack(first)
+    assert taken(consumer).args == (2,)
+    consumer.close()
+
+
+def test_joining_an_empty_queue_takes_one_look(broker: MirrorQBroker) -> None:
+    """However short the time-out is."""
+    broker.join("default", timeout=0)
+    broker.enqueue(message(1))
+    with pytest.raises(QueueJoinTimeout):
+        broker.join("default", timeout=0)
+
+
 def test_queues_and_nodes_that_are_not_there(broker: MirrorQBroker, node: mirrorq.Node) -> None:
     """By dramatiq's own names; a queue that was deleted is made again."""
     other = dramatiq.Message(queue_name="other", actor_name="add", args=(), kwargs={}, options={})

@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import mirrorq
@@ -38,9 +38,7 @@ __all__ = ["MirrorQBroker"]
 DEAD_MESSAGE_TTL_S = 7 * 86_400.0
 """What was given up stays in its queue `.XQ` for so long: dramatiq's habit."""
 JOIN_LOOK_S = 0.05
-JOIN_LOOKS = 5
-"""`join` has seen the queue empty so often in a row: what a node knows of another's queue comes a
-moment later."""
+"""`join` asks the queue's master again after this."""
 
 
 class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
@@ -110,11 +108,19 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         except (mirrorq.NoQuorum, mirrorq.ShutDown) as error:
             raise ConnectionClosed(str(error)) from error
 
-    def _handle(self, queue_name: str) -> mirrorq.MirroredQueue:
+    def handle(self, queue_name: str) -> mirrorq.MirroredQueue:
+        """The handle with which a queue is written and counted.
+
+        Raises ConnectionClosed when the queue has to be declared and there is no majority.
+        """
         handle = self._handles.get(queue_name)
         if handle is None:
             handle = self._handles.setdefault(queue_name, self.opened(queue_name))
         return handle
+
+    def forget(self, queue_name: str) -> None:
+        """The queue was deleted: `handle` declares it again."""
+        self._handles.pop(queue_name, None)
 
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
         """Put a message, and wait until it is on disk.
@@ -137,15 +143,14 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
     def _put(self, queue_name: str, message: Any, delay: float | None) -> None:
         priority = message.options.get("broker_priority") or 0
         for is_last in (False, True):
-            queue = self._handle(queue_name)
+            queue = self.handle(queue_name)
             try:
                 queue.put(
                     message.encode(), priority=priority, delay=delay, timeout=self._confirm_timeout
                 ).result(self._confirm_timeout)
                 return
             except mirrorq.ShutDown as error:
-                # The queue was deleted: there is a new one of its name, or will be.
-                self._handles.pop(queue_name, None)
+                self.forget(queue_name)
                 if is_last or self.client.closed():
                     raise ConnectionClosed(str(error)) from error
             except (mirrorq.MirrorQError, TimeoutError) as error:
@@ -161,7 +166,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         if self.dead_message_ttl != 0:
-            self._handle(xq_name(queue_name))
+            self.handle(xq_name(queue_name))
         return Consumer(self, self.opened(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
@@ -169,7 +174,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         for name in (queue_name, xq_name(queue_name)):
-            self._handle(name).purge()
+            self.handle(name).purge()
 
     def flush_all(self) -> None:
         """The same of all queues."""
@@ -185,12 +190,22 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         end = None if timeout is None else time.monotonic() + timeout / 1000
-        looks = 0
-        while looks < JOIN_LOOKS:
-            looks = looks + 1 if self._handle(queue_name).status().messages == 0 else 0
+        while not self._is_empty(queue_name):
             if end is not None and time.monotonic() >= end:
                 raise QueueJoinTimeout(queue_name)
             time.sleep(JOIN_LOOK_S)
+
+    def _is_empty(self, queue_name: str) -> bool:
+        """Ask the master, which knows each message; without one the queue counts as not empty."""
+        queue = self.handle(queue_name)
+        try:
+            parts = [queue.shard(number) for number in range(queue.shards)] or [queue]
+            return not any(part.extent().messages for part in parts)
+        except mirrorq.ShutDown:
+            self.forget(queue_name)
+        except (mirrorq.NoQuorum, mirrorq.QueueDown):
+            pass
+        return False
 
 
 class Delivery(dramatiq.MessageProxy):  # type: ignore[misc]
@@ -238,26 +253,48 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
 
     def ack(self, message: Delivery) -> None:
         """It is done."""
-        message.taken.ack()
-        self._let_go(message)
+        self._settle(message, mirrorq.Message.ack)
 
     def nack(self, message: Delivery) -> None:
-        """It has failed for good: it goes to the queue `.XQ`, with its ack."""
-        self._give_up(message.taken)
-        self._let_go(message)
+        """It has failed for good: it goes to the queue `.XQ`, with its ack.
+
+        Raises ConnectionClosed when there is no majority and no such queue; the message is held
+        still, and dramatiq calls again.
+        """
+        self._settle(message, self._give_up)
 
     def _give_up(self, taken: mirrorq.Message) -> None:
         ttl = self._broker.dead_message_ttl
         if ttl == 0:
             taken.ack()
             return
-        taken.ack_and_put(xq_name(self._queue.name), taken.body, ttl=ttl)
+        name = xq_name(self._queue.name)
+        for is_last in (False, True):
+            # By its handle: a name would be looked up in the catalog, which needs a majority.
+            dead = self._broker.handle(name)
+            try:
+                taken.ack_and_put(dead, taken.body, ttl=ttl)
+                return
+            except mirrorq.ShutDown:
+                self._broker.forget(name)
+                if is_last:
+                    raise
 
     def requeue(self, messages: Iterable[Delivery]) -> None:
         """Give back what was not begun."""
         for message in messages:
-            message.taken.nack()
+            self._settle(message, mirrorq.Message.nack)
+
+    def _settle(self, message: Delivery, settle: Callable[[mirrorq.Message], object]) -> None:
+        """Settle a message. It counts as held no longer, unless dramatiq will call again."""
+        try:
+            settle(message.taken)
+        except ConnectionClosed:
+            raise
+        except BaseException:
             self._let_go(message)
+            raise
+        self._let_go(message)
 
     def _let_go(self, message: Delivery) -> None:
         self._held.discard(message.taken)
