@@ -403,6 +403,34 @@ def test_nobody_listens() -> None:
             kombu.Connection(url).ensure_connection(max_retries=1, interval_start=0)
 
 
+def test_an_alternate_names_several_hosts_and_options(node: mirrorq.Node) -> None:
+    """Joined by `;`, as the page has it: where the first URL's nodes are down the next is tried."""
+    here = node.listening.removeprefix("tcp://")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+        url = f"mirrorq://{nobody},{nobody}//;mirrorq://{nobody},{here}?timeout=30"
+        with kombu.Connection(url, connect_timeout=DEADLINE_S) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+            connection.default_channel.queue_declare("q", durable=True, auto_delete=False)
+            assert connection.default_channel.queue_declare("q", passive=True).message_count == 0
+            clone = connection.clone()
+            clone.ensure_connection(max_retries=1, interval_start=0)
+            clone.release()
+        with pytest.raises(kombu.exceptions.OperationalError, match="no node listens"):
+            kombu.Connection(f"mirrorq://{nobody};mirrorq://{nobody},{nobody}").ensure_connection(
+                max_retries=2, interval_start=0
+            )
+
+
+def test_a_closed_connection_has_no_file(connecting: Connecting) -> None:
+    """An event loop that lets go of it late opens nothing."""
+    connection = connecting().connection
+    assert connection.fileno() >= 0
+    connection.close()
+    assert connection.fileno() == -1
+
+
 def test_the_node_in_a_folder(tmp_path: Path) -> None:
     """mirrorq:///folder is this machine's node: started by who comes first, and again when it is
     killed; the connection goes on."""

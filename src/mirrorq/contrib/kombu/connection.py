@@ -190,7 +190,8 @@ class Connection:
         """Close its channels, which give back what they hold, and its client."""
         if self._is_closed:
             return
-        self._is_closed = True
+        with self._lock:
+            self._is_closed = True
         if self._pid != os.getpid():
             return
         for channel in list(self.channels.values()):
@@ -285,8 +286,11 @@ class Connection:
             self._is_rung = False
 
     def fileno(self) -> int:
-        """What an event loop waits for: readable while there is something to drain."""
+        """What an event loop waits for: readable while there is something to drain. -1 when it is
+        closed, as of a socket."""
         with self._lock:
+            if self._is_closed:
+                return -1
             if self._pipe is None:
                 self._pipe = os.pipe()
                 for end in self._pipe:

@@ -5,6 +5,9 @@ What stands in the URL is `mirrorq.connect`'s to read:
     mirrorq://host:7400,host2:7401//    nodes, any of which will do
     mirrorq:///var/lib/shop/node        this machine's node in a folder, as of `mirrorq.local`
 
+Alternates (`;`) are tried here, in their order, at each connection. kombu would switch to one by a
+parser of its own, which reads neither several hosts nor what stands behind `?`.
+
 `transport_options`: `security` and `insecure` and `config` as for `mirrorq.connect`;
 `confirm_timeout`, seconds that a publish waits for its confirmation (30); `eta`: "queue" (tasks
 wait in their queue) or "worker" (in the worker that they were delivered to, as with other brokers);
@@ -14,7 +17,10 @@ is told in the log).
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -87,19 +93,40 @@ class Transport(base.Transport):  # type: ignore[misc]
                     f"transport option {name} is {value!r}: it must be one of {values}"
                 )
         confirm_timeout = float(options.get("confirm_timeout", 30.0))
-        with translated():
-            client = mirrorq.connect(
-                self._url(),
-                config=options.get("config"),
-                insecure=bool(options.get("insecure", False)),
-                security=options.get("security"),
-                timeout=told.connect_timeout or None,
-                # Whose next URL or next try is to come soon need not wait for who is not there.
-                fail_fast=True,
-            )
-        return Connection(
-            told, client, Channel, confirm_timeout=confirm_timeout, eta=eta, confirm=confirm
+        connect = partial(
+            mirrorq.connect,
+            config=options.get("config"),
+            insecure=bool(options.get("insecure", False)),
+            security=options.get("security"),
+            timeout=told.connect_timeout or None,
+            # The next URL, or kombu's next try, comes soon: it need not wait for absent nodes.
+            fail_fast=True,
         )
+        return Connection(
+            told,
+            self._connected(connect),
+            Channel,
+            confirm_timeout=confirm_timeout,
+            eta=eta,
+            confirm=confirm,
+        )
+
+    def _connected(self, connect: Callable[[str], mirrorq.Client]) -> mirrorq.Client:
+        """Connect by the first URL that answers; raise the last one's error when none does."""
+        *others, last = self._urls()
+        for url in others:
+            with contextlib.suppress(*self.connection_errors), translated():
+                return connect(url)
+        with translated():
+            return connect(last)
+
+    def _urls(self) -> list[str]:
+        """The URL, and kombu's alternates where all of them are mirrorq's."""
+        first, alternates = self._url(), self.client.alt
+        if not all(url.startswith(f"{self.driver_name}://") for url in alternates):
+            return [first]
+        self.client.cycle = None
+        return [first, *(url for url in alternates if url != first)]
 
     def _url(self) -> str:
         """Where to connect to: the URL, or what kombu has made of an alternate one."""
