@@ -19,7 +19,7 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrorq.containers.histogram import BOUNDS_S, Observed
 from mirrorq.errors import ConfigError
@@ -43,6 +43,7 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from mirrorq.aio.hosts import Node as AioNode
     from mirrorq.node.node import Node
 
 __all__ = ["Collector", "serve"]
@@ -139,14 +140,15 @@ class Collector(BaseCollector):
     """Collects some nodes of this process, for any registry.
 
     Args:
-        nodes: as a rule one. Every series has its name as the label `node`.
+        nodes: as a rule one, of `mirrorq` or of `mirrorq.aio`. Every series has its name as the
+            label `node`.
         patience_s: how long a scrape waits for a node thread that is busy.
     """
 
-    def __init__(self, *nodes: Node, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, *nodes: Node | AioNode, patience_s: float = PATIENCE_S) -> None:
         if not nodes:
             raise ConfigError("Collector() collects nothing: give it a node")
-        self._nodes = nodes
+        self._nodes: tuple[Any, ...] = tuple(vars(node).get("host", node) for node in nodes)
         self._patience_s = patience_s
 
     def describe(self) -> Iterable[Metric]:

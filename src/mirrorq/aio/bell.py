@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,12 +27,13 @@ LOOK_S = 0.5
 
 
 class Bell:
-    """Wakes tasks of one loop when another thread says that something has changed. Held by the
-    loop's `Bells`, which alone waits; any thread may ring."""
+    """Wakes tasks of one loop, in the order of their places, when another thread has changed
+    something. Held by the loop's `Bells`, which alone waits; any thread may ring."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """By place."""
         self._is_rung = False
 
     def ring(self) -> None:
@@ -44,20 +47,27 @@ class Bell:
 
     def _wake(self) -> None:
         self._is_rung = False
-        for future in self._waiting:
-            if not future.done():
-                future.set_result(None)
+        for _, future in self._waiting:
+            _resolve(future)
 
-    async def until(self, condition: Callable[[], bool], deadline: float | None) -> bool:
-        """Wait until the condition holds, which is looked at whenever the bell rings."""
+    async def until(
+        self, condition: Callable[[], bool], deadline: float | None, place: int = 0
+    ) -> bool:
+        """Wait until the condition holds, which is looked at whenever the bell rings.
+
+        Args:
+            condition: called in the loop.
+            deadline: on the monotonic clock; None: never.
+            place: tasks with a lower one look first, however often each has looked by itself.
+        """
         while not condition():
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - clock.monotonic())
             if left <= 0:
                 return False
-            await self.next(condition, left)
+            await self.next(condition, left, place)
         return True
 
-    async def next(self, condition: Callable[[], bool], timeout: float) -> None:
+    async def next(self, condition: Callable[[], bool], timeout: float, place: int) -> None:
         """Wait until it rings, at most `timeout` seconds; not at all when the condition holds.
 
         Raises:
@@ -66,7 +76,7 @@ class Bell:
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(OTHER_LOOP)
         future: asyncio.Future[None] = self.loop.create_future()
-        self._waiting.append(future)
+        insort(self._waiting, (place, future), key=lambda waiting: waiting[0])
         timer = self.loop.call_later(timeout, _resolve, future)
         try:
             # Looked at again after being in the list: a change before that rang for nobody.
@@ -74,7 +84,7 @@ class Bell:
                 await future
         finally:
             timer.cancel()
-            self._waiting.remove(future)
+            self._waiting.remove((place, future))
 
 
 class Bells:
@@ -84,13 +94,16 @@ class Bells:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._bells: WeakKeyDictionary[Signal, Bell] = WeakKeyDictionary()
+        self._places = itertools.count(1)
 
     async def run(self, call: Waits[Result]) -> Result:
-        """As `api.waits.in_thread`, in the loop. Who is cancelled while it waits has ended it."""
+        """As `api.waits.in_thread`, in the loop. Calls that wait for one signal are served in the
+        order in which they came. A call that is cancelled while it waits is over."""
+        place = next(self._places)
         try:
             wait = next(call)
             while True:
-                came = await self._bell_of(wait.signal).until(wait.condition, wait.until)
+                came = await self._bell_of(wait.signal).until(wait.condition, wait.until, place)
                 wait = call.send(came)
         except StopIteration as end:
             result: Result = end.value

@@ -108,7 +108,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         except (mirrorq.NoQuorum, mirrorq.ShutDown) as error:
             raise ConnectionClosed(str(error)) from error
 
-    def handle(self, queue_name: str) -> mirrorq.MirroredQueue:
+    def _handle(self, queue_name: str) -> mirrorq.MirroredQueue:
         """The handle with which a queue is written and counted.
 
         Raises ConnectionClosed when the queue has to be declared and there is no majority.
@@ -118,8 +118,8 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
             handle = self._handles.setdefault(queue_name, self.opened(queue_name))
         return handle
 
-    def forget(self, queue_name: str) -> None:
-        """The queue was deleted: `handle` declares it again."""
+    def _forget(self, queue_name: str) -> None:
+        """The queue was deleted: `_handle` declares it again."""
         self._handles.pop(queue_name, None)
 
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
@@ -143,14 +143,14 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
     def _put(self, queue_name: str, message: Any, delay: float | None) -> None:
         priority = message.options.get("broker_priority") or 0
         for is_last in (False, True):
-            queue = self.handle(queue_name)
+            queue = self._handle(queue_name)
             try:
                 queue.put(
                     message.encode(), priority=priority, delay=delay, timeout=self._confirm_timeout
                 ).result(self._confirm_timeout)
                 return
             except mirrorq.ShutDown as error:
-                self.forget(queue_name)
+                self._forget(queue_name)
                 if is_last or self.client.closed():
                     raise ConnectionClosed(str(error)) from error
             except (mirrorq.MirrorQError, TimeoutError) as error:
@@ -166,7 +166,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         if self.dead_message_ttl != 0:
-            self.handle(xq_name(queue_name))
+            self._handle(xq_name(queue_name))
         return Consumer(self, self.opened(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
@@ -174,7 +174,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         for name in (queue_name, xq_name(queue_name)):
-            self.handle(name).purge()
+            self._handle(name).purge()
 
     def flush_all(self) -> None:
         """The same of all queues."""
@@ -197,12 +197,12 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
 
     def _is_empty(self, queue_name: str) -> bool:
         """Ask the master, which knows each message; without one the queue counts as not empty."""
-        queue = self.handle(queue_name)
+        queue = self._handle(queue_name)
         try:
             parts = [queue.shard(number) for number in range(queue.shards)] or [queue]
             return not any(part.extent().messages for part in parts)
         except mirrorq.ShutDown:
-            self.forget(queue_name)
+            self._forget(queue_name)
         except (mirrorq.NoQuorum, mirrorq.QueueDown):
             pass
         return False
@@ -271,12 +271,12 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
         name = xq_name(self._queue.name)
         for is_last in (False, True):
             # By its handle: a name would be looked up in the catalog, which needs a majority.
-            dead = self._broker.handle(name)
+            dead = self._broker._handle(name)
             try:
                 taken.ack_and_put(dead, taken.body, ttl=ttl)
                 return
             except mirrorq.ShutDown:
-                self._broker.forget(name)
+                self._broker._forget(name)
                 if is_last:
                     raise
 
