@@ -23,6 +23,9 @@ CHAOS_SEEDS ?= 10
 CHAOS_NODES ?= 3,5
 CHAOS_WIRES ?= proxies,namespaces
 CHAOS_RESULTS ?= results/chaos.jsonl
+# Runs of `make flakes`, and of which tests.
+N ?= 50
+TESTS ?= -m smoke
 # When nodes and clients stand still in `make stalls`.
 STALL_SEED ?= 1
 # What `make thread-stalls` runs; tests/client only by itself, as tests/transport.
@@ -53,13 +56,10 @@ SOAK_KILLS ?= 50
 SOAK_SEED ?= 1
 # Shards of both its queues; 0: they are not sharded.
 SOAK_SHARDS ?= 0
-# Tests that run whole clusters or start processes have targets of their own.
-SIMULATION := tests/simulation
+# Tests of the connector and of pages in a browser have targets of their own.
 SPARK := tests/spark
 BROWSER := tests/browser
-# They wait more than they compute, so CI runs them in two rows beside the rest.
 PROCESSES := tests/processes
-PROGRAMS := $(wildcard $(addprefix tests/,client cli contrib test_demo.py test_examples.py test_pages.py))
 PYTEST := $(BIN)/python -m pytest
 PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/java)" SPARK_LOCAL_IP=127.0.0.1 \
 	$(BIN)/python examples/flights_pipeline.py
@@ -67,7 +67,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint types docs unit simulation processes stalls thread-stalls programs portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test test-all rest lint types docs pure smoke slow real stalls thread-stalls portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more flakes explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -88,7 +88,12 @@ venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo --flights
 
-test: lint types docs unit processes spark-tests programs simulation  ## everything that CI runs
+test: lint pure smoke  ## five minutes, the same result every time: virtual time and pure tests, then a few real processes
+
+rest: types docs slow real spark-tests  ## what `make test-all` runs after `make test`
+
+test-all: test  ## everything that CI runs; what fails does not keep the rest from being run
+	$(MAKE) --keep-going rest
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
@@ -99,14 +104,27 @@ types: $(STAMP)  ## mypy --strict
 docs: $(STAMP)  ## the documentation as a site, in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-unit: $(STAMP)  ## unit and property tests
-	$(PYTEST) tests --ignore=$(SIMULATION) --ignore=$(SPARK) --ignore=$(BROWSER) --ignore=$(PROCESSES) $(PROGRAMS:%=--ignore=%)
+pure: $(STAMP)  ## all that needs no real time, on both cores
+	$(PYTEST) -n 2 -m 'not real and not slow and not soak'
 
-simulation: $(STAMP)  ## whole clusters on virtual time under random faults: a few seeds
-	$(PYTEST) $(SIMULATION)
+smoke: $(STAMP)  ## a few real processes, one after the other, and one round trip of Spark
+	$(PYTEST) -m smoke
 
-processes: $(STAMP)  ## real processes on loopback: kill -9, SIGSTOP, restarts in any order
-	$(PYTEST) $(PROCESSES)
+slow: $(STAMP)  ## more of what needs no real time
+	$(PYTEST) -n 2 -m 'slow and not real and not soak'
+
+# A test in real time that fails is run once more by itself. What passes then was disturbed: it is
+# printed as such, and goes to virtual time or out of the gate.
+define in_real_time
+	kept=$$(mktemp -d); trap 'rm -rf "$$kept"' EXIT; \
+	$(PYTEST) -o cache_dir="$$kept" -m 'real and not smoke and not soak' $(1) || { \
+		echo 'FAILED IN REAL TIME; once more, by itself:'; \
+		$(PYTEST) -o cache_dir="$$kept" -m 'real and not smoke and not soak' \
+			--last-failed --last-failed-no-failures=none $(1); }
+endef
+
+real: $(STAMP)  ## real processes, threads and sockets on loopback: kill -9, SIGSTOP, signals, forks
+	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER))
 
 stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
 	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)
@@ -118,17 +136,14 @@ build/thread_stalls.so: tests/harness/thread_stalls.c
 thread-stalls: $(STAMP) build/thread_stalls.so  ## tests, while each thread of each process stands still again and again: STALL_SEED=2 STALLED=tests/aio
 	MIRRORQ_THREAD_STALLS=$(STALL_SEED) LD_PRELOAD=$(CURDIR)/build/thread_stalls.so $(PYTEST) $(STALLED)
 
-programs: $(STAMP)  ## clients, the command line, Celery, the demo and the examples, as processes
-	$(PYTEST) $(PROGRAMS)
-
 portable: $(STAMP)  ## what stands in for Linux' own calls on other systems, run here
 	MIRRORQ_PORTABLE=1 $(PYTEST) $(PORTABLE)
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
-	$(PYTEST) $(SPARK)
+	$(call in_real_time,$(SPARK))
 
 spark-cluster: $(STAMP)  ## the connector on executors that are processes, and what takes long: minutes
-	$(PYTEST) $(SPARK) -m scale --durations=0
+	$(PYTEST) $(SPARK) -m soak --durations=0
 
 build/kombu: $(STAMP)
 	rm -rf $@ && mkdir -p $@
@@ -155,7 +170,7 @@ FAULTS := tests/contrib/test_framework_faults.py
 
 .PHONY: framework-faults
 framework-faults: $(STAMP)  ## 20,000 tasks of Celery, Django, dramatiq and taskiq each, nodes and workers killed ten times: minutes
-	$(PYTEST) -s -m scale $(FAULTS)
+	$(PYTEST) -s -m soak $(FAULTS)
 
 .PHONY: celery-suite
 celery-suite: build/celery $(VENV)/.celery-suite  ## Celery's own integration suite over mirrorq, 10 to 30 minutes: apt-get install redis-server; BROKER=redis
@@ -261,7 +276,7 @@ build/old-$(OLD)/mirrorq: $(STAMP)
 		build/old-$(OLD)/source
 
 upgrade: build/old-$(OLD)/mirrorq  ## a cluster under load from an old version to this one, node by node: OLD=5d00414
-	MIRRORQ_OLD=build/old-$(OLD) $(PYTEST) tests/processes/test_upgrade.py -m scale
+	MIRRORQ_OLD=build/old-$(OLD) $(PYTEST) tests/processes/test_upgrade.py -m soak
 
 $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benches/compare/requirements.txt
@@ -287,13 +302,16 @@ soak: $(STAMP)  ## seeds that nobody has run before: make soak SOAK_SEEDS=9000
 	first=$$(date +%s); $(HARNESS) --seeds $$first-$$((first + $(SOAK_SEEDS) - 1))
 
 more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
-	$(PYTEST) $(SIMULATION) $(PROCESSES)/test_chaos.py tests/interrupts -m scale
+	$(PYTEST) -m 'soak and not real'
 
 explore: $(STAMP)  ## every interleaving of small rings over the real modules: minutes
 	$(HARNESS).explore --long
 
 mutants: $(STAMP)  ## every deliberate bug against the checker that should notice it: the table
 	cd tests && ../$(BIN)/python -m model
+
+flakes: $(STAMP)  ## tests again and again beside busy loops, and how often each passes: N=50 TESTS=tests/processes
+	$(HARNESS).flakes --runs $(N) -- $(TESTS)
 
 crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make crashpoints CRASH_SEEDS=100
 	cd tests && ../$(BIN)/python -m store.crash_points --seeds $(CRASH_SEEDS)

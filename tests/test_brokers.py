@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.bench_program import run_bench
 
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 run = partial(run_bench, "brokers")
 
 

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 CEILING = Path(__file__).parents[1] / "benches" / "ceiling.py"
 
 

@@ -6,7 +6,10 @@ import json
 from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.bench_program import run_bench
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
 
 run = partial(run_bench, "compare")
 

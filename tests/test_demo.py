@@ -73,6 +73,7 @@ def processes_of(place: Path) -> list[str]:
     return found
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -105,6 +106,7 @@ def test_nothing_is_lost(tmp_path: Path, lines: Path, arguments: tuple[str, ...]
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM in the middle: no process and no directory is left."""
@@ -128,6 +130,7 @@ def wait_for_traffic(place: Path) -> None:
         pause.wait(0.01)
 
 
+@pytest.mark.real
 def test_a_peer_that_fails_ends_the_demo(tmp_path: Path) -> None:
     """A peer that dies though nobody planned it: status 1, its name, nothing left."""
     endless = tmp_path / "endless"
@@ -175,6 +178,7 @@ def test_the_flights_are_all_there() -> None:
     assert first.startswith(b'{"number":0,"year":"2013","month":"1","day":"1","dep_time":"517"')
 
 
+@pytest.mark.real
 def test_the_demo_has_orders_of_its_own() -> None:
     """After a plain install: the same in each run, each another."""
     orders = list(rows(None, None))
@@ -244,6 +248,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.real
 def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody listens on it yet; nor twice to one process."""
     least = random.randrange(10_000, 30_000)

@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.real
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 EXAMPLE_S = 120
 
@@ -43,6 +47,7 @@ def test_the_pipeline_says_how_it_is_used() -> None:
     assert "--limit" in done.stdout
 
 
+@pytest.mark.smoke
 def test_embedded(tmp_path: Path) -> None:
     """What the first run leaves, the second serves first."""
     first = run("embedded.py", tmp_path)
@@ -55,6 +60,7 @@ def test_embedded(tmp_path: Path) -> None:
     assert second[-1] == "left for the next run: 2"
 
 
+@pytest.mark.smoke
 def test_three_peers(tmp_path: Path) -> None:
     """Every job that one process publishes is confirmed, and done by another."""
     lines = run("three_peers.py", tmp_path)

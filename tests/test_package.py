@@ -34,6 +34,7 @@ def in_a_fresh_process(code: str) -> object:
     return json.loads(done.stdout)
 
 
+@pytest.mark.real
 def test_importing_mirrorq_loads_no_machinery() -> None:
     """`import mirrorq` stays cheap because it loads nothing that a name has not asked for."""
     loaded = in_a_fresh_process(
@@ -48,6 +49,7 @@ def test_importing_mirrorq_loads_no_machinery() -> None:
     assert loaded == []
 
 
+@pytest.mark.real
 def test_a_client_loads_no_lmdb() -> None:
     """A process that is no node needs neither LMDB nor a disk."""
     loaded = in_a_fresh_process(

@@ -24,6 +24,8 @@ import mirrorq
 from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 DEADLINE_S = 60
@@ -103,6 +105,7 @@ def test_a_page_that_needs_nothing(page: str) -> None:
     run(page, text_of(page), {"__name__": page})
 
 
+@pytest.mark.smoke
 def test_the_readme() -> None:
     """Its three nodes: the page's own, and the two that it says run elsewhere."""
     text = text_of("README.md")

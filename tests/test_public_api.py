@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+import pytest
 
 import mirrorq
 import mirrorq.aio
 from mirrorq.api.options import DEFAULTS
+
+pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = Path(__file__).with_name("public_api.txt")

@@ -18,6 +18,8 @@ import mirrorq.aio
 import mirrorq.errors
 from test_public_api import loaded, shown
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(__file__).parents[1]
 NAME = re.compile(r"^::: mirrorq\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)
 WHOLE = "inherited_members: true"

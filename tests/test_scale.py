@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 BENCHES = Path(__file__).parents[1] / "benches"
 
 
@@ -20,6 +22,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHES)
 
 
+@pytest.mark.real
 def test_bytes_are_counted_by_who_sent_them() -> None:
     kernel = importlib.import_module("kernel")
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -63,6 +66,7 @@ def test_instructions_are_counted_or_left_out() -> None:
     assert kernel.anonymous_mb(os.getpid()) > 1
 
 
+@pytest.mark.real
 def test_a_deep_queue_beside_an_empty_one(tmp_path: Path) -> None:
     """A real node, killed and started again; samples are kept and come back as a table."""
     results, place = tmp_path / "found.jsonl", tmp_path / "place"
@@ -109,6 +113,7 @@ def test_an_aim_that_is_missed_says_so(tmp_path: Path) -> None:
         report.write_into(page, text, "scale nodes")
 
 
+@pytest.mark.real
 def test_every_row_of_a_queue_of_different_sizes(tmp_path: Path) -> None:
     """Three real nodes and a few messages: each row is measured, and nothing stays behind."""
     results, place = tmp_path / "found.jsonl", tmp_path / "place"

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 BENCH = Path(__file__).parents[1] / "benches" / "step.py"
 
 

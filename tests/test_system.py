@@ -60,6 +60,7 @@ def test_one_module_alone_knows_linux() -> None:
     assert found == []
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("value", "is_portable"), [("", False), ("0", False), ("1", True)])
 def test_the_environment_says_it(value: str, is_portable: bool) -> None:
     done = subprocess.run(
@@ -97,6 +98,7 @@ def test_blocks_that_are_not_given_are_an_error(
         system.take_blocks(file[1], 5000, 9000)
 
 
+@pytest.mark.real
 def test_what_was_received_is_counted_or_not_known(is_portable: bool) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with listening, socket.create_connection(listening.getsockname()) as ours:
@@ -107,6 +109,7 @@ def test_what_was_received_is_counted_or_not_known(is_portable: bool) -> None:
             assert system.bytes_received(theirs) == (0 if is_portable else 1000)
 
 
+@pytest.mark.real
 def test_what_no_socket_says_is_not_known() -> None:
     left, right = socket.socketpair()
     with left, right:

@@ -25,6 +25,8 @@ from mirrorq import (
     aio,
 )
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60
 
 

@@ -13,6 +13,8 @@ from tests.aio.test_aio import run
 from mirrorq import ShutDown, aio
 from mirrorq.aio.stdlib_queue import QueueAdapter
 
+pytestmark = pytest.mark.real
+
 
 async def until(condition: Callable[[], bool]) -> None:
     """Give others turns until it holds; the test's deadline is `run`'s."""

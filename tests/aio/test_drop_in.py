@@ -21,6 +21,8 @@ from mirrorq import Node, aio
 from mirrorq.api.stdlib_queue import settled_counting
 from mirrorq.api.waits import in_thread
 
+pytestmark = pytest.mark.real
+
 cases: Any = pytest.importorskip(
     "test.test_asyncio.test_queues", reason="this Python comes without its own test package"
 )

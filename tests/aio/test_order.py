@@ -12,6 +12,8 @@ from mirrorq.aio import bell
 from mirrorq.aio.bell import Line
 from mirrorq.errors import Full
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 
@@ -71,6 +73,34 @@ def test_a_put_that_is_blocked_goes_on_when_there_is_room(tmp_path: Path, no_loo
             assert sorted(bodies) == [b"%d" % n for n in range(8)]
 
     run(main())
+
+
+def test_gets_are_served_in_the_order_of_their_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though each looks by itself again and again meanwhile, at times of its own."""
+    monkeypatch.setattr(bell, "LOOK_S", 0.01)
+    served: list[int] = []
+
+    async def main() -> None:
+        async with aio.Node.open("a", path=tmp_path) as node, node.queue("orders") as queue:
+
+            async def taking(number: int) -> None:
+                message = await queue.get()
+                served.append(number)
+                await message.ack()
+
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(5):
+                    tasks.create_task(taking(number))
+                    await asyncio.sleep(0.013)
+                for number in range(5):
+                    await (await queue.put(b"%d" % number))
+                    while len(served) == number:
+                        await asyncio.sleep(0)
+
+    run(main())
+    assert served == [0, 1, 2, 3, 4]
 
 
 def test_a_line_goes_on_past_who_is_cancelled() -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from mirrorq import Config, Full, Message, NotConfirmed, QueueNotFound, ShutDown, aio
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60
 
 

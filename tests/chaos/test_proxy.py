@@ -11,6 +11,8 @@ import pytest
 
 from harness.chaos.proxy import Proxies
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 

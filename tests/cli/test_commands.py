@@ -19,6 +19,7 @@ from mirrorq.demo.ports import free_ports
 from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
 
 
+@pytest.mark.smoke
 def test_lines_go_through_a_queue(run: Run) -> None:
     """Lines that are published come out in order, are acked, and are gone then."""
     lines = b"one\ntwo\n\nlast without an end"
@@ -205,7 +206,9 @@ def test_endpoints_come_from_the_environment(run: Run, endpoint: str) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.smoke), signal.SIGINT]
+)
 def test_a_node_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM and Ctrl-C close a node: status 0, and its store can be opened again. Ctrl-Z for
     longer than it looks after itself does not, once it goes on."""

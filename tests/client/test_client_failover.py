@@ -13,6 +13,8 @@ from mirrorq.api.message import Message
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.errors import AckRefused, NoQuorum
 
+pytestmark = pytest.mark.soak
+
 COUNT = 20_000
 
 

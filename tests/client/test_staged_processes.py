@@ -15,6 +15,8 @@ from conftest import Connecting
 from mirrorq import AckRefused
 from mirrorq.api.staged import Committed, StagedPart
 
+pytestmark = pytest.mark.soak
+
 COUNT = 30_000
 """Rows of a task: three chunks and more."""
 

@@ -133,6 +133,7 @@ def test_an_eta_waits_in_the_queue(app: Any, workers: Workers, node: mirrorq.Nod
         until(lambda: counts() == (0, 1))
 
 
+@pytest.mark.soak
 def test_inspect_and_control(app: Any, workers: Workers) -> None:
     """Broadcasts reach every worker, and their answers come back."""
     for _ in range(2):

@@ -12,6 +12,8 @@ from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Nodes, Shop, unti
 
 import mirrorq
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
@@ -96,7 +98,7 @@ FRAMEWORKS = {
     ("count", "kills"),
     [
         pytest.param(300, 1, id="300"),
-        pytest.param(20_000, 10, id="20000", marks=pytest.mark.scale),
+        pytest.param(20_000, 10, id="20000", marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -22,6 +22,8 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.dashboard import Dashboard
 from mirrorq.demo.ports import free_ports
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60.0
 KEY = "0123456789abcdef"
 PAGE = Path(mirrorq.dashboard.__file__).parent / "page"

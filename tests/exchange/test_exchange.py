@@ -24,6 +24,8 @@ from mirrorq.api.exchange import Exchange
 from mirrorq.demo.ports import free_ports
 from processes.cluster import until
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60
 
 

@@ -1,7 +1,7 @@
 """A master's term begins by portions, whatever lives in its queue.
 
 Each message is a stretch of its own: of a priority, delayed, at another place than its own, or
-given back with a delay. No step of the promotion costs more for 10^5 of them than for 10^3.
+given back with a delay. No step of the promotion costs more for 10^4 of them than for 10^3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirrorq.testing.disk import QueueFiles
 
 from .instructions import work_of
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY = 1_000, 10_000
 GROWTH_MAX = 2.0
 STEPS = 8
 """So many are counted, the first ones: in them all would be done that does not go by portions."""
@@ -111,7 +111,7 @@ def promoted(shape: Shape, count: int) -> tuple[Replica, list[int]]:
 
 @pytest.mark.parametrize("shape", [prioritised, delayed, moved, resting])
 def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
-    """Of a hundred times as many stretches; and all of them are where they belong in the end."""
+    """Of ten times as many stretches; and all of them are where they belong in the end."""
     (_, few), (replica, many) = promoted(shape, FEW), promoted(shape, MANY)
     assert max(many) < GROWTH_MAX * max(few)
     assert replica.master is not None

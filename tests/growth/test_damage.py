@@ -130,7 +130,7 @@ def longest(count: int, prepare: Act, act: Act) -> int:
     ],
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
-    """Of a hundred times as many messages that are damaged."""
+    """Of ten times as many messages that are damaged."""
     few, many = (longest(count, prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
 

@@ -1,7 +1,7 @@
-"""What ends, comes back or is looked at by the hundred thousand does so by portions.
+"""What ends, comes back or is looked at by the ten thousand does so by portions.
 
 A queue of messages none of which stands beside another, each of another size and millisecond: as
-many pieces as messages. The longest step of each thing is the same for 10^3 and 10^5 of them.
+many pieces as messages. The longest step of each thing is the same for 10^3 and 10^4 of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from mirrorq.testing.disk import QueueFiles
 
 from .instructions import Work, work_of
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY = 1_000, 10_000
 GROWTH_MAX = 2.0
 STEPS = 5
 """Of the many steps that many messages take, the first ones are counted: in them all of the work
@@ -269,7 +269,7 @@ def longest(count: int, prepare: Act, act: Act) -> int:
     ],
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
-    """Of a hundred times as many messages."""
+    """Of ten times as many messages."""
     few, many = (longest(count, prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
 

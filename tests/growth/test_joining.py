@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from mirrorq import Config, Node
 from mirrorq.demo.ports import free_ports
+
+pytestmark = pytest.mark.soak
 
 COUNT = 400_000
 """Their sizes alone are larger than what one message may carry here."""

@@ -241,7 +241,7 @@ def deep(count: int) -> tuple[QueueFiles, int]:
 
 @pytest.mark.parametrize("begins", ["empty", "with all of it but one"])
 def test_steps_and_messages_of_a_join_are_the_same(begins: str) -> None:
-    """Of a queue that is a hundred times as deep: the longest step of each of both members, the
+    """Of a queue that is ten times as deep: the longest step of each of both members, the
     largest message, the largest write."""
     found = []
     for count in (FEW, MANY):
@@ -284,7 +284,7 @@ def away(given: QueueFiles, count: int) -> tuple[QueueFiles, int]:
 def test_who_comes_back_is_sent_what_it_lacks() -> None:
     """After 1,000 puts into a deep queue, and as many acks at its front: the frames, the pages that
     differ and digests are less than twice the bytes of the frames. The joiner has what is there."""
-    given, time_us = deep(MANY // 10)
+    given, time_us = deep(10_000)
     own, missing = away(given, 1000)
     join = Join(given, own, time_us)
     join.run(chunks=100)
@@ -304,7 +304,7 @@ def test_a_transfer_that_breaks_off_goes_on(dies: MemberId) -> None:
     """Time and again the donor dies and is another one, for which the queue has gone on; or the
     joiner dies. What has come of the state is not sent again (from the start at each break it would
     be almost twice the state), and nothing of what never was whole is left on the disk."""
-    given, time_us = deep(MANY // 4)
+    given, time_us = deep(25_000)
     whole = Join(copied(given), QueueFiles(), time_us)
     whole.run(until=lambda: whole.joiner.state.applied > 0)
     join = Join(copied(given), QueueFiles(), time_us)

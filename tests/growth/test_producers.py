@@ -1,4 +1,4 @@
-"""A queue that a hundred thousand producers have published to costs what one of a thousand does."""
+"""A queue that 40,000 producers have published to costs what one of 1,000 does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mirrorq.replication.state.queue_state import QueueState
 
 from .instructions import Work, work_of
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY = 1_000, 40_000
 GROWTH_MAX = 2.0
 DAY_US = 24 * 3_600_000_000
 LOOKS = 3

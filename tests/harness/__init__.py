@@ -6,6 +6,7 @@
     load         the handles on one queue of a run, its purges and its lives
     faults       what breaks, where, and how often it did
     checkers     what must hold of a run
+    flakes       tests again and again on a bad machine: `python -m harness.flakes`
     swarm        one seed, one run with random faults: `python -m harness`
     results      many seeds in a file
     explore      every interleaving of small rings over the real modules

@@ -13,6 +13,8 @@ from tests.queue.fake_host import wait_until
 from mirrorq import Confirmation, Consumer, Message, Node
 from mirrorq.protocol.effects import Notice
 
+pytestmark = pytest.mark.real
+
 PATIENCE_S = 20.0
 RAISED = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit]
 

@@ -295,8 +295,11 @@ ACTS: dict[Act, int] = {
 SHARDED = (put, put_many, get_waiting, ack, nack, consume, cancel, close)
 """Those that mean the same where there are shards."""
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""What is raised in a weak reference's callback ends there."""
+# What is raised in a weak reference's callback ends there.
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture
@@ -401,7 +404,7 @@ def test_a_handler_may_call(scene: Scene, name: str) -> None:
     assert reached[0] > 15
 
 
-@pytest.mark.scale
+@pytest.mark.soak
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_at_every_bytecode(scene: Scene, act: Act) -> None:
     """The same, with none left out."""

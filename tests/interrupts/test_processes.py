@@ -12,6 +12,8 @@ from tests.interrupts.children import PUTS
 
 from mirrorq import MirroredQueue, Node, waiting
 
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 180.0
 """A child that takes longer hangs."""

@@ -214,6 +214,8 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.soak
+@pytest.mark.real
 def test_a_disk_that_fills_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,6 +250,7 @@ def test_a_disk_that_fills_up(
     assert "is over after" in lines[1][1]
 
 
+@pytest.mark.real
 def test_a_start_that_the_cluster_knows_is_noted(tmp_path: Path) -> None:
     """The store's next start goes on from it, and not by one as after a start that nobody knows."""
     with Node("a", path=tmp_path / "a") as node:
@@ -257,6 +260,7 @@ def test_a_start_that_the_cluster_knows_is_noted(tmp_path: Path) -> None:
         assert node._store.incarnation >> 20 == (first >> 20) + 1
 
 
+@pytest.mark.real
 def test_what_is_too_large_to_be_sent_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -300,6 +304,7 @@ def test_who_votes_alone_has_not_lost_the_majority() -> None:
         assert watch._has_lost_majority(0) is is_lost
 
 
+@pytest.mark.real
 def test_each_of_them_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,6 +362,8 @@ def test_each_of_them_is_told_everywhere(
             assert shown()["advice"][name] == advice
 
 
+@pytest.mark.soak
+@pytest.mark.real
 def test_alarms_of_a_cluster(tmp_path: Path) -> None:
     """A host that holds the GIL, the last copy in sync, and a lost majority; every node and every
     client is told of each node's."""
@@ -412,6 +419,8 @@ def test_messages_that_were_set_aside_raise_an_alarm_until_they_are_gone() -> No
     assert world.step() == ["-set_aside"]
 
 
+@pytest.mark.soak
+@pytest.mark.real
 def test_a_copy_that_is_synchronised_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

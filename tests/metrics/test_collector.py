@@ -16,10 +16,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirrorq import ConfigError, Node
+from mirrorq import ConfigError, Node, aio
 from mirrorq.demo.ports import free_ports
 from mirrorq.metrics import EXAMPLE, Collector, serve
 from mirrorq.transport.endpoint import split_address
+
+pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -83,6 +85,13 @@ def test_a_scrape_tells_what_became_of_messages(node: Node) -> None:
         assert count == value(registry, f"{histogram}_bucket", node="a", le="+Inf") > 0
         assert value(registry, f"{histogram}_sum", node="a") > 0
     orders.close()
+
+
+def test_a_node_of_a_loop_is_scraped(node: Node) -> None:
+    """The page of a web service gives the collector the node that it has."""
+    registry = CollectorRegistry()
+    registry.register(Collector(aio.Node(node)))
+    assert value(registry, "node_incarnation", node="a") > 0
 
 
 def test_names_of_queues_do_not_break_the_format(node: Node) -> None:

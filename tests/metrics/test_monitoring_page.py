@@ -15,6 +15,8 @@ import pytest
 from mirrorq import Node, connect
 from mirrorq.protocol.effects import Notice
 
+pytestmark = pytest.mark.real
+
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 DEADLINE_S = 60.0

@@ -10,6 +10,8 @@ import pytest
 
 from mirrorq import Client, Node, PolicyError, connect
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(params=["node", "client"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node | Client]:

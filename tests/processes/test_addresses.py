@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mirrorq import Node, connect
 from mirrorq.demo.ports import free_ports
 
 from .cluster import DEADLINE_S, Cluster
+
+pytestmark = pytest.mark.soak
 
 
 def test_bound_and_advertised_endpoint_differ(tmp_path: Path) -> None:

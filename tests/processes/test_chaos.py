@@ -19,6 +19,8 @@ from harness.chaos.namespaces import NamespaceError, Namespaces
 
 from .cluster import DEADLINE_S
 
+pytestmark = pytest.mark.soak
+
 SECONDS = 5.0
 
 
@@ -65,7 +67,7 @@ Store.load = lambda self, queue_id: QueueImage(queue_id)
     ("broken", "kind", "nodes"),
     [
         (FORGETS_COUNTS, "kill", 3),
-        pytest.param(FORGETS_LOGS, "kill-many", 2, marks=pytest.mark.scale),
+        pytest.param(FORGETS_LOGS, "kill-many", 2, marks=pytest.mark.soak),
     ],
 )
 def test_a_broken_build_is_caught(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import mirrorq
 from mirrorq import AckRefused, Client, Message, MirroredQueue, PreconditionFailed
 
 from .cluster import PATIENT, Cluster, until
-from .oracle import Traffic
 
 WAIT_S = 120.0
 CLIENTS = 50
@@ -48,10 +46,6 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
     finally:
         made.end()
-
-
-def in_sync(queue: MirroredQueue, mirrors: int) -> None:
-    until(lambda: len(queue.status().synchronised_mirrors) == mirrors, queue.status)
 
 
 def is_empty(queue: MirroredQueue) -> bool:
@@ -88,6 +82,7 @@ class Tally:
         assert [body for body, count in self.first.items() if count > 1] == []
 
 
+@pytest.mark.soak
 def test_scenario_1_fifty_clients(cluster: Cluster, connecting: Connecting) -> None:
     """Fifty clients on all nodes publish, half of them consume too; the master is killed: all is
     confirmed once, all is seen, nothing twice unflagged."""
@@ -138,7 +133,7 @@ def test_scenario_1_fifty_clients(cluster: Cluster, connecting: Connecting) -> N
     until(lambda: is_empty(handles[0]), handles[0].status)
 
 
-@pytest.mark.parametrize("entries", ["ab", "ba"])
+@pytest.mark.parametrize("entries", [pytest.param("ab", marks=pytest.mark.smoke), "ba"])
 def test_scenarios_3_to_5_what_a_client_held(
     cluster: Cluster, connecting: Connecting, entries: str
 ) -> None:
@@ -166,56 +161,7 @@ def test_scenarios_3_to_5_what_a_client_held(
     until(lambda: is_empty(orders), orders.status)
 
 
-def test_scenario_6_two_masters_in_a_row(cluster: Cluster) -> None:
-    """The master is killed, 50 ms later its successor, under traffic of two clients: the third
-    serves all that was confirmed. (Two witnesses keep the majority.)"""
-    cluster.found("abcvw", witnesses="vw")
-    cluster.open("orders", "c")
-    cluster["c"].ask("transfer_master", name="orders", node="a")
-    for name in ("producer", "consumer"):
-        cluster.peers[name] = cluster.client()
-        cluster.queues[name] = cluster[name].ask("queue", name="orders")
-    cluster.wait_in_sync(2, on="c")
-    traffic = Traffic(cluster, producer="producer", consumer="consumer", count=5000)
-    traffic.wait_confirmed(500)
-    cluster.kill("a")
-    time.sleep(0.05)  # The scenario's own time between the faults: nothing is waited for.
-    cluster.kill("b")
-    traffic.check(5000)
-    assert cluster.status("c")["master"] == "c"
-
-
-def test_scenario_27_turns_and_prefetch(standing: Cluster, connecting: Connecting) -> None:
-    """Consumers of clients on three nodes that ack nothing: single messages go in turn, each gets
-    as many as its prefetch allows; raised while it runs it gets more, lowered it gets none until it
-    has acked enough."""
-    queues = [connecting(standing, name).queue("turns") for name in "abc"]
-    held: list[list[Message]] = [[], [], []]
-    consumers = [
-        queue.consume(mine.append, prefetch=4) for queue, mine in zip(queues, held, strict=True)
-    ]
-    until(lambda: queues[0].status().consumers == 3, queues[0].status)
-    for body in numbers(6):
-        queues[0].put(body).result(WAIT_S)
-    until(lambda: [len(mine) for mine in held] == [2, 2, 2], lambda: held)
-    turns = sorted([message.sequence for message in mine] for mine in held)
-    assert turns == [[1, 4], [2, 5], [3, 6]]
-    queues[0].put_many(numbers(34)).result(WAIT_S)
-    until(lambda: [len(mine) for mine in held] == [4, 4, 4], lambda: held)
-    sequences = [message.sequence for mine in held for message in mine]
-    assert sorted(sequences) == list(range(1, 13))
-    consumers[1].prefetch = 7
-    until(lambda: len(held[1]) == 7, lambda: held)
-    consumers[1].prefetch = 2
-    queues[1].ack_many(held[1][:5]).result(WAIT_S)
-    until(lambda: queues[1].status().messages_unacknowledged == 4 + 2 + 4, queues[1].status)
-    assert len(held[1]) == 7
-    held[1][5].ack().result(WAIT_S)
-    until(lambda: len(held[1]) == 8, lambda: held)
-    for consumer in consumers:
-        consumer.cancel()
-
-
+@pytest.mark.soak
 def test_exclusive_and_single_active_consumers(standing: Cluster, connecting: Connecting) -> None:
     """An exclusive consumer of a client keeps others out until it is gone; of several on a queue
     with single-active-consumer one is served, and the next takes over when its client goes."""
@@ -246,6 +192,7 @@ def test_exclusive_and_single_active_consumers(standing: Cluster, connecting: Co
     assert [name for name, _ in seen] == ["active"] * 5 + ["waiting"] * 2
 
 
+@pytest.mark.soak
 def test_scenarios_27_and_31_consumers_at_a_failover(
     cluster: Cluster, connecting: Connecting
 ) -> None:
@@ -285,6 +232,7 @@ def test_scenarios_27_and_31_consumers_at_a_failover(
     assert first_time == sorted(first_time)
 
 
+@pytest.mark.soak
 def test_a_publish_to_several_queues_over_a_failover(
     cluster: Cluster, connecting: Connecting
 ) -> None:
@@ -315,6 +263,7 @@ def test_a_publish_to_several_queues_over_a_failover(
         assert found == list(range(0, count, step)), name
 
 
+@pytest.mark.soak
 def test_a_hundred_clients_and_one_that_stands_still(
     standing: Cluster, connecting: Connecting
 ) -> None:

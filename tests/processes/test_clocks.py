@@ -14,6 +14,8 @@ import mirrorq
 from mirrorq import clock, system
 from mirrorq.demo.ports import free_ports
 
+pytestmark = pytest.mark.soak
+
 HOUR_US = 3_600_000_000
 LONG_S = 1200
 """Longer than the test, shorter than the clocks are wrong."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .cluster import Cluster, PeerError, until
+from .cluster import Cluster, until
 
 
 @pytest.fixture
@@ -27,19 +27,7 @@ def consumed(ring: Cluster, name: str, number: int) -> dict[str, Any]:
     return found
 
 
-def test_scenario_23_one_name_is_one_queue(ring: Cluster) -> None:
-    """Declared on another node it is the same queue; with other properties it is refused, and
-    the queue stays as it is."""
-    assert ring.ask("a", "put", body="m1") == 1
-    assert ring.ask("c", "put", body="m2") == 2
-    with pytest.raises(PeerError, match=r"PreconditionFailed.*orders"):
-        ring["b"].ask("queue", name="orders", durable=False)
-    with pytest.raises(PeerError, match=r"QueueNotFound.*bills"):
-        ring["b"].ask("queue", name="bills", passive=True)
-    ring.open("orders", "b", passive=True)
-    assert ring.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
-
-
+@pytest.mark.soak
 def test_scenario_23_declared_everywhere_at_once(cluster: Cluster) -> None:
     """All nodes declare the same new name at the same time: it is one queue."""
     cluster.found("abc")
@@ -49,30 +37,7 @@ def test_scenario_23_declared_everywhere_at_once(cluster: Cluster) -> None:
     assert [cluster.ask(name, "put", body=name) for name in "abc"] == [1, 2, 3]
 
 
-def test_scenario_27_round_robin_and_prefetch(ring: Cluster) -> None:
-    """Three consumers that ack nothing, on three nodes: each gets as much as its prefetch allows
-    and not one more, taken in turn; nobody's is another's."""
-    prefetch = {"a": 2, "b": 4, "c": 4}
-    held = {name: ring.ask(name, "hold", prefetch=count) for name, count in prefetch.items()}
-    until(lambda: ring.status("a")["consumers"] == 3, lambda: ring.status("a"))
-    ring.ask("a", "put_many", bodies=bodies(1, 30))
-    until(lambda: ring.status("a")["messages_unacknowledged"] == 10, lambda: ring.status("a"))
-
-    def taken(name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = ring[name].ask("held", number=held[name])
-        return found
-
-    until(lambda: all(len(taken(name)) == count for name, count in prefetch.items()))
-    took = {name: taken(name) for name in "abc"}
-    assert sorted(m["sequence"] for name in took for m in took[name]) == list(range(1, 11))
-    first_turn = sorted(min(m["sequence"] for m in took[name]) for name in took)
-    assert first_turn[0] == 1
-    for name in "abc":
-        ring[name].ask("ack_many", queue=ring.queues[name], messages=[took[name][0]["number"]])
-    until(lambda: all(len(taken(name)) == count + 1 for name, count in prefetch.items()))
-    assert ring.status("a")["messages_unacknowledged"] == 10
-
-
+@pytest.mark.soak
 def test_scenario_27_every_consumer_gets_its_share(ring: Cluster) -> None:
     """Consumers on different nodes work off one queue: each sees some, together all, once."""
     watches = {
@@ -119,6 +84,7 @@ def test_scenario_27_cancel_on_failover(ring: Cluster) -> None:
     assert consumed(ring, "c", going_on)["cancelled"] == 0
 
 
+@pytest.mark.soak
 def test_scenario_27_what_a_dead_consumer_held_goes_to_others(ring: Cluster) -> None:
     """A mirror that holds messages is killed: they come to another consumer, in order and
     flagged; what it had fetched and returned to nobody comes unflagged or flagged, but comes."""
@@ -130,45 +96,7 @@ def test_scenario_27_what_a_dead_consumer_held_goes_to_others(ring: Cluster) -> 
     assert all(m["redelivered"] for m in again if m["body"] in bodies(1, 3))
 
 
-def test_scenario_30_purge_leaves_unacked_alone(ring: Cluster) -> None:
-    """Purge ends what is ready, on every copy; what somebody holds can be acked or given back."""
-    ring.ask("a", "put_many", bodies=bodies(1, 10))
-    held = ring.ask("b", "take", count=2)
-    ended = ring.ask("b", "purge")
-    assert ended == 8
-    assert ring.ask("c", "browse") == [[1, "m1"], [2, "m2"]]
-    ring["b"].ask("ack", message=held[0]["number"])
-    ring["b"].ask("nack", message=held[1]["number"])
-    ring.kill("a")
-    ring.wait_master("bc", on="c")
-    again = ring.ask("c", "get")
-    assert (again["body"], again["redelivered"]) == ("m2", True)
-    assert ring.ask("c", "browse") == [[2, "m2"]]
-
-
-def test_scenario_30_delete_resolves_what_is_outstanding(ring: Cluster) -> None:
-    """Deleting on one node ends waiting calls, acks and handles on the others, and frees the
-    name for a new and empty queue."""
-    ring.ask("a", "put_many", bodies=bodies(1, 3))
-    held = ring.ask("b", "take", count=3)
-    waiting = ring["c"].start("get", queue=ring.queues["c"])
-    with pytest.raises(PeerError, match="PreconditionFailed"):
-        ring.ask("a", "delete", if_empty=True)
-    ring.ask("a", "delete")
-    with pytest.raises(PeerError, match="ShutDown"):
-        waiting.result(60)
-    # An ack that is under way when b hears of it is answered by ConfirmUnknown.
-    until(lambda: ring.status("b")["state"] == "down")
-    with pytest.raises(PeerError, match="AckRefused"):
-        ring["b"].ask("ack", message=held[0]["number"])
-    until(lambda: ring.status("c")["state"] == "down")
-    with pytest.raises(PeerError, match="ShutDown"):
-        ring.ask("c", "put", body="m4")
-    ring.open("orders", "cab")
-    assert ring.ask("b", "browse") == []
-    assert ring.ask("c", "put", body="m1") == 1
-
-
+@pytest.mark.soak
 def test_scenario_31_auto_ack_in_flight_at_a_kill(ring: Cluster) -> None:
     """With auto_ack a message in flight at a kill may be lost or come again, flagged; what comes
     for the first time comes in order. One that is published later is not lost."""

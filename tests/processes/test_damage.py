@@ -16,6 +16,8 @@ from mirrorq.cli.stores import verified
 
 from .cluster import Cluster, PeerError, until
 
+pytestmark = pytest.mark.soak
+
 BODIES = [f"message {number:03} ".ljust(200, ".") for number in range(30)]
 
 

@@ -2,56 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .cluster import Cluster, PeerError, until
 
-
-def test_29_dead_letters_arrive_once_though_both_masters_are_killed(cluster: Cluster) -> None:
-    """Rejected, expired and dropped ones, with why; the master of each queue is killed."""
-    cluster.found("abc")
-    definition = {"dead-letter-queue": "dead", "max-length": 30, "overflow": "drop-head"}
-    cluster["c"].ask("set_policy", name="orders", pattern="^orders$", definition=definition)
-    cluster.open("dead", "bc")
-    assert cluster.wait_in_sync(2, on="b")["master"] == "b"
-    dead = dict(cluster.queues)
-    cluster.open("orders", "acb")
-    assert cluster.wait_in_sync(2, on="a")["master"] == "a"
-    until(lambda: cluster.status("c")["warnings"] == [], lambda: cluster.status("c"))
-    headers = {"tried": 1, "ways": [None, {"a": 2}]}
-    said = {"message_id": "m-1", "key": "k", "reply_to": "answers"}
-    cluster.ask("c", "put", body="first", headers=headers, **said)
-    taken = cluster.ask("c", "get")
-    cluster["c"].ask("nack", message=taken["number"], requeue=False)
-    bodies = [f"m{number}" for number in range(200)]
-    opened = cluster.ask("c", "put_open", bodies=bodies[:100])
-    cluster.kill("a")
-    opened += cluster.ask("c", "put_open", bodies=bodies[100:])
-    for number in opened:
-        cluster["c"].ask("outcome", number=number)
-    assert [body for _, body in cluster.ask("c", "browse")] == bodies[-30:]
-    cluster.start("a")
-    cluster.wait_in_sync(2, on="c")
-    more = [f"n{number}" for number in range(40)]
-    cluster.kill("b")
-    cluster.wait_master("ac", on="c")
-    last = cluster.ask("c", "put_open", bodies=more)
-    for number in last:
-        cluster["c"].ask("outcome", number=number)
-
-    def arrived() -> list[str]:
-        found = cluster["c"].ask("browse", queue=dead["c"])
-        return [body for _, body in found]
-
-    wanted = ["first", *bodies, *more[:10]]
-    until(lambda: len(arrived()) >= len(wanted), lambda: sorted(set(wanted) - set(arrived())))
-    assert sorted(arrived()) == sorted(wanted)
-    first = cluster["c"].ask("get", queue=dead["c"])
-    headers = first["headers"]
-    assert (first["body"], {name: first[name] for name in said}) == ("first", said)
-    assert (headers["tried"], headers["ways"]) == (1, [None, {"a": 2}])
-    assert (headers["x-death-queue"], headers["x-death-reason"]) == ("orders", "rejected")
-    assert (headers["x-death-count"], headers["x-death-sequence"]) == (1, 1)
-    second = cluster["c"].ask("get", queue=dead["c"])
-    assert second["headers"]["x-death-reason"] == "maxlen"
+pytestmark = pytest.mark.soak
 
 
 def test_29_a_missing_dead_letter_queue_is_said(cluster: Cluster) -> None:

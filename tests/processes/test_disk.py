@@ -89,6 +89,7 @@ def test_a_full_disk_of_a_single_node(cluster: Cluster, small_disk: Path) -> Non
     assert again.ask("qsize", queue=queue) == 140
 
 
+@pytest.mark.smoke
 def test_a_file_size_limit_is_a_full_disk(cluster: Cluster) -> None:
     """Where no tmpfs can be mounted too: the process may not make its files larger, and then
     may again."""

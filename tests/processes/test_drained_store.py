@@ -28,6 +28,8 @@ from mirrorq import (
 
 from .cluster import free_ports, until
 
+pytestmark = pytest.mark.soak
+
 MIB = 1 << 20
 WAITING_BYTES = 33 * MIB
 """More than a handle may have unconfirmed: some wait in `put`."""

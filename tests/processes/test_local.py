@@ -93,6 +93,7 @@ class User:
         self.process.communicate()
 
 
+@pytest.mark.smoke
 def test_two_first_processes_have_one_node(place: Place) -> None:
     """Both start one at the same moment; it outlives the first, killed with SIGKILL, and the other,
     which then leaves; and it is nobody's child."""
@@ -278,6 +279,7 @@ def test_a_member_of_a_cluster_is_no_local_node(place: Place) -> None:
         local(place, name="a")
 
 
+@pytest.mark.soak
 def test_a_node_that_ends_as_somebody_comes_is_started_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +313,7 @@ def test_who_starts_a_process_that_ends_at_once_is_told_so(
         local(place)
 
 
+@pytest.mark.soak
 def test_a_process_with_very_many_files_starts_a_node(place: Place) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
@@ -324,6 +327,7 @@ def test_a_process_with_very_many_files_starts_a_node(place: Place) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.soak
 def test_two_threads_name_a_linger_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.path.mkdir()
     replace = os.replace
@@ -363,6 +367,7 @@ class ServedForAMoment:
     reviver: local_module.Reviver
 
 
+@pytest.mark.soak
 def test_a_node_that_ends_as_it_is_seen_to_serve_is_started_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

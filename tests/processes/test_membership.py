@@ -47,6 +47,7 @@ def test_a_node_joins_by_one_peer_and_restarts_without(cluster: Cluster) -> None
     assert cluster.ask("d", "put", body="after") == 2001
 
 
+@pytest.mark.soak
 def test_a_cluster_grows_from_one_and_all_restart_without_arguments(cluster: Cluster) -> None:
     """A standalone node that listens, two that join it (one takes a port by itself); all killed
     and started again with no more than their names and paths."""
@@ -111,11 +112,10 @@ def replace(cluster: Cluster, name: str, through: str) -> None:
 
 def all_alive(cluster: Cluster) -> bool:
     """Whether every node takes every other one for alive."""
-    return all(
-        node["alive"] for name in cluster.peers for node in cluster[name].ask("nodes")
-    )
+    return all(node["alive"] for name in cluster.peers for node in cluster[name].ask("nodes"))
 
 
+@pytest.mark.soak
 def test_founders_are_replaced_in_turn_and_who_joins_later_reaches_them(cluster: Cluster) -> None:
     """Each forgotten, and joined anew under its name, at its endpoint: the next one to come has
     its coming, going and coming in one step from the log, and reaches it all the same."""

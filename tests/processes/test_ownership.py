@@ -6,6 +6,8 @@ import pytest
 
 from .cluster import Cluster, Peer, PeerError, until
 
+pytestmark = pytest.mark.soak
+
 
 def names(cluster: Cluster, on: str) -> list[str]:
     found: list[str] = cluster[on].ask("queues")
@@ -22,38 +24,6 @@ def wait_gone(cluster: Cluster) -> None:
     """Until no node knows of a queue any more: the name is free wherever it is asked for."""
     for node in cluster.peers:
         until(lambda node=node: not names(cluster, node), lambda node=node: names(cluster, node))
-
-
-def test_scenario_24_an_exclusive_queue_goes_with_its_owner(cluster: Cluster) -> None:
-    """On its node only, for nobody else, and gone with the handle, the process, the client."""
-    cluster.found("abc")
-    mine = cluster["b"].ask("queue", name="mine", exclusive=True)
-    assert cluster["b"].ask("put", queue=mine, body="m1") == 1
-    wait_known(cluster, "mine")
-    for how in ({"exclusive": True}, {}, {"passive": True}):
-        for node in "bc":
-            with pytest.raises(PeerError, match=r"PreconditionFailed.*'mine' is exclusive"):
-                cluster[node].ask("queue", name="mine", **how)
-    status = cluster["b"].ask("status", queue=mine)
-    assert (status["master"], status["mirrors"], status["messages"]) == ("b", [], 1)
-    cluster["b"].ask("close", queue=mine)
-    wait_gone(cluster)
-
-    cluster["b"].ask("queue", name="mine", exclusive=True)
-    client = cluster.client()
-    wait_known(cluster, "mine")
-    with pytest.raises(PeerError, match="PreconditionFailed"):
-        client.ask("queue", name="mine", passive=True)
-    cluster.kill("b")
-    wait_gone(cluster)
-
-    number = client.ask("queue", name="mine", exclusive=True)
-    assert client.ask("put", queue=number, body="m1") == 1
-    assert client.ask("get", queue=number)["body"] == "m1"
-    with pytest.raises(PeerError, match="PreconditionFailed"):
-        cluster["a"].ask("queue", name="mine")
-    client.kill()
-    wait_gone(cluster)
 
 
 def test_an_exclusive_queue_of_a_client_ends_with_its_entry_node(cluster: Cluster) -> None:
@@ -132,42 +102,3 @@ def test_a_queue_of_one_connection_outlives_the_entry_node_of_its_client(cluster
     assert found >= {"m2", "m3"}
     client.kill()
     wait_gone(cluster)
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer(cluster: Cluster) -> None:
-    """Over two nodes and the death of the master; a get is no consumer."""
-    cluster.found("abc")
-    for node in "ab":
-        cluster.queues[node] = cluster[node].ask("queue", name="fleeting", auto_delete=True)
-    with pytest.raises(PeerError, match=r"PreconditionFailed.*auto_delete=True, not False"):
-        cluster["c"].ask("queue", name="fleeting")
-    cluster.ask("a", "put", body="m1")
-    cluster["b"].ask("ack", message=cluster.ask("b", "get")["number"])
-    first = cluster.ask("a", "consume", top=10)
-    second = cluster.ask("b", "consume", top=10)
-    until(lambda: cluster.status("b")["consumers"] == 2)
-    cluster["a"].ask("cancel", number=first)
-    until(lambda: cluster.status("b")["consumers"] == 1)
-    cluster.kill("a")
-    cluster.wait_master("bc", on="b")
-    until(lambda: cluster.status("b")["consumers"] == 1)
-    cluster["b"].ask("cancel", number=second)
-    wait_gone(cluster)
-
-
-def test_scenario_24_a_full_stop_ends_what_is_transient(cluster: Cluster) -> None:
-    """Killed all at once: the transient message and the non-durable queue are gone, the durable
-    queue has the rest."""
-    cluster.found("abc")
-    cluster.open("orders", "a")
-    cluster.ask("a", "put", body="m1")
-    cluster.ask("a", "put", body="m2", persistent=False)
-    cluster.ask("a", "put", body="m3")
-    fleeting = cluster["a"].ask("queue", name="fleeting", durable=False)
-    cluster["a"].ask("put", queue=fleeting, body="m1")
-    cluster.kill("a", "b", "c")
-    cluster.start("abc")
-    cluster.open("orders", "b", passive=True)
-    cluster.wait_in_sync(2, on="b")
-    assert cluster.ask("b", "browse") == [[1, "m1"], [3, "m3"]]
-    until(lambda: names(cluster, "b") == ["orders"], lambda: names(cluster, "b"))

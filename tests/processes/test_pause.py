@@ -12,6 +12,8 @@ from harness.chaos.proxy import Proxies
 from .cluster import Cluster, PeerError, until
 from .oracle import Traffic
 
+pytestmark = pytest.mark.soak
+
 QUICK = {"failure_ms": 600, "heartbeat_ms": 150, "lease_ms": 200, "election_ms": 600}
 """Shorter than the defaults, so that a member that stands still is out sooner."""
 USUAL: dict[str, int] = {}

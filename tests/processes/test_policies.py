@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from .cluster import Cluster, until
-from .oracle import Traffic
+import pytest
 
-TOP = 6000
+from .cluster import Cluster, until
+
+pytestmark = pytest.mark.soak
 
 
 def exactly(count: int) -> dict[str, Any]:
@@ -30,53 +31,6 @@ def wait_placed(cluster: Cluster, on: str, master: str, mirrors: str) -> None:
         )
 
     until(look, lambda: cluster.status(on))
-
-
-def test_scenario_18_the_walk_through_all_modes(cluster: Cluster) -> None:
-    """Copies and master follow the policy, set on any node, and the contents stay."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
-    expected = [[number, f"m{number}"] for number in range(1, 51)]
-    cluster.ask("b", "put_many", bodies=[body for _, body in expected])
-    steps = [
-        (exactly(1), "a", ""),
-        ({"ha-mode": "all"}, "a", "bc"),
-        (nodes("a", "b"), "a", "b"),
-        (nodes("a", "c"), "a", "c"),
-        (exactly(1), "a", ""),
-        (nodes("b", "c"), "b", "c"),
-    ]
-    for number, (definition, master, mirrors) in enumerate(steps):
-        asked = "abc"[number % 3]
-        cluster[asked].ask("set_policy", name="p", pattern="^orders$", definition=definition)
-        assert cluster.status(asked)["policy"] == "p"
-        wait_placed(cluster, asked, master, mirrors)
-        assert cluster.ask(asked, "browse") == expected
-    cluster["c"].ask("clear_policy", name="p")
-    wait_placed(cluster, "c", "b", "ac")
-    for _, body in expected:
-        message = cluster.ask("c", "get")
-        assert (message["body"], message["redelivered"]) == (body, False)
-        cluster["c"].ask("ack", message=message["number"])
-
-
-def test_scenario_1_the_master_is_moved_under_traffic(cluster: Cluster) -> None:
-    """Off by policy, then by transfer_master and back by rebalance: every publish is
-    confirmed once, and the consumer sees all in order."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
-    traffic = Traffic(cluster, producer="b", consumer="c", count=TOP, pause_s=0.001)
-    traffic.wait_confirmed(200)
-    cluster["c"].ask("set_policy", name="p", pattern="", definition=nodes("b", "c"))
-    wait_placed(cluster, "a", "b", "c")
-    traffic.wait_more_confirmed(100)
-    cluster["a"].ask("transfer_master", name="orders", node="c")
-    assert cluster.status("a")["master"] == "c"
-    traffic.wait_more_confirmed(100)
-    assert cluster["b"].ask("rebalance") == 0
-    traffic.check(TOP)
 
 
 def test_scenario_26_policies_flip_while_queues_come_and_go(cluster: Cluster) -> None:

@@ -10,94 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import DEADLINE_S, Cluster, PeerError, until
+from .cluster import DEADLINE_S, Cluster
 from .oracle import Traffic
 
 
-def _out_of_sync(cluster: Cluster, **definition: str) -> None:
-    """A is master with m1 and m2; its mirror B knows of both and has the body of m1 only."""
-    told = {key.replace("_", "-"): value for key, value in definition.items()}
-    cluster.found("abw", witnesses="w")
-    policy = {"ha-sync-mode": "manual", **told}
-    cluster["a"].ask("set_policy", name="p", pattern="^orders$", definition=policy)
-    cluster.open("orders", "ab")
-    cluster.wait_in_sync(1, on="a")
-    assert cluster.ask("a", "put", body="m1") == 1
-    cluster["b"].stop_cleanly()
-    cluster.wait_in_sync(0, on="a")
-    assert cluster.ask("a", "put", body="m2") == 2
-    cluster.start("b")
-    cluster.open("orders", "b", passive=True)
-    until(lambda: _missing(cluster) == 1, lambda: cluster.status("a"))
-    assert cluster.status("a")["synchronised_mirrors"] == []
-
-
-def _missing(cluster: Cluster) -> int:
-    """Bodies that B lacks; -1 before it is in the view."""
-    return int(cluster["b"].ask("transferred", name="orders").get("missing", -1))
-
-
-@pytest.mark.parametrize("end", ["cleanly", "killed"])
-def test_scenario_21_always_serves_what_it_has(cluster: Cluster, end: str) -> None:
-    """The mirror goes on without m2, says so, and the old master comes back as its mirror."""
-    _out_of_sync(cluster, ha_promote_on_failure="always", ha_promote_on_shutdown="always")
-    if end == "cleanly":
-        cluster["a"].stop_cleanly()
-    else:
-        cluster.kill("a")
-    cluster.wait_master("b", on="b")
-    assert cluster.ask("b", "browse") == [[1, "m1"]]
-    cluster.wait_warned("1 messages are known to be lost", on="b")
-    until(lambda: "1 messages are known to be lost" in cluster.log_text("b"))
-    assert cluster.ask("b", "put", body="m3") >= 1 << 40
-    cluster.start("a")
-    cluster.open("orders", "a", passive=True)
-    until(lambda: cluster.status("b")["mirrors"] == ["a"], lambda: cluster.status("b"))
-    cluster["b"].ask("sync_queue", name="orders")
-    cluster.wait_in_sync(1, on="a")
-    assert cluster.status("a")["master"] == "b"
-    assert [body for _, body in cluster.ask("a", "browse")] == ["m1", "m3"]
-
-
-@pytest.mark.parametrize("end", ["cleanly", "killed"])
-def test_scenario_21_when_synced_waits_for_the_master(cluster: Cluster, end: str) -> None:
-    """Down, with the name of the node that must come back; then everything is there. A shutdown
-    is judged by its own key, and on-failure: when-synced outranks on-shutdown: always."""
-    on_failure, on_shutdown = "always", "when-synced"
-    if end == "killed":
-        on_failure, on_shutdown = on_shutdown, on_failure
-    _out_of_sync(cluster, ha_promote_on_failure=on_failure, ha_promote_on_shutdown=on_shutdown)
-    if end == "cleanly":
-        cluster["a"].stop_cleanly()
-    else:
-        cluster.kill("a")
-    until(lambda: cluster.status("b")["state"] == "down", lambda: cluster.status("b"))
-    how = "shut down" if end == "cleanly" else "failed"
-    cluster.wait_warned(f"start a ({how})", on="b")
-    with pytest.raises(PeerError, match=rf"QueueDown.*start a \({how}\)"):
-        cluster.ask("b", "get", timeout=0.5)
-    cluster.start("a")
-    cluster.wait_master("a", on="b")
-    assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
-
-
-def test_scenario_21_who_was_out_of_the_ring_is_not_promoted(cluster: Cluster) -> None:
-    """`always` lets a mirror that is late go on, not a copy from before: that may be a day old."""
-    always = {"ha_promote_on_failure": "always", "ha_promote_on_shutdown": "always"}
-    _out_of_sync(cluster, **always)
-    cluster["b"].stop_cleanly()
-    until(lambda: cluster.status("a")["mirrors"] == [], lambda: cluster.status("a"))
-    cluster.kill("a")
-    cluster.start("b")
-    cluster.open("orders", "b", passive=True)
-    until(lambda: cluster.status("b")["state"] == "down", lambda: cluster.status("b"))
-    told = "start a (failed). The policy lets a mirror that is not in sync go on"
-    cluster.wait_warned(told, on="b")
-    cluster.start("a")
-    cluster.wait_master("a", on="b")
-    assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
-
-
+@pytest.mark.smoke
 def test_sigterm_hands_the_master_over(cluster: Cluster) -> None:
     """Every publish is confirmed, what was acked never comes again, and the process ends as
     SIGTERM ends one."""

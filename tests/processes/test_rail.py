@@ -92,6 +92,7 @@ def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
     assert cluster.wait_master("bc", on="b")
 
 
+@pytest.mark.smoke
 def test_all_are_killed_at_once_and_have_what_was_confirmed(cluster: Cluster) -> None:
     cluster.found("abc")
     cluster.open("orders", "abc")
@@ -109,6 +110,7 @@ def test_all_are_killed_at_once_and_have_what_was_confirmed(cluster: Cluster) ->
     assert found == [[number + 1, f"m{number}"] for number in range(count)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("setting", RAIL)
 @pytest.mark.parametrize("name", ["a", "c"], ids=["master", "mirror"])
 def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str) -> None:
@@ -138,6 +140,7 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     traffic.check(100_000)
 
 
+@pytest.mark.soak
 def test_seven_members(cluster: Cluster) -> None:
     """The master sends to six, each of which has its rail; one of them is killed."""
     cluster.found("abcdefg")
@@ -157,6 +160,7 @@ def test_seven_members(cluster: Cluster) -> None:
     traffic.check(100_000)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("victim", ["c", "a"])
 def test_what_is_marked_at_receipt_outlives_a_member(cluster: Cluster, victim: str) -> None:
     """`durability: replicated`: the rails of the mirrors say what has come, and log nothing."""

@@ -69,6 +69,7 @@ def test_a_node_whose_rail_has_lost_its_log_is_made_anew(tmp_path: Path) -> None
         nodes.close()
 
 
+@pytest.mark.smoke
 def test_nodes_with_keys_have_rails(tmp_path: Path) -> None:
     """CURVE on all connections, also that of a rail."""
     ring = KeyRing(tmp_path / "keys")

@@ -29,6 +29,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.smoke
 def test_it_is_kept_and_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed, it is back at the same place with what was confirmed; its log is here; stopped,
     its store is free."""

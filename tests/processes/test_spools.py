@@ -7,10 +7,14 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import mirrorq
 from mirrorq.demo.children import LineProcess
 
 from .cluster import Cluster, until
+
+pytestmark = pytest.mark.soak
 
 WAIT_S = 120.0
 PRODUCER = """

@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 import signal
 
+import pytest
+
 from .cluster import until
 from .stalls import Stalls
+
+pytestmark = pytest.mark.soak
 
 
 def test_it_stops_and_goes_on_and_runs_in_the_end() -> None:

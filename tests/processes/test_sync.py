@@ -6,11 +6,10 @@ import json
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-from .cluster import PATIENT, Cluster, Peer, PeerError, until
+from .cluster import Cluster, PeerError, until
 
 MANUAL = {"ha-sync-mode": "manual"}
 
@@ -42,30 +41,6 @@ def _wait_joined(cluster: Cluster, missing: int) -> None:
     assert cluster.status("a")["mirrors"] == ["b"]
 
 
-@pytest.mark.parametrize("requeued", [False, True])
-def test_scenario_13_natural_drain(cluster: Cluster, requeued: bool) -> None:
-    """The trace, with a message that B lacks acked, or requeued and then acked."""
-    _without_b(cluster)
-    assert cluster.ask("a", "put", body="m1") == 1
-    m1 = cluster.ask("a", "get")
-    _start_b(cluster)
-    _wait_joined(cluster, 1)
-    assert cluster.ask("a", "put", body="m2") == 2
-    until(lambda: cluster["b"].ask("transferred", name="orders")["live"] == 2)
-    _wait_joined(cluster, 1)
-    if requeued:
-        cluster["a"].ask("nack", message=m1["number"])
-        m1 = cluster.ask("a", "get")
-        assert (m1["body"], m1["redelivered"]) == ("m1", True)
-        _wait_joined(cluster, 1)
-    cluster["a"].ask("ack", message=m1["number"])
-    cluster.wait_in_sync(1, on="a")
-    assert cluster["b"].ask("transferred", name="orders")["frames"] == 0
-    cluster.kill("a")
-    cluster.wait_master("b", on="b")
-    assert cluster.ask("b", "get")["body"] == "m2"
-
-
 SLOW = {"sync_bytes_per_s": 100_000}
 """Forty seconds for the 4 MB of the queues here: nobody waits for all of it."""
 
@@ -79,51 +54,7 @@ def _slowed(cluster: Cluster, count: int = 4000) -> None:
     _wait_joined(cluster, count)
 
 
-def _fast_b(cluster: Cluster) -> None:
-    """B starts again, without the limit."""
-    cluster.kill("b")
-    cluster.wait_in_sync(0, on="a")
-    cluster.config = PATIENT
-    _start_b(cluster)
-
-
-def _half_way(peer: Peer) -> dict[str, Any] | None:
-    """The status of the queue, if by what this one knows it is being fetched."""
-    status: dict[str, Any] = peer.ask("list_status", name="orders")
-    return status if 0 < (status["sync_progress"] or 0) < 1 else None
-
-
-def test_scenario_15_cancelled_half_way_and_gone_on_with(cluster: Cluster) -> None:
-    """Not in sync, and not by itself again; a later one fetches what is left."""
-    _slowed(cluster)
-    client = cluster.client()
-    client.ask("sync_queue", name="orders")
-    for peer in (cluster["a"], cluster["b"], cluster["w"], client):
-        status = until(lambda p=peer: _half_way(p))  # type: ignore[misc]
-        assert 0 < status["sync_messages_left"] < 4000
-        assert status["sync_bytes_left"] > 1000 * status["sync_messages_left"]
-    assert client.ask("cancel_sync", name="orders") is True
-    until(lambda: client.ask("list_status", name="orders")["sync_progress"] is None)
-    assert client.ask("cancel_sync", name="orders") is False
-    before = cluster["b"].ask("transferred", name="orders")["missing"]
-    assert 0 < before < 4000
-    assert cluster.status("a")["synchronised_mirrors"] == []
-    _fast_b(cluster)
-
-    def joined() -> int:
-        """What B lacks. What was on its way to it when it was told to stop may have come yet."""
-        seen = cluster["b"].ask("transferred", name="orders")
-        return int(seen["has_state"] and 0 < seen["missing"] <= before and seen["missing"])
-
-    left = until(joined)
-    _wait_joined(cluster, left)
-    cluster["w"].ask("sync_queue", name="orders", wait=True)
-    assert cluster.wait_in_sync(1, on="a")["sync_progress"] is None
-    assert cluster["b"].ask("transferred", name="orders")["messages"] == left
-    cluster["b"].ask("sync_queue", name="orders", wait=True)
-    assert cluster["a"].ask("cancel_sync", name="orders") is False
-
-
+@pytest.mark.soak
 @pytest.mark.parametrize("end", ["killed", "cancelled", "deleted"])
 def test_scenario_16_who_waits_is_told_that_it_comes_to_nothing(cluster: Cluster, end: str) -> None:
     """The mirror is killed, the synchronisation cancelled, the queue deleted."""
@@ -140,14 +71,7 @@ def test_scenario_16_who_waits_is_told_that_it_comes_to_nothing(cluster: Cluster
         waiting.result(60)
 
 
-def test_an_unknown_queue_is_refused(cluster: Cluster) -> None:
-    """By a node, with one line that says so."""
-    cluster.found("a")
-    for call in ("sync_queue", "cancel_sync"):
-        with pytest.raises(PeerError, match=r"QueueNotFound.*'nothing'"):
-            cluster["a"].ask(call, name="nothing")
-
-
+@pytest.mark.soak
 def test_scenario_14_traffic_goes_on_and_places_are_kept(cluster: Cluster) -> None:
     """20,000 messages of 1 KB come over while others are published, taken and acked; unacked
     ones come too, and go back to their places on the new master."""

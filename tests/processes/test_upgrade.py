@@ -28,7 +28,7 @@ VERY_PATIENT = {
 """Versions are tried here, not how little time the machine may give them."""
 
 pytestmark = [
-    pytest.mark.scale,
+    pytest.mark.soak,
     pytest.mark.skipif(not OLD, reason="make upgrade names the other version"),
 ]
 

@@ -12,6 +12,8 @@ import pytest
 import mirrorq
 from mirrorq import ConfigError, QueueNotFound
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60
 HUGE = 2**70
 HALF = "\ud800"

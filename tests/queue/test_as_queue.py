@@ -15,6 +15,8 @@ from mirrorq.api.stdlib_queue import AckAt, Held
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, Empty, Full, NoQuorum, QueueDown, ShutDown
 
+pytestmark = pytest.mark.real
+
 
 def test_bytes_in_bytes_out() -> None:
     """FIFO, sizes, and the standard library's exceptions."""

@@ -16,6 +16,8 @@ from mirrorq.api.consumer import UNBOUNDED_COUNT
 from mirrorq.errors import AckRefused, ConfigError, PreconditionFailed
 from mirrorq.protocol.sessions import Deliver, Delivery
 
+pytestmark = pytest.mark.real
+
 
 def fill(queue: mirrorq.MirroredQueue, count: int) -> None:
     """Publish bodies 0 to count - 1, confirmed."""

@@ -23,6 +23,8 @@ from mirrorq.errors import AckRefused, ConfigError, Empty, NoQuorum, QueueDown, 
 from mirrorq.monitoring.status import QueueStatus
 from mirrorq.protocol.sessions import Counts
 
+pytestmark = pytest.mark.real
+
 PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from mirrorq import Node, NoQuorum, PreconditionFailed, ShutDown
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 SLOW_S = 3.0
 """A command of a cluster of one is done within this."""

@@ -11,6 +11,8 @@ import mirrorq
 from mirrorq.api.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
 from mirrorq.errors import ConfigError, Empty
 
+pytestmark = pytest.mark.real
+
 LONG_S = 3600
 MINUTE_S = 60
 """Less than a message may be held for."""

@@ -11,6 +11,8 @@ import pytest
 
 from mirrorq import Message, MirroredQueue, MirrorQError, Node, PreconditionFailed, ShutDown
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 Declare = Callable[[], MirroredQueue]
 

@@ -16,6 +16,8 @@ import pytest
 
 from mirrorq import Node
 
+pytestmark = pytest.mark.real
+
 cases = pytest.importorskip(
     "test.test_queue", reason="this Python comes without its own test package"
 )

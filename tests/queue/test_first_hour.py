@@ -39,6 +39,8 @@ from mirrorq.errors import (
 from mirrorq.transport.endpoint import parse_endpoint
 from mirrorq.transport.greeting import silence_of
 
+pytestmark = pytest.mark.real
+
 DEADLINE_S = 60.0
 
 

@@ -9,6 +9,8 @@ from fake_host import FakeHost, wait_until
 
 from mirrorq.errors import AckRefused, ConfigError, Full, NotConfirmed, QueueDown, ShutDown
 
+pytestmark = pytest.mark.real
+
 
 def test_put_waits_on_a_full_queue() -> None:
     """As on queue.Queue(maxsize=3): without a look at any confirmation."""

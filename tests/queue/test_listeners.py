@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from mirrorq import Node
 from mirrorq.protocol.effects import Notice
+
+pytestmark = pytest.mark.real
 
 
 def test_a_listener_hears_of_mastership_and_may_raise(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from fake_host import FakeHost, wait_until
 import mirrorq
 from mirrorq.errors import ConfigError
 
+pytestmark = pytest.mark.real
+
 
 def put_all(queue: mirrorq.MirroredQueue, *messages: tuple[bytes, int]) -> None:
     for body, priority in messages:

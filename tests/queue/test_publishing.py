@@ -16,6 +16,8 @@ from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfirmUnknown, Full, NoQuorum, QueueDown, ShutDown
 from mirrorq.session.calls import Closed
 
+pytestmark = pytest.mark.real
+
 
 def test_a_put_ends_with_its_sequence() -> None:
     """Sequences count from 1 in the order of puts."""

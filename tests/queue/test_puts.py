@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from mirrorq import MirroredQueue
 from mirrorq.api.batching import PACK_COUNT, PutRun, frames_of
 from mirrorq.api.completion import Outcomes
@@ -45,6 +47,7 @@ def test_a_frame_has_a_bound() -> None:
     assert [put.count for put in frames_of(inbox, 1 << 20)] == [PACK_COUNT - 1, 2]
 
 
+@pytest.mark.real
 def test_many_threads_put_at_once(tmp_path: Path) -> None:
     """Every put is stored once, with its own properties and confirmation, each thread's in the
     order of its calls, whoever drains the inbox meanwhile."""

@@ -8,6 +8,8 @@ import pytest
 
 from mirrorq import Message, Node, PreconditionFailed
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 

@@ -10,6 +10,8 @@ from fake_host import FakeHost, wait_until
 
 import mirrorq
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[mirrorq.Node]:

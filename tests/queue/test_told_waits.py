@@ -14,6 +14,8 @@ from mirrorq.aio.bell import Bells
 from mirrorq.api import waits
 from mirrorq.config import Config
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

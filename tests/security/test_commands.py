@@ -15,6 +15,8 @@ from mirrorq.cli import main
 from mirrorq.client.client import connect
 from mirrorq.node.node import Node
 
+pytestmark = pytest.mark.real
+
 
 def test_a_command_takes_its_key_from_a_file_or_the_environment(
     node: Node, ring: KeyRing, monkeypatch: pytest.MonkeyPatch

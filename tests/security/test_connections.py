@@ -30,6 +30,8 @@ from mirrorq.transport.inbound import (
 )
 from mirrorq.transport.transport import Transport
 
+pytestmark = pytest.mark.real
+
 TIMEOUT_S = 2.0
 """For a connection that cannot come: twenty times what the refusal takes."""
 
@@ -312,9 +314,7 @@ def test_a_peer_is_reached_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRin
     until(lambda: wire.has("welcome"))
 
 
-def test_a_key_that_is_taken_off_the_list_is_no_nodes_any_more(
-    wire: Wire, ring: KeyRing
-) -> None:
+def test_a_key_that_is_taken_off_the_list_is_no_nodes_any_more(wire: Wire, ring: KeyRing) -> None:
     """On connections that stand, too."""
     target = wire.transport("c", ring.of("c"))
     other = wire.transport("b", ring.of("b"))

@@ -37,6 +37,8 @@ from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 from mirrorq.wire.messages import encode
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 CONNECTIONS_MAX = 40
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00CURVE" + bytes(15) + b"\0" + bytes(31)

@@ -21,6 +21,8 @@ from mirrorq.errors import (
 )
 from mirrorq.node.node import Node
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 SHORT_S = 0.2
 

@@ -15,6 +15,8 @@ from mirrorq.monitoring.health import judge
 from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import until
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 

@@ -25,6 +25,8 @@ from mirrorq import (
 from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import until
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 

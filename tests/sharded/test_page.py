@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mirrorq import Node
+
+pytestmark = pytest.mark.real
 
 PAGE = Path(__file__).parents[2] / "docs" / "shards.md"
 

@@ -14,6 +14,8 @@ from mirrorq import Client, Empty, MirroredQueue, MirrorQError, NoQuorum, QueueD
 from mirrorq.protocol.shard_names import shard_of
 from processes.cluster import Cluster, until
 
+pytestmark = [pytest.mark.real, pytest.mark.soak]
+
 WAIT_S = 60.0
 SHARDS = 6
 KEYS = tuple(f"table-{number}" for number in range(20))

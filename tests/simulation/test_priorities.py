@@ -40,7 +40,7 @@ def test_nothing_is_lost_or_out_of_order_whatever_breaks(seed: int) -> None:
     assert not result.wrong, describe(result)
 
 
-@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.scale)])
+@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.soak)])
 def test_nothing_is_lost_or_early_whatever_breaks(seed: int) -> None:
     """The same with delays on puts and on nacks, and clocks that differ."""
     delays_ms = (0, 0, 5, 300, 4000)

@@ -139,7 +139,7 @@ def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(3, 6))]
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 6))]
 )
 def test_kill_one_member_at_a_time_under_traffic(seed: int) -> None:
     """Nothing is lost, and no promotion is unclean: the others have it in memory."""
@@ -385,7 +385,7 @@ def test_the_master_dies_on_the_way_back_to_fsync(killed_ms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(3, 6))]
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 6))]
 )
 def test_switch_back_and_forth_under_faults(seed: int) -> None:
     """One member after the other dies while the policy changes: nothing is lost; whenever it is

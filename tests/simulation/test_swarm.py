@@ -19,7 +19,7 @@ PRINT_TRACE = "from harness.swarm import Swarm; print('\\n'.join(Swarm(7).run().
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.scale) for seed in range(4, 8))]
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 8))]
 )
 def test_nothing_is_lost_whatever_breaks(seed: int) -> None:
     """After faults, heal and drain every checker is content."""
@@ -56,6 +56,7 @@ def test_no_ack_is_refused_that_took_effect(seed: int, holders: bool) -> None:
     assert report.faults["client"] > 2
 
 
+@pytest.mark.real
 def test_the_same_seed_gives_the_same_run() -> None:
     """A failing seed can be replayed: one trace in each process, whatever its hashes are."""
     traces = [

@@ -25,6 +25,8 @@ from mirrorq.spool.spool import Spool
 from mirrorq.store import spool_file
 from mirrorq.store.spool_file import SpoolFile, SpoolRecord, SpoolWrites
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 30
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from .writing import PYTHON, QUEUE, SOURCES, bodies_of, frames_of, open_store, starts_before
+
+pytestmark = pytest.mark.real
 
 COMMITS_PER_LIFE = (1, 7, 40, 3, 60, 25)
 
@@ -56,6 +60,7 @@ def one_life(path: Path, commits: int) -> tuple[int, int, int]:
     return lsn, sequence, raft
 
 
+@pytest.mark.smoke
 def test_what_was_committed_survives_sigkill(tmp_path: Path) -> None:
     """Six lives of one store, each killed between or in the middle of commits: what was
     reported is there, commits are whole, the queue and the catalog agree, and the walk of

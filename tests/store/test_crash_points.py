@@ -21,6 +21,8 @@ from .recorded_life import small_bounds
 from .recording import FILES, Event, Mark, Synced, Truncated, Written, build, counts, record
 from .writing import MEMORY
 
+pytestmark = pytest.mark.real
+
 SEED = 4
 COMMITS = "40"
 

@@ -426,6 +426,7 @@ print(*outcomes)
 """
 
 
+@pytest.mark.real
 def test_a_truncated_data_file_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file cut where anything is in use raises StoreCorrupt, also after a clean end. LMDB
     alone would end the process with SIGBUS: hence one of its own here."""

@@ -40,6 +40,7 @@ def test_other_peoples_files_are_left_alone(tmp_path: Path, names: tuple[str, ..
     assert contents(tmp_path) == before
 
 
+@pytest.mark.real
 def test_a_subdirectory_counts_too(tmp_path: Path) -> None:
     """The parent of several nodes' directories is no place for another one's files."""
     with MirroredQueue("q", path=tmp_path / "a") as queue:

@@ -138,6 +138,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
+@pytest.mark.real
 def test_a_full_disk(small_disk: Path) -> None:
     """ENOSPC in a commit: StoreFull, nothing is lost or half there, and the store goes on when
     there is space again."""

@@ -14,6 +14,8 @@ from mirrorq.protocol.effects import QueueWrite
 
 from .writing import PYTHON, QUEUE, SOURCES, Writer, frames_of, open_store, starts_before
 
+pytestmark = pytest.mark.real
+
 HOLDER = """
 import sys
 from mirrorq.config import Config

@@ -312,6 +312,7 @@ def test_a_disk_without_room_has_no_rail(path: Path, monkeypatch: pytest.MonkeyP
     store.close()
 
 
+@pytest.mark.real
 def test_a_disk_with_little_room_is_not_asked_for_a_log(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +403,7 @@ def given(store: Store, rail: NodeRail, *, at_receipt: bool) -> tuple[Writer, Ra
     return writer, arm
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("at_receipt", [False, True])
 def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
     node_rail: tuple[Store, NodeRail], monkeypatch: pytest.MonkeyPatch, at_receipt: bool
@@ -416,6 +418,7 @@ def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
     assert rail.take() == [RailLetGo(QUEUE)]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("at_receipt", [False, True])
 def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(
     node_rail: tuple[Store, NodeRail], at_receipt: bool
@@ -439,6 +442,7 @@ def no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeRail, "start", lambda *_: True)
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("no_thread")
 def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
     node_rail: tuple[Store, NodeRail],
@@ -464,6 +468,8 @@ def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
     assert told == [frames_of((entry,)) for entry in entries]
     assert last == RailLetGo(QUEUE)
 
+
+@pytest.mark.real
 @pytest.mark.usefixtures("no_thread")
 def test_a_record_of_which_nobody_knows_does_not_come_back(
     node_rail: tuple[Store, NodeRail], path: Path, tmp_path: Path
@@ -491,6 +497,7 @@ def test_a_record_of_which_nobody_knows_does_not_come_back(
         assert loaded(tmp_path / f"crashed{number}") == frames_of(left)
 
 
+@pytest.mark.real
 @pytest.mark.usefixtures("no_thread")
 def test_a_rail_to_which_more_and_more_comes_does_not_keep_its_node(
     node_rail: tuple[Store, NodeRail], monkeypatch: pytest.MonkeyPatch

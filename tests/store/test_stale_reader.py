@@ -12,6 +12,8 @@ from mirrorq.store import environment
 
 from .writing import PYTHON, QUEUE, Writer, open_store
 
+pytestmark = pytest.mark.real
+
 READER = """
 import lmdb, os, signal, sys
 reader = lmdb.open(sys.argv[1], readonly=True, max_dbs=8, lib_version=0)

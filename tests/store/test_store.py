@@ -362,6 +362,7 @@ def test_a_frame_larger_than_a_run_is_a_run_of_its_own(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.real
 def test_the_map_grows_while_others_read(path: Path) -> None:
     """Threads read, load and ask for sizes while commits make the map grow twice; what was read
     before stays as it was."""
@@ -490,6 +491,7 @@ def test_a_store_that_is_deleted_while_it_is_open_takes_nothing_more(path: Path)
     store.close()
 
 
+@pytest.mark.real
 def test_a_process_that_has_closed_all_files(path: Path) -> None:
     """Programs that become daemons do: what comes next may have the store's numbers."""
     script = (

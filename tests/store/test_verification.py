@@ -17,6 +17,8 @@ from mirrorq.node.verification import Report, verify
 from mirrorq.store.environment import DATA_FILE
 from mirrorq.store.offline import OfflineStore
 
+pytestmark = pytest.mark.real
+
 TABLES = ("meta", "queues", "messages", "ops", "garbage", "raft")
 FLIPS = 90
 META_TRANSACTION_AT = 16 + 128

@@ -452,6 +452,7 @@ def test_a_write_that_is_cut_short_goes_on(
     again.close()
 
 
+@pytest.mark.real
 def test_a_backup_of_an_open_store_has_its_log(path: Path, store: Store, writer: Writer) -> None:
     """What was committed before is in it, the same after it is put back, and `verify` counts it."""
     put(store, writer, b"in the log")

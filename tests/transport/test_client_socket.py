@@ -16,6 +16,8 @@ from mirrorq.transport.client import ClientSocket
 from mirrorq.transport.inbound import ClientMessage, Connected, Disconnected, ServerMessage
 from mirrorq.transport.transport import Transport
 
+pytestmark = pytest.mark.real
+
 
 def dead_endpoint(net: Net) -> str:
     """An endpoint where nothing listens."""

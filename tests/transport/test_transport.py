@@ -49,6 +49,8 @@ from mirrorq.transport.parts import (
 from mirrorq.transport.transport import Transport
 from mirrorq.transport.wake import Waker
 
+pytestmark = pytest.mark.real
+
 CHILD = """
 import sys
 from mirrorq.config import Config

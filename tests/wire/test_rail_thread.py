@@ -22,6 +22,8 @@ from rail_model import DISK, LOGGED, MAGIC, MARK, RAW, STOPPED, Batch
 
 from mirrorq.store.write_ahead import Mark, surviving, unpacked
 
+pytestmark = pytest.mark.real
+
 _rail: Any = pytest.importorskip("mirrorq._native._rail", reason="this system has no rail")
 ffi, lib = _rail.ffi, _rail.lib
 
