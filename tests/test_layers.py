@@ -57,6 +57,7 @@ PURE = (
     "spool/line",
     "security/roles",
     "node/bans",
+    "node/ending",
     "node/permissions",
     "node/shortfall",
     "node/steady_time",
