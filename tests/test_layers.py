@@ -56,6 +56,7 @@ PURE = (
     "spool/line",
     "security/roles",
     "node/bans",
+    "node/ending",
     "node/permissions",
     "node/shortfall",
     "node/steady_time",

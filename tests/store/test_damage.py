@@ -222,6 +222,8 @@ def test_damage_in_a_commit_changes_nothing(path: Path, monkeypatch: pytest.Monk
     fresh = QueueWrite(QUEUE + 1, append=(Writer(QUEUE + 1).publish([b"x"]),))
     with pytest.raises(StoreCorrupt, match="database 'meta'"):
         store.commit([QueueWrite(QUEUE, reset=True), fresh])
+    store.close()
+    store = open_store(path)
     put(store, table, key, value)
     assert not any(isinstance(result, StoreCorrupt) for result in seen(store).values())
     store.close()

@@ -236,14 +236,34 @@ def failing(store: Store, *commits: int, panic: bool = False, lands: bool = Fals
 
 
 def test_a_disk_error(path: Path) -> None:
-    """StoreError when the disk fails, StoreFull when it is full; then the store goes on."""
+    """StoreError when the disk fails, and the store takes nothing more: one that fails once and
+    then works says nothing of what it has."""
     writer = Writer()
     store = open_store(path)
     entry = writer.publish([b"x"])
-    failing(store, errno.EIO, errno.ENOSPC)
+    failing(store, errno.EIO)
     with pytest.raises(StoreError, match="Input/output error") as caught:
         store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert not isinstance(caught.value, StoreFull)
+    writes = (
+        lambda: store.commit([QueueWrite(QUEUE, append=(entry,))]),
+        lambda: store.put_meta("name", b"value"),
+        store.make_room,
+    )
+    for write in writes:
+        with pytest.raises(StoreError, match=r"takes nothing more.*Input/output error") as caught:
+            write()
+        assert not isinstance(caught.value, StoreFull)
+    assert store.queue_ids() == [], "it is read all the same"
+    store.close()
+
+
+def test_a_full_disk_is_no_disk_error(path: Path) -> None:
+    """StoreFull, and the same writes are taken when there is space."""
+    writer = Writer()
+    store = open_store(path)
+    entry = writer.publish([b"x"])
+    failing(store, errno.ENOSPC)
     with pytest.raises(StoreFull):
         store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert store.queue_ids() == []
@@ -257,8 +277,8 @@ def test_lmdb_is_opened_again_when_it_gives_up(path: Path) -> None:
     writer = Writer()
     store = open_store(path)
     entry = writer.publish([b"x"])
-    failing(store, errno.EROFS, panic=True)
-    with pytest.raises(StoreError):
+    failing(store, errno.ENOSPC, panic=True)
+    with pytest.raises(StoreFull):
         store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert store.load(QUEUE).entries == ()
     store.commit([QueueWrite(QUEUE, append=(entry,))])

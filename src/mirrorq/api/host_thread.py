@@ -5,11 +5,13 @@ Handles know it by their `Host`; here is what the drivers of both kinds of host 
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from attrs import define, field
@@ -20,9 +22,11 @@ from mirrorq.containers.timers import Deadlines
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.session.calls import SessionEvent
-from mirrorq.waiting import Latch, run_host
+from mirrorq.waiting import Latch, ProcessEnded, run_host
 
 __all__ = ["HostThread", "Port", "Ports", "check_threads"]
+
+log = logging.getLogger("mirrorq")
 
 
 def check_threads() -> None:
@@ -138,23 +142,25 @@ class HostThread(ABC, Generic[AnyPort]):
 
     Args:
         name: of the thread.
+        label: kind and name of the host, for its log.
 
     Raises:
         ConfigError: threads are not Python's own in this process.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, label: str) -> None:
         check_threads()
+        self._label = label
         self.failure: BaseException | None = None
         """Why the thread has ended, if not by `stop`."""
         self.is_stopping = False
         self._ports: Ports[AnyPort] = Ports()
         self._calls: deque[Callable[[], None]] = deque()
         """What others want done on the thread."""
+        self._turn = deque([self._run])
+        """What is run once: by the thread, or by `stop` where that has not begun."""
         self._ended = Latch()
-        self.thread = threading.Thread(
-            target=run_host, args=(self._run,), name=name, daemon=True
-        )
+        self.thread = threading.Thread(target=self._take_turn, name=name, daemon=True)
 
     # --- From other threads ---------------------------------------------------------------
 
@@ -172,11 +178,18 @@ class HostThread(ABC, Generic[AnyPort]):
         self._ports.wake(number)
         self.wake()
 
-    def stop(self, timeout: float) -> None:
-        """End the thread; what is open in handles is told that its host is closed."""
+    def stop(self, timeout: float) -> bool:
+        """End the thread; what is open in handles is told that its host is closed.
+
+        What the thread uses it closes itself, at its end: nobody does so under it.
+
+        Returns:
+            Whether it has ended within `timeout` seconds. Else it ends when it is done.
+        """
         self.is_stopping = True
         self.wake()
-        self._ended.wait(timeout)
+        self._take_turn()
+        return self._ended.wait(timeout)
 
     @property
     def is_running(self) -> bool:
@@ -184,6 +197,13 @@ class HostThread(ABC, Generic[AnyPort]):
         return not self._ended.is_set()
 
     # --- On the thread --------------------------------------------------------------------
+
+    def _take_turn(self) -> None:
+        try:
+            run = self._turn.popleft()
+        except IndexError:
+            return
+        run_host(run)
 
     def _run(self) -> None:
         try:
@@ -193,7 +213,20 @@ class HostThread(ABC, Generic[AnyPort]):
 
     @abstractmethod
     def _run_rounds(self) -> None:
-        """Make rounds until `is_stopping`, keep what ends them before, and tell who waits."""
+        """Make rounds until `is_stopping`, keep what ends them before, tell who waits, and close
+        what only this thread uses."""
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """Do a part of it. What ends that is kept, and keeps nothing else from being done: also
+        what is no Exception, of a user's log handler."""
+        try:
+            work()
+        except BaseException as error:
+            if self.failure is None:
+                self.failure = error
+            if not isinstance(error, ProcessEnded):
+                with suppress(BaseException):  # of that handler, again
+                    log.critical("%s has stopped: %s", self._label, error, exc_info=True)
 
     def _do_calls(self) -> None:
         while self._calls:

@@ -58,7 +58,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
-from mirrorq.waiting import Latch, ProcessEnded, Waiters
+from mirrorq.waiting import Latch, Waiters
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
@@ -120,7 +120,7 @@ class ClientDriver(HostThread[_Port]):
         config: Config,
         security: Security | None = None,
     ) -> None:
-        super().__init__("mirrorq-client")
+        super().__init__("mirrorq-client", f"client {name}")
         self.welcomed = Latch()
         """Set while an entry node serves this client."""
         self.entry_node = ""
@@ -226,16 +226,12 @@ class ClientDriver(HostThread[_Port]):
                 call.on_answer(answer)
 
     def _run_rounds(self) -> None:
-        try:
-            while not self.is_stopping:
-                self._round()
-        except BaseException as error:
-            # Also what is no Exception, of a user's log handler: handles must not wait for ever.
-            self.failure = error
-            if not isinstance(error, ProcessEnded):
-                log.critical("client %s has stopped: %s", self._name, error, exc_info=True)
-        self._end()
-        self._tell_news()
+        for part in (self._make_rounds, self._end, self._close_socket, self._tell_news):
+            self._attempt(part)
+
+    def _make_rounds(self) -> None:
+        while not self.is_stopping:
+            self._round()
 
     def _round(self) -> None:
         timeout_ms = self._timeout_ms()
@@ -264,6 +260,8 @@ class ClientDriver(HostThread[_Port]):
         self.welcomed.clear()
         for call in self._asked.values():
             call.done.set()
+
+    def _close_socket(self) -> None:
         self._socket.close(LINGER_MS)
 
     def _timeout_ms(self) -> int:

@@ -49,6 +49,7 @@ from mirrorq.engine.events import (
 )
 from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
 from mirrorq.node.copy_reader import read_copy
+from mirrorq.node.ending import Ending, endings
 from mirrorq.node.frame_reader import FrameReader, chunk_of, fill, shown, unpacked
 from mirrorq.node.log_limit import LogLimit
 from mirrorq.node.node_queries import NodeQueries, ServesClients
@@ -85,7 +86,7 @@ from mirrorq.transport.inbound import (
     TooLarge,
 )
 from mirrorq.transport.transport import Transport
-from mirrorq.waiting import Doorbell, ProcessEnded
+from mirrorq.waiting import Doorbell
 from mirrorq.wire.frames import check_publish
 from mirrorq.wire.messages import Part, decode, encode
 from mirrorq.wire.rail import pack_data
@@ -135,7 +136,8 @@ class _Port(Port):
 class Driver(HostThread[_Port]):
     """One node's thread: has its engine, the commits that wait, and the handles that it steps.
 
-    `Node` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise.
+    `Node` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise; it
+    closes the store, the transport and the rail at its end.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class Driver(HostThread[_Port]):
         on_notice: Callable[[Notice], None],
         rail: NodeRail | None = None,
     ) -> None:
-        super().__init__("mirrorq-node")
+        super().__init__("mirrorq-node", f"node {engine.me.node}")
         self.engine = engine
         self.blocked_by = ""
         """Why commits wait, "" when they do not."""
@@ -184,6 +186,16 @@ class Driver(HostThread[_Port]):
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._doorbell = Doorbell()
+        self._endings: dict[Ending, Callable[[], None]] = {
+            Ending.STOP_RAIL: _nothing if rail is None else rail.stop,
+            Ending.WRITE_REST: self._write_rest,
+            Ending.TELL_WAITING: self._tell_waiting,
+            Ending.CLOSE_TRANSPORT: _nothing if transport is None else transport.close,
+            Ending.ABANDON_TRANSPORT: _nothing if transport is None else transport.abandon,
+            Ending.FREE_RAIL: _nothing if rail is None else rail.free,
+            Ending.CLOSE_STORE: store.close,
+            Ending.ABANDON_STORE: store.abandon,
+        }
 
     # --- From other threads -------------------------------------------------------------
 
@@ -265,36 +277,23 @@ class Driver(HostThread[_Port]):
             self.post(SessionClosed(session, port.queue_id))
 
     def _run_rounds(self) -> None:
-        try:
-            while not self.is_stopping:
-                self._round()
-            self._stop_rail()
-            self.post(WriteAll())
+        self._attempt(self._make_rounds)
+        for step in endings(lambda: self.failure is not None):
+            self._attempt(self._endings[step])
+
+    def _make_rounds(self) -> None:
+        while not self.is_stopping:
             self._round()
-        except BaseException as error:
-            # Also what is no Exception, of a user's log handler: handles must not wait for ever.
-            self.failure = error
-            if not isinstance(error, ProcessEnded):
-                log.critical("node %s has stopped: %s", self.engine.me.node, error, exc_info=True)
-        try:
-            self._stop_rail()
-            self._end()
-        finally:
-            if self.failure is not None and self._transport is not None:
-                # Last, for with it this node is known dead, and others hand out: clients and nodes
-                # find out now, and not when it has been silent for long.
-                self._transport.abandon()
 
-    def _stop_rail(self) -> None:
-        if self._rail is not None:
-            self._rail.stop()
+    def _write_rest(self) -> None:
+        self.post(WriteAll())
+        self._round()
 
-    def _end(self) -> None:
-        """Tell everybody who waits in this process."""
+    def _tell_waiting(self) -> None:
         for port in self._ports:
-            self._end_port(port)
+            self._attempt(partial(self._end_port, port))
         for callback in self._answers.values():
-            callback(Answer(0, 0, "ShutDown", "the node is closed"))
+            self._attempt(partial(callback, Answer(0, 0, "ShutDown", "the node is closed")))
         self.waits.close()
 
     def _end_port(self, port: _Port) -> None:
@@ -694,6 +693,10 @@ class Driver(HostThread[_Port]):
                 event = Closed("the queue was deleted", deleted=True)
         for port in self._ports.of_queue(change.queue_id):
             self._ports.tell(port, event)
+
+
+def _nothing() -> None:
+    """A step that this node has no need of."""
 
 
 @cache

@@ -88,7 +88,9 @@ WARNINGS = (
 ERRORS = ("name",)
 """Kinds that are errors there: what is wrong does not mend itself."""
 CLOSE_S = 5.0
-"""close() ends within this, with or without a majority."""
+"""close() ends within this, with or without a majority, and whatever the disk does."""
+STOP_S_MIN = 1.0
+"""Of that the thread has so long for its last rounds."""
 
 
 class Node(Access):
@@ -361,7 +363,9 @@ class Node(Access):
     def close(self) -> None:
         """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated.
 
-        Interrupted it goes on by itself: called again it waits for the rest.
+        Interrupted it goes on by itself: called again it waits for the rest. Where a commit takes
+        longer, which a warning says, the node ends when its disk has answered; its store stays
+        locked until then.
         """
         self._calls.check_process()
         self._closing.run()
@@ -369,18 +373,23 @@ class Node(Access):
             sigterm.forget(self)
 
     def _close(self) -> None:
+        deadline = clock.monotonic() + CLOSE_S
         if self._dashboard is not None:
             self._dashboard.close()
         self._spools.close()
         self._hand_over()
         self._calls.close()
-        self._driver.stop(CLOSE_S)
+        if not self._driver.stop(max(deadline - clock.monotonic(), STOP_S_MIN)):
+            # Its thread closes what it uses: nothing is taken from under it.
+            self._store.note_ending()
+            log.warning(
+                "node %s is closed and has not ended: after %g s its disk is still at work on a "
+                "commit. It ends when that is done, and its store %s stays locked until then",
+                self.name,
+                CLOSE_S,
+                self.path,
+            )
         self._listeners.close(1.0, self._closing.callers)
-        if self._transport is not None:
-            self._transport.close()
-        if self._rail is not None:
-            self._rail.free()
-        self._store.close()
 
     def _hand_over(self) -> None:
         """Give the lease up, say that this end is a shutdown, and let the catalog's leader

@@ -192,8 +192,7 @@ class NodeRail:
         self._native.stop()
 
     def free(self) -> None:
-        """After the sockets are closed."""
-        self.stop()
+        """After `stop`, when the sockets are closed. It is not to be used any more."""
         self._native.free()
         os.close(self.notify_fd)
         os.close(self._tell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from mirrorq import clock
-from mirrorq.errors import StoreError
+from mirrorq.errors import StoreFull
 from mirrorq.node.steady_time import SteadyTime
 from mirrorq.store.node_store import Store
 
@@ -47,7 +47,7 @@ class SteadyClock:
             return
         try:
             self._store.put_meta(_NAME, self._time.image())
-        except StoreError as error:
+        except StoreFull as error:
             log.warning("what this node knows of its clocks is not kept: %s", error)
         else:
             self._time.on_kept()

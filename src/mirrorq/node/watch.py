@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq import clock, system
-from mirrorq.errors import MirrorQError, StoreError
+from mirrorq.errors import MirrorQError, StoreFull
 from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
@@ -162,7 +162,7 @@ class Watch:
             return
         try:
             self._store.note_known()
-        except StoreError as error:
+        except StoreFull as error:
             log.debug("it is not noted that the cluster knows this start: %s", error)
         else:
             self._is_known = True

@@ -205,6 +205,8 @@ class Environment:
         """Of the write transaction that was begun last."""
         self._is_foreign = False
         """What is there is somebody else's."""
+        self._failure = ""
+        """Why a write has failed, for another cause than a full disk: it was the last one."""
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"store {path} is a file: give a directory")
@@ -293,8 +295,12 @@ class Environment:
                 "give this node a path of its own"
             )
 
-    def close(self) -> None:
-        """Close the files and give up the lock. In a forked child: do nothing."""
+    def close(self, *, is_clean: bool = True) -> None:
+        """Close the files and give up the lock. In a forked child: do nothing.
+
+        Args:
+            is_clean: nothing has failed; else the next start walks the pages, as after a crash.
+        """
         if os.getpid() != self._pid:
             return
         with self._writing, self._reading:
@@ -302,7 +308,11 @@ class Environment:
                 self._is_open = False
                 os.close(self._descriptor)
                 self._lmdb.close()
-                self._lock.release(is_clean=True)
+                self._lock.release(is_clean=is_clean and not self._failure)
+
+    def note_ending(self) -> None:
+        """Its owner was closed and waits for the disk: who opens the path now is told so."""
+        self._lock.note_ending()
 
     # --- Transactions -------------------------------------------------------------------
 
@@ -331,15 +341,30 @@ class Environment:
 
         Raises:
             StoreFull: The disk or the map is full; nothing was changed.
-            StoreError: The disk failed; nothing was changed.
+            StoreError: The disk failed, now or at an earlier write. Nothing more is written: what
+                the disk has is for the next start to find out.
         """
-        self._check_process()
-        with self._writing, self._translated("writing"):
-            self._check_open()
-            self._check_file()
+        with self._writing_once():
             result = self._write(work)
             self._is_turned = False
             return result
+
+    @contextmanager
+    def _writing_once(self) -> Iterator[None]:
+        """One write at a time; one that fails is the last one."""
+        self._check_process()
+        with self._writing:
+            self._check_open()
+            self._check_sound()
+            try:
+                with self._translated("writing"):
+                    self._check_file()
+                    yield
+            except StoreFull:
+                raise
+            except BaseException as error:
+                self._failure = f"{type(error).__name__}: {error}"
+                raise
 
     def _write(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
         self._space = None
@@ -384,9 +409,7 @@ class Environment:
         Returns:
             Whether there was anything to do.
         """
-        self._check_process()
-        with self._writing, self._translated("writing"):
-            self._check_open()
+        with self._writing_once():
             if self._is_turned:
                 return False
             self._space = None
@@ -525,11 +548,13 @@ class Environment:
     # --- Errors -------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise StoreError where nothing may be written: it is closed, or gone, or of a parent."""
+        """Raise StoreError where nothing may be written: it is closed, gone, of a parent, or a
+        write has failed."""
         # Once a commit: what is well is found so without a call.
-        if os.getpid() != self._pid or not self._is_open:
+        if os.getpid() != self._pid or not self._is_open or self._failure:
             self._check_process()
             self._check_open()
+            self._check_sound()
         self._check_file()
 
     def _check_process(self) -> None:
@@ -542,6 +567,13 @@ class Environment:
     def _check_open(self) -> None:
         if not self._is_open:
             raise StoreError(f"store {self.path} is closed: open it again")
+
+    def _check_sound(self) -> None:
+        if self._failure:
+            raise StoreError(
+                f"store {self.path} takes nothing more, because an earlier write failed "
+                f"({self._failure}): close it, look at the disk, then open it again"
+            )
 
     def _check_file(self) -> None:
         """Of what is written to a file that no path leads to, nothing is there after a restart."""
@@ -585,7 +617,7 @@ class Environment:
             return StoreCorrupt(f"{what}. {_RENEW}")
         if isinstance(error, lmdb.VersionMismatchError):
             return StoreError(f"{what}. Use the version of mirrorq and lmdb that made it")
-        return StoreError(f"{what}. Nothing was changed: look at the disk, then try again")
+        return StoreError(f"{what}. Nothing was changed: look at the disk, then start again")
 
     def _is_disk_full(self, code: int) -> bool:
         """Whether an error means that there is no space.

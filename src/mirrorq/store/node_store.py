@@ -32,7 +32,7 @@ from mirrorq.store.log_mark import (
 )
 from mirrorq.store.queue_log import NextSequence, QueueLog, Record, none_may
 from mirrorq.store.raft_log import RaftLog
-from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
+from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE, merged, surviving_rail
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 from mirrorq.store.run_table import Hint
 from mirrorq.store.write_ahead import (
@@ -123,27 +123,49 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Close the files. May be called again; in a forked child it does nothing."""
+        """Put all that the logs hold into LMDB, and close the files. May be called again; in a
+        forked child it does nothing.
 
-        def work(txn: lmdb.Transaction[memoryview]) -> None:
-            log = QueueLog(txn, self._environment.tables, self._records)
-            for write in self._pending.writes():
-                log.apply(write)
-            for queue_id, known in {**self._records, **log.changed}.items():
-                if known is not None:
-                    log.put_record(queue_id, known)
-            end_log(txn, self._environment.tables)
-
-        # A disk that does not take it keeps nobody from closing: what matters of it is in the log.
+        After a write that has failed it is `abandon`.
+        """
+        # A disk that does not take it keeps nobody from closing: what matters of it is in the logs.
         with suppress(StoreError):
-            self._environment.write(work)
+            self._environment.write(self._end_logs)
+        self._close_files()
+        self._environment.close()
+
+    def _end_logs(self, txn: lmdb.Transaction[memoryview]) -> None:
+        log, rail = QueueLog(txn, self._environment.tables, self._records), self._rail
+        writes = self._pending.writes()
+        if rail is not None:
+            # The rail has promised what it has written, whether or not anybody has taken it.
+            left = surviving_rail(self.path, Mark(rail.salt, rail.taken))
+            writes = merged(writes, [one for one in left if log.record(one.queue_id) is not None])
+        for write in writes:
+            log.apply(write)
+        for queue_id, known in {**self._records, **log.changed}.items():
+            if known is not None:
+                log.put_record(queue_id, known)
+        end_log(txn, self._environment.tables)
+
+    def abandon(self) -> None:
+        """Close the files and write nothing, as a process that is killed: its owner has failed, and
+        the next start takes in what the logs hold."""
+        self._close_files()
+        self._environment.close(is_clean=False)
+
+    def _close_files(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
         if self._rail is not None:
             self._rail.file.close()
             self._rail = None
-        self._environment.close()
+
+    def note_ending(self) -> None:
+        """Its node was closed and waits for this store's disk: an error tells whoever opens the
+        path now. From any thread."""
+        self._environment.note_ending()
 
     # --- Identity -----------------------------------------------------------------------
 
@@ -254,13 +276,14 @@ class Store:
         """Carry out all of these writes as one: in a record of the log if they are small, else in
         one transaction with all that waits there.
 
-        Durability: all of it is on disk when this returns. When it raises, nothing of it is,
-        and the store can be used on: the same writes may be tried again.
+        Durability: all of it is on disk when this returns. When it raises StoreFull, nothing of it
+        is, and the same writes may be tried again. After any other error the store takes nothing
+        more, and what the disk has of this commit is not known before the next start.
 
         Raises:
             StoreFull: The disk or the map is full. Messages within `room` are taken, and acks,
                 checkpoints, releases and Raft for as long as the reserve goes.
-            StoreError: The disk failed.
+            StoreError: The disk failed, now or before.
             StoreCorrupt: Something that had to be read is not as it was written.
         """
 

@@ -23,6 +23,8 @@ CONTENT_BYTES = 32
 _open_paths: dict[tuple[int, int], int] = {}
 """(device, inode) of a store's directory -> pid that opened it; a forked child's parent counts
 for nothing here, the lock itself keeps the child out."""
+_ending: set[tuple[int, int]] = set()
+"""Those of them whose owner was closed and waits for its disk."""
 _guard = threading.RLock()
 """Taken again where a collection closes one store while another one is opened."""
 
@@ -47,10 +49,16 @@ class PathLock:
             if _open_paths.get(self._identity) == os.getpid():
                 raise StoreLocked(
                     f"store {path} is already open in this process (pid {os.getpid()}): "
-                    "use the node that has it, or close that first"
+                    + (
+                        "the node that has it was closed and has not ended yet, its disk is still "
+                        "at work on a commit. Try again when that is done"
+                        if self._identity in _ending
+                        else "use the node that has it, or close that first"
+                    )
                 )
             self._descriptor = self._lock()
             _open_paths[self._identity] = os.getpid()
+        self._is_held = True
         self.was_clean = self._content() != "open"
         """False when the last holder did not close the store."""
         self._write("open")
@@ -61,6 +69,14 @@ class PathLock:
             self._write("closed" if is_clean else "open")
             os.close(self._descriptor)
             _open_paths.pop(self._identity, None)
+            _ending.discard(self._identity)
+            self._is_held = False
+
+    def note_ending(self) -> None:
+        """The owner was closed, and holds the lock until its disk has answered."""
+        with _guard:
+            if self._is_held:
+                _ending.add(self._identity)
 
     def _lock(self) -> int:
         descriptor = os.open(self._path / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -51,6 +51,12 @@ class SimulatedStore:
     def close(self) -> None:
         """There is nothing to close."""
 
+    def abandon(self) -> None:
+        """Nor to leave."""
+
+    def note_ending(self) -> None:
+        """Nobody opens a played store twice."""
+
     def queue_ids(self) -> list[int]:
         """Every queue that has anything on the disk, in order."""
         return sorted(self._drive.disk.queues)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mirrorq._native._rail import ffi, lib
 from mirrorq.wire.rail import Handed, handed_in
+
+if TYPE_CHECKING:
+    from mirrorq._native._rail import CData
 
 __all__ = ["NativeRail", "finds_libzmq"]
 
@@ -21,13 +26,19 @@ def finds_libzmq(library: str) -> bool:
 
 
 class NativeRail:
-    """The rail of one node. The node's thread calls it."""
+    """The rail of one node. The node's thread calls it, and at last `free`; no other one then."""
 
     def __init__(self, salt: int, half_bytes: int) -> None:
         """Raises: MemoryError."""
-        self._rail = lib.mq_rail_new(salt, 1, half_bytes, GROUP_BYTES_MAX)
-        if self._rail == ffi.NULL:
+        self._memory: CData | None = lib.mq_rail_new(salt, 1, half_bytes, GROUP_BYTES_MAX)
+        if self._memory == ffi.NULL:
             raise MemoryError
+
+    @property
+    def _rail(self) -> CData:
+        if self._memory is None:
+            raise RuntimeError("this rail was freed: its node has ended, and nobody may use it")
+        return self._memory
 
     def start(self, log: int, notify: int) -> bool:
         """Begin; False where the system gives no thread. `finds_libzmq` first.
@@ -43,8 +54,10 @@ class NativeRail:
         lib.mq_rail_stop(self._rail)
 
     def free(self) -> None:
-        """After `stop`; not to be used after it."""
-        lib.mq_rail_free(self._rail)
+        """Stop, and give its memory back: any other call raises RuntimeError from then on."""
+        memory, self._memory = self._rail, None
+        lib.mq_rail_stop(memory)
+        lib.mq_rail_free(memory)
 
     def add_socket(self, peer: int, address: int) -> None:
         lib.mq_rail_add_socket(self._rail, peer, ffi.cast("void *", address))
