@@ -15,7 +15,7 @@ import click
 from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
-from mirrorq.transport.endpoint import split_address
+from mirrorq.transport.endpoint import listening, split_address, why_not
 
 __all__ = ["demo", "node"]
 
@@ -198,12 +198,16 @@ def _check_metrics(address: str | None, insecure: bool) -> None:
         from mirrorq.metrics import EXAMPLE
     except ImportError as error:
         raise Failed(str(error)) from error
-    host, _ = split_address(address, EXAMPLE)
+    host, port = split_address(address, EXAMPLE)
     if not insecure and not is_host_loopback(host):
         raise Failed(
             f"metrics at {address} could be read by other machines, by plain HTTP: listen on "
             "loopback, or allow it with --insecure"
         )
+    try:
+        listening(host, port).close()
+    except OSError as error:
+        raise Failed(f"cannot serve metrics at {address}: {why_not(error)}") from error
 
 
 def _check_dashboard(address: str | None) -> None:

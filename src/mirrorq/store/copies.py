@@ -21,9 +21,9 @@ import lmdb
 
 from mirrorq import system
 from mirrorq.errors import StoreError, StoreLocked
-from mirrorq.store.environment import DATA_FILE, is_store
+from mirrorq.store.environment import is_store
 from mirrorq.store.offline import OfflineStore
-from mirrorq.store.pathlock import is_open_here
+from mirrorq.store.pathlock import DATA_FILE, is_open_here
 from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 from mirrorq.store.write_ahead import contents, whole_prefix

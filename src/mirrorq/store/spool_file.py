@@ -27,7 +27,7 @@ import msgspec
 from attrs import define, field
 
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
-from mirrorq.store.pathlock import PathLock
+from mirrorq.store.pathlock import DIRECTORY_MODE, FILE_MODE, PathLock
 from mirrorq.store.records import Damaged, decoded, seal, unseal
 from mirrorq.waiting import Latch, Present
 
@@ -139,8 +139,9 @@ class SpoolFile:
         self._readers: Present[_Reader] = Present()
         self._is_closing = False
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
             self._lock = PathLock(path)
+            self._lock.begin()
         except StoreLocked as error:
             pid = str(error).partition("(pid ")[2].partition(")")[0] or "unknown"
             raise StoreLocked(
@@ -158,6 +159,7 @@ class SpoolFile:
                 metasync=True,
                 sync=True,
                 max_readers=READERS_MAX,
+                mode=FILE_MODE,
             )
             with self._env.begin(write=True) as txn:
                 self._lines = self._env.open_db(b"lines", txn)
