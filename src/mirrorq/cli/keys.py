@@ -54,13 +54,14 @@ def keygen(
     """
     from mirrorq.security.key_files import add_key, secret_path, write_secret
     from mirrorq.security.roles import KEYS_NAME, Key, Role
+    from mirrorq.system import make_private_directory
     from mirrorq.transport.curve import new_key_pair
 
     with failing():
         public_key, secret_key = new_key_pair()
         patterns = {"write": write, "read": read, "configure": configure}
         key = Key(name, public_key, Role(role), **patterns, queues=queues)
-        keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(keys)
         secret = secret_path(keys, name)
         write_secret(secret, secret_key)
         try:

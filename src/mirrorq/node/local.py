@@ -35,7 +35,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from mirrorq import clock, errors
+from mirrorq import clock, errors, system
 from mirrorq.api.arguments import checked_path
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
@@ -197,6 +197,7 @@ class Place:
     def _write(self, name: str, text: str) -> None:
         """All of it or nothing, however the process ends."""
         scratch = self.path / f"{name}.{os.getpid()}.{get_ident()}"
+        scratch.touch(system.PRIVATE_FILE)
         scratch.write_text(text)
         os.replace(scratch, self.path / name)
 

@@ -41,6 +41,7 @@ def main() -> int:
     """Run the node; the status is 0 unless it has failed."""
     if os.fork():
         os._exit(0)  # Whoever started this waits for no node: it is nobody's child.
+    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = Latch()
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())

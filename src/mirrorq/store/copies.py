@@ -50,10 +50,11 @@ def copied_to(target: Path) -> Iterator[Path]:
         raise StoreError(f"{target} is there already: give a path that is not")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir(mode=0o700)
+        system.make_private_directory(target.parent)
+        part.mkdir(system.PRIVATE_DIRECTORY)
         yield part
         for file in part.iterdir():
+            file.chmod(system.PRIVATE_FILE)
             _sync(file)
         _sync(part)
         part.rename(target)

@@ -30,10 +30,11 @@ import lmdb
 from attrs import frozen
 from lmdb import verify as lmdb_verify
 
+from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
 from mirrorq.store.free_pages import Stretch, usable_stretches
-from mirrorq.store.pathlock import DATA_FILE, DIRECTORY_MODE, FILE_MODE, PathLock
+from mirrorq.store.pathlock import DATA_FILE, PathLock
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
 from mirrorq.store.records import Damaged, pack_u64, seal
 from mirrorq.store.runs import RUN_BYTES_MAX
@@ -205,7 +206,7 @@ class Environment:
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"store {path} is a file: give a directory")
-            path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            system.make_private_directory(path)
             self._lock = PathLock(path)
         except OSError as error:
             raise self._unusable(error) from error
@@ -307,7 +308,7 @@ class Environment:
             readahead=True,
             # A stray write of the host process must not reach the file through the map.
             writemap=False,
-            mode=FILE_MODE,
+            mode=system.PRIVATE_FILE,
             lib_version=0,
         )
         try:

@@ -2,7 +2,9 @@
 
 The locks are `flock` on the directory itself and on its data file. No file whose removal would
 let a second process in is needed: the directory's lock holds whatever is deleted in it. The data
-file's lock is for network file systems, where a directory is locked on its own machine only.
+file's lock is for network file systems, where a directory is locked on its own machine only, and
+for a directory that others may open: whoever may open a directory may lock it. A directory's lock
+that another user's process holds does not count, the data file is open to its owner alone.
 
 A `flock` ends with the process, however that ends, but a fork has it, too. A forked child
 therefore closes its copies at once: a worker that outlives a killed parent keeps nobody out.
@@ -30,8 +32,6 @@ FILE_NAME = "mirrorq.lock"
 DATA_FILE = "data.mdb"
 CONTENT_BYTES = 32
 """Always the same length: overwriting needs no space on a full disk."""
-FILE_MODE = 0o600
-DIRECTORY_MODE = 0o700
 OTHERS = 0o077
 """Rights of the group and of everybody else."""
 _OWN_FILES = (DATA_FILE, "lock.mdb", FILE_NAME, "mirrorq.wal", "mirrorq.rail")
@@ -71,7 +71,7 @@ class PathLock:
                     f"store {path} is already open in this process (pid {os.getpid()}): "
                     "use the node that has it, or close that first"
                 )
-            self.directory = self._lock(path, os.O_RDONLY)
+            self.directory = self._lock(path, os.O_RDONLY | os.O_DIRECTORY)
             """Descriptor of the directory."""
             try:
                 with suppress(FileNotFoundError):
@@ -120,7 +120,7 @@ class PathLock:
 
     def _close_directory(self) -> None:
         """Let nobody else in: the directory is the store's own. One of another user is left as it
-        is, and the log tells of it: whoever may read a directory may lock it."""
+        is, and the log tells of it."""
         found = os.fstat(self.directory)
         mode = stat.S_IMODE(found.st_mode)
         if found.st_uid == os.geteuid():
@@ -128,9 +128,9 @@ class PathLock:
                 os.fchmod(self.directory, mode & ~OTHERS)
         elif mode & stat.S_IRWXO:
             log.warning(
-                "directory %s of the store belongs to user %d and has mode %04o: every user of "
-                "this machine can keep the node from starting. Make it the node's own: chown it "
-                "to user %d, and chmod 700 it",
+                "directory %s of the store belongs to user %d and has mode %04o, so others may "
+                "look into it, or more. Make it the node's own: chown it to user %d, and chmod 700 "
+                "it",
                 self._path,
                 found.st_uid,
                 mode,
@@ -154,7 +154,7 @@ class PathLock:
         content = f"{word} {os.getpid()}".ljust(CONTENT_BYTES - 1) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         try:
-            descriptor = os.open(FILE_NAME, flags, FILE_MODE, dir_fd=self.directory)
+            descriptor = os.open(FILE_NAME, flags, system.PRIVATE_FILE, dir_fd=self.directory)
             try:
                 os.pwrite(descriptor, content.encode(), 0)
                 system.sync(descriptor)
@@ -183,9 +183,9 @@ class SharedPathLock:
             if is_open_here(path):
                 raise StoreLocked(f"store {path} is open in this process (pid {os.getpid()})")
             try:
-                for file in (path, path / DATA_FILE):
+                for file, flags in ((path, os.O_DIRECTORY), (path / DATA_FILE, 0)):
                     with suppress(FileNotFoundError):
-                        self._descriptors.append(_flocked(file, os.O_RDONLY, fcntl.LOCK_SH))
+                        self._descriptors.append(_flocked(file, flags, fcntl.LOCK_SH))
             except BlockingIOError as error:
                 self.release()
                 raise StoreLocked(
@@ -231,12 +231,13 @@ def _flocked(file: Path, flags: int, how: int) -> int:
         BlockingIOError: Another one has the lock.
         StoreError: The file system has no such locks.
     """
-    descriptor = os.open(file, flags | os.O_CLOEXEC, FILE_MODE)
+    descriptor = os.open(file, flags | os.O_CLOEXEC, system.PRIVATE_FILE)
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        raise
+        if not (flags & os.O_DIRECTORY and _is_locked_by_strangers(os.fstat(descriptor))):
+            os.close(descriptor)
+            raise
     except OSError as error:
         os.close(descriptor)
         raise StoreError(
@@ -244,6 +245,23 @@ def _flocked(file: Path, flags: int, how: int) -> int:
         ) from error
     _locked[descriptor] = _identity(os.fstat(descriptor))
     return descriptor
+
+
+def _is_locked_by_strangers(directory: os.stat_result) -> bool:
+    """Whether all who have locked it are other users' processes, as far as the system tells."""
+    strangers = 0
+    with suppress(OSError):
+        device = f"{os.major(directory.st_dev):02x}:{os.minor(directory.st_dev):02x}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            # "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"
+            words = line.split()
+            if words[-3] == f"{device}:{directory.st_ino}":
+                owner = os.stat(f"/proc/{words[-4]}").st_uid
+                if owner in (os.geteuid(), directory.st_uid, 0):
+                    return False
+                strangers += 1
+        return strangers > 0
+    return False
 
 
 def _unlock(descriptor: int) -> None:
@@ -269,7 +287,7 @@ def _make_private(name: str, directory: int) -> None:
     with suppress(OSError):
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         if stat.S_ISREG(mode) and mode & OTHERS:
-            os.chmod(name, FILE_MODE, dir_fd=directory)
+            os.chmod(name, system.PRIVATE_FILE, dir_fd=directory)
 
 
 def _recorded(path: Path) -> list[str]:

@@ -26,8 +26,9 @@ import lmdb
 import msgspec
 from attrs import define, field
 
+from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
-from mirrorq.store.pathlock import DIRECTORY_MODE, FILE_MODE, PathLock
+from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged, decoded, seal, unseal
 from mirrorq.waiting import Latch, Present
 
@@ -139,7 +140,7 @@ class SpoolFile:
         self._readers: Present[_Reader] = Present()
         self._is_closing = False
         try:
-            path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            system.make_private_directory(path)
             self._lock = PathLock(path)
             self._lock.begin()
         except StoreLocked as error:
@@ -159,7 +160,7 @@ class SpoolFile:
                 metasync=True,
                 sync=True,
                 max_readers=READERS_MAX,
-                mode=FILE_MODE,
+                mode=system.PRIVATE_FILE,
             )
             with self._env.begin(write=True) as txn:
                 self._lines = self._env.open_db(b"lines", txn)
