@@ -13,7 +13,7 @@ from mirrorq.transport.endpoint import parse_listen
 from mirrorq.transport.greeting import silence_of
 from mirrorq.transport.inbound import HandshakeRefused
 
-__all__ = ["NodeEndpoints", "silent_text"]
+__all__ = ["NodeEndpoints", "silent_text", "split_endpoints"]
 
 AT_ONCE_S = 0.3
 """Who waits is told what is known by then: most answers come at once, or not at all."""
@@ -124,6 +124,11 @@ def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
         )
 
 
+def split_endpoints(join: str | Sequence[str]) -> tuple[str, ...]:
+    """Endpoints that were given as a list, or joined by commas."""
+    return tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+
+
 def _join_endpoints(
     join: str | Sequence[str] | None, name: str, peers: Mapping[str, str] | None
 ) -> tuple[str, ...]:
@@ -135,7 +140,7 @@ def _join_endpoints(
             f"node {name!r} is given join= and the peers {', '.join(others)}: with join= name "
             "this node only, the cluster tells who the others are"
         )
-    texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+    texts = split_endpoints(join)
     if not texts:
         raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
     return texts

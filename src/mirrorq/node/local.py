@@ -40,7 +40,7 @@ from mirrorq.api.arguments import checked_path
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, NoQuorum, StoreLocked
-from mirrorq.node.spawned import launched
+from mirrorq.node.own_process import launched
 from mirrorq.protocol.effects import Notice
 from mirrorq.store.pathlock import holder_of
 
