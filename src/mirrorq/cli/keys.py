@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import KEYS, failing
+from mirrorq.cli.connecting import KEYS, echo, failing
 
 if TYPE_CHECKING:
     from mirrorq.security.roles import Key
@@ -69,7 +69,7 @@ def keygen(
         except BaseException:
             secret.unlink()
             raise
-    click.echo(_next_steps(key, secret, keys / KEYS_NAME))
+    echo(_next_steps(key, secret, keys / KEYS_NAME))
 
 
 def _next_steps(key: Key, secret: Path, listed: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirrorq.api.arguments import check_text
+from mirrorq.api.arguments import check_name, check_text
 from mirrorq.client.connect_errors import Inquiry, tried_text
 from mirrorq.engine.addresses import MARK
 from mirrorq.errors import ConfigError
@@ -105,7 +105,7 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
-    check_text("a node's name", name)
+    check_name("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
     if peers is not None and not isinstance(peers, Mapping):
@@ -115,13 +115,26 @@ def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
             "{'a': 'tcp://10.0.0.1:7400'}"
         )
     for peer, endpoint in (peers or {}).items():
-        check_text("a peer's name", peer)
+        check_name("a peer's name", peer)
         check_text(f"the endpoint of peer {peer!r}", endpoint)
+    _refuse_shared_endpoint(peers or {})
     if peers is not None and name not in peers:
         raise ConfigError(
             f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
             "cluster with its endpoint, this one included"
         )
+
+
+def _refuse_shared_endpoint(peers: Mapping[str, str]) -> None:
+    """Two nodes that are said to be at one place: one of them is somewhere else."""
+    known: dict[str, str] = {}
+    for peer, endpoint in peers.items():
+        other = known.setdefault(parse_listen(endpoint).zmq_text, peer)
+        if other != peer:
+            raise ConfigError(
+                f"nodes {other!r} and {peer!r} have the same endpoint {endpoint} in peers: give "
+                "each the one at which it is reached"
+            )
 
 
 def split_endpoints(join: str | Sequence[str]) -> tuple[str, ...]:
