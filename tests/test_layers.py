@@ -20,7 +20,7 @@ ROOMS = {
     "wire": "protocol containers _native",
     "session": "protocol containers",
     "transport": "protocol wire",
-    "security": "transport",
+    "security": "transport protocol",
     "monitoring": "protocol containers",
     "cluster": "protocol containers",
     "replication": "protocol containers session",

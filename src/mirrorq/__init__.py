@@ -56,7 +56,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
     )
 
 from mirrorq.api.opening import Embedding, embed_with, open_local_with
-from mirrorq.api.unheard import Unheard
+from mirrorq.api.unheard import Shown, Unheard
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -159,6 +159,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
 
 # What happens to nodes and clients is told here; an application says where it goes.
 logging.getLogger("mirrorq").addHandler(Unheard())
+logging.getLogger("mirrorq").addFilter(Shown())
 
 _HOMES = {
     "Batch": "mirrorq.api.reader",

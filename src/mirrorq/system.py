@@ -24,6 +24,10 @@ does."""
 IPC_PATH_BYTES_MAX = 103 if IS_PORTABLE else 107
 """Of a socket's path: Linux has room for 108 bytes with the 0 at the end, macOS for 104."""
 
+PRIVATE_FILE = 0o600
+PRIVATE_DIRECTORY = 0o700
+"""Modes of what a node, a spool, a backup and keys are made of: this user's alone."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -55,6 +59,23 @@ def file_system_of(path: Path) -> str:
         if source and mount.split()[2] == wanted:
             return source.split()[0]
     return ""
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory, and those above it that are missing, for this user alone, under any umask.
+    One that is there is left as it is.
+
+    Raises:
+        OSError: it cannot be made, or is no directory.
+    """
+    try:
+        path.mkdir(PRIVATE_DIRECTORY)
+    except FileNotFoundError:
+        make_private_directory(path.parent)
+        path.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
+    except OSError:
+        if not path.is_dir():
+            raise
 
 
 def first_outgoing_port() -> int:

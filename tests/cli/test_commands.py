@@ -276,14 +276,19 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
 
 
 def test_a_refused_publish_says_how_far_it_came(run: Run) -> None:
-    """A full queue: the error, and up to where the lines are confirmed."""
-    definition = '{"max-length": 2, "overflow": "reject-publish"}'
+    """A queue with a limit: those that fit are published, and the error says what was not."""
+    definition = '{"max-length": 5, "overflow": "reject-publish"}'
     assert run("set-policy", "small", "^full$", definition).returncode == 0
-    assert run("publish", "full", given=b"1\n2\n").returncode == 0
-    done = run("publish", "full", given=b"3\n4\n5\n")
+    given = b"".join(b"%d\n" % number for number in range(1, 9))
+    done = run("publish", "full", given=given)
     assert done.returncode == 1
-    assert b"max-length" in done.stderr
-    assert b"of 3 lines that were read the first 0 are confirmed" in done.stderr
+    told = b"line 6 was refused first, 5 of the 8 lines that were read are confirmed\n"
+    assert b"max-length 5" in done.stderr
+    assert done.stderr.endswith(told)
+    assert done.stderr.count(b"\n") == 1
+    done = run("publish", "full", given=b"9\n")
+    assert b"line 1 was refused first, 0 of the 1 lines" in done.stderr
+    assert run("get", "full", "--all", "--timeout", "1").stdout == b"1\n2\n3\n4\n5\n"
 
 
 def test_bench_measures_a_cluster(tmp_path: Path) -> None:

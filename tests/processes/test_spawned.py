@@ -13,10 +13,21 @@ from pathlib import Path
 import pytest
 
 import mirrorq
-from mirrorq import Config, ConfigError, Node, Security, ShutDown, StoreLocked, connect
+from mirrorq import (
+    Config,
+    ConfigError,
+    MirrorQError,
+    Node,
+    Security,
+    ShutDown,
+    StoreLocked,
+    connect,
+)
 from mirrorq.cli.keys import keygen
 from mirrorq.demo.ports import free_ports
+from mirrorq.security.roles import Key
 from mirrorq.store.node_store import Store
+from mirrorq.transport.curve import new_key_pair
 
 from .cluster import DEADLINE_S, until
 
@@ -38,11 +49,6 @@ def test_it_is_kept_and_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert node.endpoint == f"ipc://{tmp_path}/node.sock"
         first = node.pid
         assert first is not None
-        environment = Path(f"/proc/{first}/environ").read_bytes().split(b"\0")
-        where = next(one for one in environment if one.startswith(b"PYTHONPATH="))
-        home = where.decode().partition("=")[2].partition(os.pathsep)[0]
-        # Where its parent has found it; the package's own folder would hide others' modules.
-        assert Path(home) == Path(mirrorq.__file__).parents[1]
         with node.connect(timeout=DEADLINE_S) as client:
             queue = client.queue("q", timeout=DEADLINE_S)
             queue.put(b"1").result(DEADLINE_S)
@@ -73,16 +79,80 @@ def test_what_node_refuses_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_keys_that_stand_in_no_file(tmp_path: Path) -> None:
-    """They go through the pipe; a client of the handle has them too."""
+    """They go through the pipe, with all that is said of them; a client of the handle has them
+    too."""
     keygen.main(["a", "--role", "peer", "--keys", str(tmp_path)], standalone_mode=False)
     loaded = Security.load(tmp_path, "a")
-    security = Security(loaded.secret_key, loaded.keys)
+    public, secret = new_key_pair()
+    web = Key("web", public, "client", configure=["*"], write=["*"], queues=1)  # type: ignore[arg-type]
+    security = Security(loaded.secret_key, [*loaded.keys, web])
     peers = {"a": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
     with Node.spawn("a", path=tmp_path / "a", peers=peers, security=security) as node:
         assert node.endpoint == peers["a"]
         node.wait_ready(DEADLINE_S)
         command = Path(f"/proc/{node.pid}/cmdline").read_bytes()
         assert security.secret_key.encode() not in command
+        with connect(
+            node.endpoint, security=Security(secret, security.keys), timeout=DEADLINE_S
+        ) as client:
+            client.queue("q1", timeout=DEADLINE_S)
+            with pytest.raises(MirrorQError, match="1"):
+                client.queue("q2", timeout=DEADLINE_S)
+
+
+STARTER = """
+import os, signal, sys
+from pathlib import Path
+
+site, way, path = sys.argv[1:]
+standard = [at for at, one in enumerate(sys.path) if one.endswith("lib-dynload")]
+sys.path.insert(standard[-1] + 1, site)
+import mirrorq
+
+assert mirrorq.__file__.startswith(site), mirrorq.__file__
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.chdir(site)
+if way == "spawn":
+    node = mirrorq.Node.spawn("a", path=path, listen="ipc://./relative.sock")
+    pid, client = node.pid, node.connect(timeout=60)
+    assert node.endpoint == f"ipc://{site}/relative.sock", node.endpoint
+else:
+    client = mirrorq.local(path, linger=0, timeout=60)
+    pid = mirrorq.node.local.Place.of(path).pid()
+os.chdir("/tmp")
+client.queue("q", timeout=60).put(b"x").result(60)
+status = Path(f"/proc/{pid}/status").read_text().split()
+print(status[status.index("SigBlk:") + 1], os.readlink(f"/proc/{pid}/cwd"), pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("way", ["spawn", "local"])
+def test_nothing_of_its_starter_is_inherited(tmp_path: Path, way: str) -> None:
+    """Not its blocked signals, its working directory; and a package that lies beside mirrorq and
+    has a standard module's name, as backports do, hides none. SIGTERM ends the process."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "mirrorq").symlink_to(Path(mirrorq.__file__).parent)
+    for name in ("selectors", "enum", "queue", "uuid", "array"):
+        (site / f"{name}.py").write_text("raise SystemExit('a backport was imported')")
+    starter = subprocess.Popen(
+        [sys.executable, "-Pc", STARTER, str(site), way, str(tmp_path / "store")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert starter.stdout is not None
+    blocked, folder, pid = starter.stdout.readline().split()
+    try:
+        assert (int(blocked, 16), folder) == (0, "/")
+        os.kill(int(pid), signal.SIGTERM)
+        until(lambda: not is_running(int(pid)))
+    finally:
+        starter.kill()
+        starter.communicate()
+        until(lambda: not is_running(int(pid)))
 
 
 PARENT = """

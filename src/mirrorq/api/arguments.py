@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mirrorq import clock
 from mirrorq.config import Config
 from mirrorq.errors import MALFORMED, ConfigError, MirrorQError, ProtocolError
+from mirrorq.protocol.printable import unprintable
 
 if TYPE_CHECKING:
     from mirrorq.protocol.commands import Administrative
@@ -28,6 +29,7 @@ __all__ = [
     "check_command",
     "check_config",
     "check_count",
+    "check_name",
     "check_not_async",
     "check_sequence",
     "check_size",
@@ -218,6 +220,14 @@ def check_text(what: str, value: object) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what} {value!r} cannot be written as UTF-8: {error.reason}") from None
+
+
+def check_name(what: str, value: object) -> None:
+    """Raise ConfigError for what is no text, or holds what no name has."""
+    check_text(what, value)
+    wrong = unprintable(what, str(value))
+    if wrong:
+        raise ConfigError(wrong)
 
 
 def check_command(command: Administrative) -> None:

@@ -1,10 +1,30 @@
-"""Where the log goes in a program that has set up none."""
+"""Where the log goes in a program that has set up none, and what its lines may hold."""
 
 from __future__ import annotations
 
 import logging
 
-__all__ = ["Unheard"]
+from mirrorq.protocol.printable import escaped
+
+__all__ = ["Shown", "Unheard"]
+
+
+class Shown(logging.Filter):
+    """Of the logger `mirrorq`: what a line is filled with, a name from elsewhere say, neither ends
+    the line nor is obeyed by a terminal."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_shown, record.args))
+        return True
+
+
+def _shown(value: object) -> object:
+    if not isinstance(value, str | BaseException):
+        return value
+    text = str(value)
+    safe = escaped(text)
+    return value if safe == text else safe
 
 
 class Unheard(logging.NullHandler):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import frozen
 
-from mirrorq.cli.connecting import as_json, failing
+from mirrorq.cli.connecting import as_json, echo, failing
 from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def bench(path: Path | None, scale: float, ceiling: bool, is_json: bool) -> None
             figures += _ceiling(module, path, figures[0].value)
     if is_json:
         shown = {figure.name: {"value": figure.value, "unit": figure.unit} for figure in figures}
-        click.echo(json.dumps(shown, indent=2))
+        echo(json.dumps(shown, indent=2))
     else:
         _print_figures(figures)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, failing
+from mirrorq.cli.connecting import Failed, echo, failing
 from mirrorq.cli.stores import verified
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
         raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
     _check(path, recovered, forgotten)
     for text in _will_be(recovered, inventory.queues, report.messages_of, report.lacking_of):
-        click.echo(text)
+        echo(text)
     if not is_agreed and not click.confirm("Go on?", err=True):
         raise Failed("nothing was changed")
     go_on_alone(path)
-    click.echo(f"done: start node {recovered.node.name}, and the others with empty directories")
+    echo(f"done: start node {recovered.node.name}, and the others with empty directories")
 
 
 def _check(path: Path, recovered: RecoveredState, forgotten: str | None) -> None:

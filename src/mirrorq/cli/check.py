@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, looking
+from mirrorq.cli.connecting import Failed, as_json, echo, looking
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -39,14 +39,14 @@ def check(client: Client, name: str | None, is_json: bool) -> None:
         raise Failed(f"the cluster has no node {asked!r}: its nodes are {known}")
     health = judge(asked, nodes, client.queues(shards=True))
     if is_json:
-        click.echo(json.dumps(_shown(health), indent=2))
+        echo(json.dumps(_shown(health), indent=2))
     else:
         for one in (*health.troubles, *health.warnings):
-            click.echo(f"{one.kind}\t{one.name}\t{one.text}")
+            echo(f"{one.kind}\t{one.name}\t{one.text}")
     if not health.is_good:
         raise Failed(health.summary)
     if not is_json:
-        click.echo(health.summary)
+        echo(health.summary)
 
 
 def _shown(health: Health) -> dict[str, object]:

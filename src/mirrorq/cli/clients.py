@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
+from mirrorq.cli.connecting import as_json, connecting, echo, looking, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,18 +68,18 @@ def _show(
     if is_json:
         shown = [attrs.asdict(each) for each in listed]
         rest = {"unheard": found.unheard, "left_off": found.left_off}
-        click.echo(json.dumps({what: shown, **rest}, indent=2))
+        echo(json.dumps({what: shown, **rest}, indent=2))
         return
     rows = [[_shown(column, getattr(each, column)) for column in columns] for each in listed]
     print_rows(columns, rows, is_json=False)
     if found.unheard:
         nodes = ", ".join(found.unheard)
-        click.echo(
+        echo(
             f"mirrorq: no answer from {nodes}: their clients and consumers are missing here",
             err=True,
         )
     if found.left_off:
-        click.echo(f"mirrorq: {found.left_off} more consumers are not listed", err=True)
+        echo(f"mirrorq: {found.left_off} more consumers are not listed", err=True)
 
 
 def _shown(column: str, value: Any) -> Any:
@@ -100,4 +100,4 @@ def disconnect(client: Client, name: str, reason: str) -> None:
     connect, or consume, anew.
     """
     client.disconnect(name, reason)
-    click.echo(f"disconnected: {name}")
+    echo(f"disconnected: {name}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mirrorq.errors import MirrorQError, NoQuorum
+from mirrorq.protocol.printable import escaped
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -24,9 +25,11 @@ __all__ = [
     "Failed",
     "Misused",
     "as_json",
+    "cell_text",
     "cluster_options",
     "connected",
     "connecting",
+    "echo",
     "failing",
     "loaded",
     "looking",
@@ -42,13 +45,18 @@ PAUSE_S = 1.0
 """Who only looks waits so long for a majority."""
 
 
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print lines. What a terminal would obey in them, a name from elsewhere say, is shown."""
+    click.echo(escaped(text, kept="\n\t"), err=err)
+
+
 class Failed(click.ClickException):
     """One line on standard error, exit status 1."""
 
     exit_code = 1
 
     def show(self, file: Any = None) -> None:
-        click.echo("mirrorq: " + " ".join(self.format_message().split()), err=True)
+        echo("mirrorq: " + " ".join(self.format_message().split()), err=True)
 
 
 class Misused(click.UsageError):
@@ -176,7 +184,7 @@ def connected(
             except NoQuorum:
                 name = client.entry_node
                 text = f"node {name} has no contact with a majority: this is what it knew last"
-                click.echo(f"mirrorq: {text}", err=True)
+                echo(f"mirrorq: {text}", err=True)
         else:
             client.wait_ready(wait)
         yield client
@@ -191,33 +199,36 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_json
     """List something: a table on a terminal, tabs between columns elsewhere, or JSON."""
     if is_json:
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
-        click.echo(json.dumps(listed, indent=2, default=list))
+        echo(json.dumps(listed, indent=2, default=list))
     elif sys.stdout.isatty():
         _print_table(columns, rows)
     else:
-        click.echo("\t".join(columns))
+        echo("\t".join(columns))
         for row in rows:
-            click.echo("\t".join(map(_text, row)))
+            echo("\t".join(map(cell_text, row)))
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for index, column in enumerate(columns):
         is_number = bool(rows) and type(rows[0][index]) in (int, float)
         table.add_column(column, justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*map(_text, row))
+        # As texts: a name in brackets is no markup.
+        table.add_row(*(Text(cell_text(value)) for value in row))
     Console().print(table)
 
 
-def _text(value: object) -> str:
+def cell_text(value: object) -> str:
+    """What stands in a table for a value."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
-    return str(value)
+        return escaped(",".join(map(str, value))) or "-"
+    return escaped(str(value))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, failing
+from mirrorq.cli.connecting import Failed, echo, failing
 from mirrorq.cli.progress import progress_bar
 from mirrorq.cli.stores import said_of, verified
 
@@ -34,7 +34,7 @@ def backup(path: Path, target: Path, no_verify: bool) -> None:
             with progress_bar(f"copying {path}") as on_progress:
                 back_up(path, part, on_progress)
             said = "not checked" if no_verify else _good(part)
-    click.echo(f"backup: {target}: {said}")
+    echo(f"backup: {target}: {said}")
 
 
 def _good(part: Path) -> str:
@@ -78,7 +78,7 @@ def restore(source: Path, path: Path, alone: bool) -> None:
                 text = _put_back(source, part, inventory.node)
             else:
                 text = _make_joiner(source, part, recovered)
-    click.echo(f"restored: {path}: {text}")
+    echo(f"restored: {path}: {text}")
 
 
 def _put_back(source: Path, part: Path, node: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, looking
+from mirrorq.cli.connecting import Failed, echo, looking
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -53,6 +53,6 @@ def dashboard(client: Client, address: str, is_open: bool, admin_key: str | None
     for number in ENDING:
         signal.signal(number, lambda number, _: ended.append(number))
     with Dashboard(client, address, admin_key=admin_key, insecure=is_open) as running:
-        click.echo(f"dashboard at {running.url}")
+        echo(f"dashboard at {running.url}")
         while not ended:
             time.sleep(LOOK_S)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import KEYS, failing
+from mirrorq.cli.connecting import KEYS, echo, failing
 
 if TYPE_CHECKING:
     from mirrorq.security.roles import Key
@@ -54,13 +54,14 @@ def keygen(
     """
     from mirrorq.security.key_files import add_key, secret_path, write_secret
     from mirrorq.security.roles import KEYS_NAME, Key, Role
+    from mirrorq.system import make_private_directory
     from mirrorq.transport.curve import new_key_pair
 
     with failing():
         public_key, secret_key = new_key_pair()
         patterns = {"write": write, "read": read, "configure": configure}
         key = Key(name, public_key, Role(role), **patterns, queues=queues)
-        keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(keys)
         secret = secret_path(keys, name)
         write_secret(secret, secret_key)
         try:
@@ -68,7 +69,7 @@ def keygen(
         except BaseException:
             secret.unlink()
             raise
-    click.echo(_next_steps(key, secret, keys / KEYS_NAME))
+    echo(_next_steps(key, secret, keys / KEYS_NAME))
 
 
 def _next_steps(key: Key, secret: Path, listed: Path) -> str:

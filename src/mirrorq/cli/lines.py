@@ -8,15 +8,15 @@ import signal
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, connecting
+from mirrorq.cli.connecting import Failed, as_json, connecting, echo
 from mirrorq.cli.progress import progress_bar
-from mirrorq.errors import MirrorQError, QueueNotFound
+from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
@@ -41,13 +41,14 @@ CONFIRM_S = 30.0
 def publish(client: Client, name: str, transient: bool, shards: int | None) -> None:
     """Publish each line of standard input to QUEUE, declared if it is not there.
 
-    Ends when every line is confirmed, and prints how many there were. If it ends earlier, with
-    Ctrl-C too, it says up to which line they are confirmed.
+    Each line is a put of its own: those that fit into a queue with a limit are published. Ends
+    when every line is confirmed, and prints how many there were. If it ends earlier, by a line
+    that is refused or by Ctrl-C, it says how many are confirmed.
     """
     lines = _Lines()
     with _queue_to_fill(client, name, transient=transient, shards=shards) as queue, lines.told():
         _publish_input(queue, lines)
-    click.echo(f"confirmed: {lines.confirmed}")
+    echo(f"confirmed: {lines.confirmed}")
 
 
 def _publish_input(queue: MirroredQueue, lines: _Lines) -> None:
@@ -55,8 +56,8 @@ def _publish_input(queue: MirroredQueue, lines: _Lines) -> None:
     size = _input_size()
     with progress_bar("published") as show:
         for arrived in _arriving_lines(sys.stdin.buffer):
-            lines.note_read(arrived)
-            lines.note_sent(queue.put_many(arrived), len(arrived))
+            for line in arrived:
+                lines.note_sent(queue.put(line), len(line))
             if show is not None:
                 show(lines.bytes, size, f"published {lines.read}")
         lines.wait()
@@ -69,29 +70,41 @@ class _Lines:
         self.read = 0
         self.bytes = 0
         self.confirmed = 0
-        """So many of the first ones are."""
-        self._open: deque[tuple[Confirmation, int]] = deque()
+        self._refused = 0
+        """The first line that was refused, from 1; 0 while none was."""
+        self._open: deque[Confirmation] = deque()
 
-    def note_read(self, lines: Sequence[bytes]) -> None:
-        self.read += len(lines)
-        self.bytes += sum(map(len, lines)) + len(lines)
-
-    def note_sent(self, confirmation: Confirmation, count: int) -> None:
-        """These are on their way. Raises what went wrong with those before them."""
-        self._open.append((confirmation, count))
-        while self._open and self._open[0][0].done():
+    def note_sent(self, confirmation: Confirmation, size: int) -> None:
+        """A line is on its way. Raises what went wrong with one before it."""
+        self.read += 1
+        self.bytes += size + 1
+        self._open.append(confirmation)
+        while self._open and self._open[0].done():
             self._take()
 
     def wait(self) -> None:
-        """Until all are confirmed; raises what went wrong."""
+        """Until all have an outcome; raises what went wrong first."""
         while self._open:
             self._take()
 
     def _take(self) -> None:
-        confirmation, count = self._open[0]
-        confirmation.result(CONFIRM_S)
-        self.confirmed += count
+        try:
+            self._open[0].result(CONFIRM_S)
+        except NotConfirmed as error:
+            self._refuse(error)
+        self.confirmed += 1
         self._open.popleft()
+
+    def _refuse(self, error: NotConfirmed) -> NoReturn:
+        """A line was refused: no more are sent, and those that were have their outcomes."""
+        self._refused = self.read - len(self._open) + 1
+        self._open.popleft()
+        while self._open:
+            with suppress(NotConfirmed):
+                self._open[0].result(CONFIRM_S)
+                self.confirmed += 1
+            self._open.popleft()
+        raise error
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -109,6 +122,11 @@ class _Lines:
     def _reach(self) -> str:
         if self.confirmed == self.read:
             return f"all {self.read} lines that were read are confirmed"
+        if self._refused:
+            return (
+                f"line {self._refused} was refused first, {self.confirmed} of the {self.read} "
+                "lines that were read are confirmed"
+            )
         return (
             f"of {self.read} lines that were read the first {self.confirmed} are confirmed; "
             "of the others any may be"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, failing
+from mirrorq.cli.connecting import Failed, as_json, echo, failing
 
 if TYPE_CHECKING:
     from mirrorq.node.local import Place
@@ -61,9 +61,9 @@ def local(path: Path, stop: bool, linger: float | None, is_json: bool) -> None:
         "log": str(place.log_path),
     }
     if is_json:
-        click.echo(json.dumps(said, indent=2))
+        echo(json.dumps(said, indent=2))
     else:
-        click.echo("\t".join(f"{name} {value}" for name, value in said.items()))
+        echo("\t".join(f"{name} {value}" for name, value in said.items()))
 
 
 def _ended(told: dict[str, object]) -> str:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
-from mirrorq.cli.connecting import Failed, failing, loaded, with_keys
+from mirrorq.cli.connecting import Failed, echo, failing, loaded, with_keys
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
-from mirrorq.transport.endpoint import split_address
+from mirrorq.transport.endpoint import listening, split_address, why_not
 
 __all__ = ["demo", "node"]
 
@@ -127,7 +127,7 @@ def node(
         # Nothing runs: this process, if it goes on, and its children can be ended again.
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
         raise
-    click.echo(f"node {settings.name} has ended")
+    echo(f"node {settings.name} has ended")
 
 
 def _run(settings: NodeFile, name: str, path: Path) -> None:
@@ -157,7 +157,7 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
         # by each of Python's full garbage collections, in the middle of some step.
         gc.freeze()
         ending.callback(gc.unfreeze)
-        click.echo(f"node {name} runs" + _where(running.listening))
+        echo(f"node {name} runs" + _where(running.listening))
         with _told_to_end() as told:
             while not told.wait(LOOK_S):
                 if running.closed():
@@ -198,12 +198,16 @@ def _check_metrics(address: str | None, insecure: bool) -> None:
         from mirrorq.metrics import EXAMPLE
     except ImportError as error:
         raise Failed(str(error)) from error
-    host, _ = split_address(address, EXAMPLE)
+    host, port = split_address(address, EXAMPLE)
     if not insecure and not is_host_loopback(host):
         raise Failed(
             f"metrics at {address} could be read by other machines, by plain HTTP: listen on "
             "loopback, or allow it with --insecure"
         )
+    try:
+        listening(host, port).close()
+    except OSError as error:
+        raise Failed(f"cannot serve metrics at {address}: {why_not(error)}") from error
 
 
 def _check_dashboard(address: str | None) -> None:

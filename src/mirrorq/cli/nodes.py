@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mirrorq.cli.booting import boot
-from mirrorq.cli.connecting import ENDPOINTS, cluster_options, connected, failing
+from mirrorq.cli.connecting import ENDPOINTS, cluster_options, connected, echo, failing
 
 __all__ = ["forget_node"]
 
@@ -48,4 +48,4 @@ def forget_node(
             raise click.UsageError(f"say --connect (or ${ENDPOINTS}), or --path of a stopped node")
         with connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
             client.forget_node(name, force)
-    click.echo(f"forgotten: {name}")
+    echo(f"forgotten: {name}")

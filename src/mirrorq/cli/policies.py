@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, looking, print_rows
+from mirrorq.cli.connecting import as_json, connecting, echo, looking, print_rows
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -50,7 +50,7 @@ def set_policy(
     DEFINITION is JSON, such as '{"ha-mode": "exactly", "ha-params": 2}'.
     """
     client.set_policy(name, pattern, definition, priority, apply_to)
-    click.echo(f"set: {name}")
+    echo(f"set: {name}")
 
 
 @click.command()
@@ -59,7 +59,7 @@ def set_policy(
 def clear_policy(client: Client, name: str) -> None:
     """Take the policy NAME away; no error when there is none."""
     client.clear_policy(name)
-    click.echo(f"cleared: {name}")
+    echo(f"cleared: {name}")
 
 
 @click.command()
@@ -87,11 +87,11 @@ def list_policies(client: Client, is_json: bool) -> None:
 def transfer_master(client: Client, queue: str, node: str) -> None:
     """Make NODE, which must be in sync, the master of QUEUE."""
     client.transfer_master(queue, node)
-    click.echo(f"master of {queue}: {node}")
+    echo(f"master of {queue}: {node}")
 
 
 @click.command()
 @connecting
 def rebalance(client: Client) -> None:
     """Level masters over the nodes; only members in sync take over, nothing is copied."""
-    click.echo(f"moved: {client.rebalance()}")
+    echo(f"moved: {client.rebalance()}")

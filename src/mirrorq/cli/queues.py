@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Misused, as_json, connecting, looking, print_rows
+from mirrorq.cli.connecting import Misused, as_json, connecting, echo, looking, print_rows
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -34,14 +34,14 @@ def status(client: Client, is_json: bool) -> None:
     nodes = [attrs.asdict(node) for node in client.nodes()]
     queues = [attrs.asdict(queue) for queue in client.queues()]
     if is_json:
-        click.echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
+        echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
         return
     of_nodes = (
         *("name", "endpoint", "alive", "leader", "witness", "incarnation"),
         *("alarms", "messages_spooled"),
     )
     print_rows(of_nodes, [[node[column] for column in of_nodes] for node in nodes], is_json=False)
-    click.echo()
+    echo()
     columns = (*COLUMNS, "shards") if any(queue["shards"] for queue in queues) else COLUMNS
     print_rows(columns, [[queue[column] for column in columns] for queue in queues], is_json=False)
 
@@ -81,7 +81,7 @@ def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json:
 def purge_queue(client: Client, name: str) -> None:
     """End all ready messages of QUEUE."""
     with client.queue(name, passive=True) as queue:
-        click.echo(f"purged: {queue.purge()}")
+        echo(f"purged: {queue.purge()}")
 
 
 @click.command()
@@ -91,7 +91,7 @@ def purge_queue(client: Client, name: str) -> None:
 def redrive(client: Client, name: str, count_max: int | None) -> None:
     """Move the dead letters in QUEUE back to the queues in which they ended."""
     with client.queue(name, passive=True) as queue:
-        click.echo(f"moved: {queue.redrive(count_max)}")
+        echo(f"moved: {queue.redrive(count_max)}")
 
 
 @click.command()
@@ -103,4 +103,4 @@ def delete_queue(client: Client, name: str, if_empty: bool, if_unused: bool) -> 
     """Delete QUEUE with everything in it."""
     with client.queue(name, passive=True) as queue:
         queue.delete(if_empty=if_empty, if_unused=if_unused)
-    click.echo(f"deleted: {name}")
+    echo(f"deleted: {name}")

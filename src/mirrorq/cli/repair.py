@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, failing
+from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, echo, failing
 from mirrorq.cli.progress import progress_bar
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PreconditionFailed, QueueDown, QueueNotFound
@@ -86,12 +86,12 @@ def repair(
     left = [one for one in copies if one.damaged and one.queue not in discarded]
     if is_json:
         found = {"ok": not left, "copies": [attrs.asdict(one) for one in copies]}
-        click.echo(json.dumps({**found, "discarded": discarded}, indent=2))
+        echo(json.dumps({**found, "discarded": discarded}, indent=2))
     else:
         for one in copies:
-            click.echo("\t".join(_shown(one)))
+            echo("\t".join(_shown(one)))
         for name, count in discarded.items():
-            click.echo(f"discarded\t{name}\t{count}")
+            echo(f"discarded\t{name}\t{count}")
     if left:
         queues = ", ".join(sorted({one.queue for one in left}))
         raise Failed(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, failing
+from mirrorq.cli.connecting import Failed, as_json, echo, failing
 from mirrorq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ def verify(path: Path, is_json: bool) -> None:
     with failing():
         report = verified(path)
     if is_json:
-        click.echo(json.dumps({"ok": report.is_good, **attrs.asdict(report)}, indent=2))
+        echo(json.dumps({"ok": report.is_good, **attrs.asdict(report)}, indent=2))
     else:
         for text in report.problems:
-            click.echo(f"damaged\t{text}")
+            echo(f"damaged\t{text}")
         for text in report.notes:
-            click.echo(f"note\t{text}")
+            echo(f"note\t{text}")
     if not report.is_good:
         raise Failed(f"store {path} is damaged: {len(report.problems)} problems")
     if not is_json:
-        click.echo(said_of(report))
+        echo(said_of(report))
 
 
 def verified(path: Path) -> Report:

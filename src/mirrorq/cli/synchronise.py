@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, connecting
+from mirrorq.cli.connecting import Failed, connecting, echo
 from mirrorq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def sync_queue(client: Client, name: str, no_wait: bool) -> None:
     """
     if no_wait:
         client.sync_queue(name)
-        click.echo(f"synchronising: {name}")
+        echo(f"synchronising: {name}")
         return
     try:
         with progress_bar(name) as show:
@@ -52,7 +52,7 @@ def sync_queue(client: Client, name: str, no_wait: bool) -> None:
             f"no longer waiting; queue {name!r} goes on synchronising. To end that: "
             f"mirrorq cancel-sync-queue {name}"
         ) from None
-    click.echo(f"in sync: {name}")
+    echo(f"in sync: {name}")
 
 
 @click.command()
@@ -61,4 +61,4 @@ def sync_queue(client: Client, name: str, no_wait: bool) -> None:
 def cancel_sync_queue(client: Client, name: str) -> None:
     """Have the mirrors of QUEUE fetch no more; they keep what they have."""
     was_syncing = client.cancel_sync(name)
-    click.echo(f"cancelled: {name}" if was_syncing else f"not syncing: {name}")
+    echo(f"cancelled: {name}" if was_syncing else f"not syncing: {name}")

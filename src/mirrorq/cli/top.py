@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import asdict, frozen
 
-from mirrorq.cli.connecting import as_json, looking, print_rows
+from mirrorq.cli.connecting import as_json, cell_text, echo, looking, print_rows
 from mirrorq.errors import MirrorQError
+from mirrorq.protocol.printable import escaped
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -91,10 +92,10 @@ def _show_once(client: Client, interval: float, *, is_json: bool) -> None:
             for queue in now.queues
         ]
         shown = {"nodes": [asdict(node) for node in now.nodes], "queues": queues}
-        click.echo(json.dumps(shown, indent=2))
+        echo(json.dumps(shown, indent=2))
         return
     print_rows(NODE_COLUMNS, list(_node_rows(now)), is_json=False)
-    click.echo()
+    echo()
     print_rows(QUEUE_COLUMNS, list(_queue_rows(before, now)), is_json=False)
 
 
@@ -122,7 +123,8 @@ def _drawn(before: _Look, now: _Look, trouble: str) -> Group:
         _table(NODE_COLUMNS, list(_node_rows(now))),
         _table(QUEUE_COLUMNS, list(_queue_rows(before, now))),
     )
-    return Group(*tables, Text(trouble or "Ctrl-C ends", style="red" if trouble else "dim"))
+    style = "red" if trouble else "dim"
+    return Group(*tables, Text(escaped(trouble) or "Ctrl-C ends", style=style))
 
 
 def _table(columns: tuple[str, ...], rows: list[list[Any]]) -> Any:
@@ -134,7 +136,7 @@ def _table(columns: tuple[str, ...], rows: list[list[Any]]) -> Any:
         table.add_column(column.replace("_s", "/s"), no_wrap=column in ("node", "queue"))
     for row in rows:
         # As texts: a name in brackets is no markup.
-        table.add_row(*(Text("-" if value is None else str(value)) for value in row))
+        table.add_row(*(Text(cell_text(value)) for value in row))
     return table
 
 

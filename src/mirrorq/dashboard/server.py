@@ -19,7 +19,7 @@ except ImportError as error:
 
 from mirrorq.api.administration import Administration
 from mirrorq.security.settings import is_host_loopback
-from mirrorq.transport.endpoint import split_address, why_not
+from mirrorq.transport.endpoint import listening, split_address, why_not
 
 __all__ = ["Dashboard"]
 
@@ -55,18 +55,13 @@ class Dashboard:
         admin_key: str | None = None,
         insecure: bool = False,
     ) -> None:
-        host, port = split_address(address, ADDRESS)
-        if not insecure and not is_host_loopback(host):
-            raise ConfigError(
-                f"a dashboard at {address} could be read by other machines, by plain HTTP: listen "
-                "on loopback, or allow it with insecure=True (--open)"
-            )
         if admin_key is not None and len(admin_key) < ADMIN_KEY_CHARS_MIN:
             raise ConfigError(
                 f"an admin key of {len(admin_key)} characters can be guessed: give at least "
                 f"{ADMIN_KEY_CHARS_MIN}"
             )
-        self._socket = _listen(host, port)
+        self._socket = _listening_at(address, insecure=insecure)
+        host, _ = split_address(address, ADDRESS)
         bound = self._socket.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.url = f"http://{shown}:{bound[1]}/"
@@ -110,15 +105,24 @@ class Dashboard:
         self._socket.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+def check_address(address: str, *, insecure: bool) -> None:
+    """Whether a dashboard can be served there now.
+
+    Raises:
+        ConfigError: the address is none, cannot be had or is not allowed.
+    """
+    _listening_at(address, insecure=insecure).close()
+
+
+def _listening_at(address: str, *, insecure: bool) -> socket.socket:
+    host, port = split_address(address, ADDRESS)
+    if not insecure and not is_host_loopback(host):
+        raise ConfigError(
+            f"a dashboard at {address} could be read by other machines, by plain HTTP: listen "
+            "on loopback, or allow it with insecure=True (--open)"
+        )
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(BACKLOG)
+        return listening(host, port, BACKLOG)
     except OSError as error:
-        made.close()
         text = f"cannot serve a dashboard at {host}:{port}: {why_not(error)}"
         raise ConfigError(text) from error
-    return made

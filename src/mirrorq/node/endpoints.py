@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirrorq.api.arguments import check_text
+from mirrorq.api.arguments import check_name, check_text
 from mirrorq.client.connect_errors import Inquiry, tried_text
 from mirrorq.engine.addresses import MARK
 from mirrorq.errors import ConfigError
@@ -13,7 +13,7 @@ from mirrorq.transport.endpoint import parse_listen
 from mirrorq.transport.greeting import silence_of
 from mirrorq.transport.inbound import HandshakeRefused
 
-__all__ = ["NodeEndpoints", "silent_text"]
+__all__ = ["NodeEndpoints", "silent_text", "split_endpoints"]
 
 AT_ONCE_S = 0.3
 """Who waits is told what is known by then: most answers come at once, or not at all."""
@@ -105,7 +105,7 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
-    check_text("a node's name", name)
+    check_name("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
     if peers is not None and not isinstance(peers, Mapping):
@@ -115,13 +115,31 @@ def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
             "{'a': 'tcp://10.0.0.1:7400'}"
         )
     for peer, endpoint in (peers or {}).items():
-        check_text("a peer's name", peer)
+        check_name("a peer's name", peer)
         check_text(f"the endpoint of peer {peer!r}", endpoint)
+    _refuse_shared_endpoint(peers or {})
     if peers is not None and name not in peers:
         raise ConfigError(
             f"node {name!r} is not among its peers {', '.join(peers)}: name every node of the "
             "cluster with its endpoint, this one included"
         )
+
+
+def _refuse_shared_endpoint(peers: Mapping[str, str]) -> None:
+    """Two nodes that are said to be at one place: one of them is somewhere else."""
+    known: dict[str, str] = {}
+    for peer, endpoint in peers.items():
+        other = known.setdefault(parse_listen(endpoint).zmq_text, peer)
+        if other != peer:
+            raise ConfigError(
+                f"nodes {other!r} and {peer!r} have the same endpoint {endpoint} in peers: give "
+                "each the one at which it is reached"
+            )
+
+
+def split_endpoints(join: str | Sequence[str]) -> tuple[str, ...]:
+    """Endpoints that were given as a list, or joined by commas."""
+    return tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
 
 
 def _join_endpoints(
@@ -135,7 +153,7 @@ def _join_endpoints(
             f"node {name!r} is given join= and the peers {', '.join(others)}: with join= name "
             "this node only, the cluster tells who the others are"
         )
-    texts = tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+    texts = split_endpoints(join)
     if not texts:
         raise ConfigError("join= names no endpoint: name one of the cluster's nodes")
     return texts

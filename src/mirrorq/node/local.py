@@ -35,12 +35,12 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from mirrorq import clock, errors
+from mirrorq import clock, errors, system
 from mirrorq.api.arguments import checked_path
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, NoQuorum, StoreLocked
-from mirrorq.node.spawned import launched
+from mirrorq.node.own_process import launched
 from mirrorq.protocol.effects import Notice
 from mirrorq.store.pathlock import holder_of
 
@@ -197,6 +197,7 @@ class Place:
     def _write(self, name: str, text: str) -> None:
         """All of it or nothing, however the process ends."""
         scratch = self.path / f"{name}.{os.getpid()}.{get_ident()}"
+        scratch.touch(system.PRIVATE_FILE)
         scratch.write_text(text)
         os.replace(scratch, self.path / name)
 

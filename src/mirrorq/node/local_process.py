@@ -20,6 +20,7 @@ from mirrorq import clock
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, StoreLocked
+from mirrorq.node.endpoints import NodeEndpoints
 from mirrorq.node.local import FAILED, IDLE, STOPPED, Place
 from mirrorq.node.node import Node
 from mirrorq.waiting import Latch
@@ -40,6 +41,7 @@ def main() -> int:
     """Run the node; the status is 0 unless it has failed."""
     if os.fork():
         os._exit(0)  # Whoever started this waits for no node: it is nobody's child.
+    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = Latch()
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
@@ -72,20 +74,25 @@ def _begun(given: dict[str, Any]) -> tuple[Node, Place]:
     deadline_ms = clock.now_ms() + int(given["lock_s"] * 1000)
     while True:
         try:
-            node = Node(given["name"], path=place.path, config=config, listen=place.endpoint)
-            break
+            node = _LocalNode(given["name"], path=place.path, config=config, listen=place.endpoint)
+            return node, place
         except StoreLocked:
             if place.is_listening() or clock.now_ms() >= deadline_ms:
                 raise
             time.sleep(LOCK_LOOK_S)
-    others = sorted({*recorded_endpoints(node._store.raft_image())} - {node.name})
-    if others:
-        node.close()
-        raise ConfigError(
-            f"store {place.path} is part of a cluster with {', '.join(others)}: run it as "
-            "`mirrorq node`, and connect"
-        )
-    return node, place
+
+
+class _LocalNode(Node):
+    """A node that is alone in its cluster."""
+
+    def _listen(self, endpoints: NodeEndpoints) -> None:
+        others = sorted({*recorded_endpoints(self._store.raft_image())} - {self.name})
+        if others:
+            raise ConfigError(
+                f"store {self.path} is part of a cluster with {', '.join(others)}: run it as "
+                "`mirrorq node`, and connect"
+            )
+        super()._listen(endpoints)
 
 
 def _serve(node: Node, place: Place, told: Latch) -> int:

@@ -164,6 +164,11 @@ class Node(Access):
         try:
             warn_of_machine(self.path)
             self._listen(endpoints)
+            if said["dashboard"] is not None:
+                self._check_dashboard(said["dashboard"], insecure)
+            # Nothing on the disk was changed before: whatever refuses a start has been asked.
+            self._store.begin()
+            self._rail = self._open_rail()
             self._driver = self._make_driver(said["witness"], endpoints.joins)
             self._overview = Overview(self._driver, self._store)
             self._handler = RequestHandler(self._driver, self._overview)
@@ -202,6 +207,11 @@ class Node(Access):
         if "_store" in parts:
             parts["_store"].close()
 
+    def _check_dashboard(self, address: str, insecure: bool) -> None:
+        from mirrorq.dashboard.server import check_address
+
+        check_address(address, insecure=insecure)
+
     def _show(self, address: str, insecure: bool) -> Dashboard:
         from mirrorq.dashboard import Dashboard
 
@@ -213,7 +223,6 @@ class Node(Access):
         address = endpoints.to_bind(recorded)
         if address is not None:
             self._transport = self._open_transport(address)
-            self._rail = self._open_rail()
             self._endpoint = endpoints.endpoint(self._transport.endpoint)
 
     # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
@@ -227,7 +236,7 @@ class Node(Access):
 
     def _open_store(self) -> Store:
         check_threads()
-        return Store(self.path, node=self.name, config=self.config)
+        return Store(self.path, node=self.name, config=self.config, begin=False)
 
     def _open_transport(self, address: str) -> Transport:
         incarnation = self._store.incarnation

@@ -24,7 +24,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Unpack
 from weakref import WeakSet
 
@@ -35,6 +34,8 @@ from mirrorq.api.arguments import checked_path
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
+from mirrorq.node.endpoints import split_endpoints
+from mirrorq.node.own_process import launched
 from mirrorq.waiting import Latch, begin_thread
 
 if TYPE_CHECKING:
@@ -90,31 +91,30 @@ def spawn(
     given |= {
         "name": name,
         "path": os.path.abspath(checked_path(path)),
-        "peers": None if peers is None else dict(peers),
+        "peers": None if peers is None else {one: _absolute(at) for one, at in dict(peers).items()},
         "config": None if given["config"] is None else attrs.asdict(given["config"]),
         "security": None if security is None else _secrets(security),
-        "join": join if join is None or isinstance(join, str) else list(join),
+        "join": None if join is None else list(map(_absolute, split_endpoints(join))),
+        "listen": None if given["listen"] is None else _absolute(given["listen"]),
     }
     made = SpawnedNode(name, json.loads(json.dumps(given)), security, python or sys.executable)
     made._start()
     return made
 
 
+def _absolute(endpoint: str) -> str:
+    """A socket file's path as of here: the node's process has a working directory of its own."""
+    if not isinstance(endpoint, str) or not endpoint.removeprefix("ipc://"):
+        return endpoint
+    scheme, _, path = endpoint.partition("ipc://")
+    return endpoint if scheme else f"ipc://{os.path.abspath(path)}"
+
+
 def _secrets(security: Security) -> dict[str, Any]:
     """Through the pipe: never on a command line, which everybody may read."""
     if security.path:
         return {"path": security.path}
-    keys = [
-        {
-            "name": key.name,
-            "public_key": key.public_key,
-            "role": key.role.value,
-            "write": key.write,
-            "read": key.read,
-            "configure": key.configure,
-        }
-        for key in security.keys
-    ]
+    keys = [{**attrs.asdict(key), "role": key.role.value} for key in security.keys]
     return {"secret_key": security.secret_key, "keys": keys}
 
 
@@ -328,22 +328,6 @@ class SpawnedNode:
             process.returncode = 0  # Not this process' child: nobody waits for it here.
             for stream in (process.stdin, process.stdout):
                 _close_quietly(stream)
-
-
-def launched(module: str, python: str) -> subprocess.Popen[bytes]:
-    """A module of this room as a process of its own, with pipes to its input and its output."""
-    home = str(Path(__file__).parents[2])
-    paths = [home, os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [python, "-P", "-m", f"mirrorq.node.{module}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # Without buffers, whose locks a forked child could inherit taken.
-        bufsize=0,
-        # Ctrl-C in a terminal is for the application, which then stops this.
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:

@@ -127,6 +127,7 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
 
 def main() -> int:
     """Run the node; the status is 0 when the parent wanted the end, 1 when there is no node."""
+    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
     parent = Parent()

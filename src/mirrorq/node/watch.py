@@ -129,10 +129,15 @@ class Watch:
         self._late_ms = max(self._late_ms, late_ms)
 
     def look(self, now_ms: int) -> None:
-        """Measure and tell, at most once a second."""
+        """Measure and tell, at most once a second.
+
+        Raises:
+            StoreError: what the node rests on was deleted or replaced: it must end.
+        """
         if now_ms < self.look_ms:
             return
         self.look_ms = now_ms + LOOK_MS
+        self._store.check()
         self._tell_wait(now_ms)
         self._note_known()
         self._tell_joins(now_ms)

@@ -23,6 +23,7 @@ from attrs import asdict, evolve, fields_dict, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError
 from mirrorq.protocol.pattern_cost import cost_error
+from mirrorq.protocol.printable import unprintable
 
 __all__ = [
     "APPLY_TO",
@@ -347,6 +348,9 @@ def _text(what: str, value: object, chars_max: int) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise PolicyError(f"{what} cannot be written as UTF-8: {error.reason}") from None
+    wrong = unprintable(what, value)
+    if wrong:
+        raise PolicyError(wrong)
     return value
 
 

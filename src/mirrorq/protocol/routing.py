@@ -22,6 +22,7 @@ import msgspec
 from attrs import frozen
 
 from mirrorq.errors import MALFORMED, ConfigError
+from mirrorq.protocol.printable import unprintable
 
 __all__ = [
     "KINDS",
@@ -75,6 +76,9 @@ def exchange_error(name: object, kind: object, alternate: object) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             return f"{what} {value!r} cannot be written as UTF-8: {error.reason}"
+        wrong = unprintable(what, value)
+        if wrong:
+            return wrong
     if not name:
         return f"an exchange's name has 1 to {NAME_CHARS_MAX} characters, not none"
     if kind not in KINDS:

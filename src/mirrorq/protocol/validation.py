@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mirrorq.protocol.printable import unprintable
 from mirrorq.protocol.shard_names import SHARDS_MAX, shard_name, split_name
 
 __all__ = ["NAME_CHARS_MAX", "declaration_error", "shards_error"]
@@ -35,6 +36,9 @@ def declaration_error(
         name.encode()
     except UnicodeEncodeError as error:
         return f"the queue's name {name!r} cannot be written as UTF-8: {error.reason}"
+    wrong = unprintable("the queue's name", name)
+    if wrong:
+        return wrong
     flags = {
         "durable": durable,
         "auto_delete": auto_delete,

@@ -4,7 +4,7 @@
 `roles` tells whether a key allows something. CURVE itself is in `transport`, each request's need in
 `node.permissions`.
 
-May import: transport. Begin with `settings`.
+May import: transport, protocol. Begin with `settings`.
 """
 
 from __future__ import annotations

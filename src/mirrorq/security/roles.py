@@ -18,6 +18,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from mirrorq.errors import ConfigError
+from mirrorq.protocol.printable import unprintable
 
 __all__ = ["KEYS_NAME", "NAME_BYTES_MAX", "Key", "Right", "Role", "is_key_text", "refusal"]
 
@@ -113,6 +114,9 @@ class Key:
                 f"a key has a name of 1 to {NAME_BYTES_MAX} bytes, not {name!r}: a peer's is that "
                 "of its node"
             )
+        wrong = unprintable("a key's name", name)
+        if wrong:
+            raise ConfigError(wrong)
         if not is_key_text(self.public_key):
             # Not shown: it may be a secret one, put into the wrong place.
             raise ConfigError(

@@ -21,9 +21,9 @@ import lmdb
 
 from mirrorq import system
 from mirrorq.errors import StoreError, StoreLocked
-from mirrorq.store.environment import DATA_FILE, is_store
+from mirrorq.store.environment import is_store
 from mirrorq.store.offline import OfflineStore
-from mirrorq.store.pathlock import is_open_here
+from mirrorq.store.pathlock import DATA_FILE, is_open_here
 from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 from mirrorq.store.write_ahead import contents, whole_prefix
@@ -50,10 +50,11 @@ def copied_to(target: Path) -> Iterator[Path]:
         raise StoreError(f"{target} is there already: give a path that is not")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir(mode=0o700)
+        system.make_private_directory(target.parent)
+        part.mkdir(system.PRIVATE_DIRECTORY)
         yield part
         for file in part.iterdir():
+            file.chmod(system.PRIVATE_FILE)
             _sync(file)
         _sync(part)
         part.rename(target)

@@ -30,11 +30,12 @@ import lmdb
 from attrs import frozen
 from lmdb import verify as lmdb_verify
 
+from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
 from mirrorq.store.free_pages import Stretch, usable_stretches
+from mirrorq.store.pathlock import DATA_FILE, PathLock
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
-from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged, pack_u64, seal
 from mirrorq.store.runs import RUN_BYTES_MAX
 
@@ -60,7 +61,6 @@ READERS_MAX = 64
 WALK_BYTES_MAX = 256 << 20
 """After an unclean end the pages of a file up to this size are walked before LMDB sees them: a
 few milliseconds when messages came in batches, two seconds when each came in its own commit."""
-DATA_FILE = "data.mdb"
 TURN = b"turn"
 """Key of what is written when a commit is wanted and nothing else is to be written."""
 NO_TXN = 1 << 64
@@ -104,9 +104,7 @@ def _refuse_occupied(path: Path) -> None:
     """Make no store among other people's files: with a mistyped path, or that of the data's parent,
     they would lie there together, and whoever removes the one removes the other.
 
-    A store is known by its lock file, which is the first thing that is made of it and is never
-    removed, and which another process may make this moment; a backup that was put here by hand,
-    which has none, by its pages.
+    A store is known by its pages, or by its lock file, which is the first thing that is made of it.
 
     Raises:
         StoreError: There is something else, and no store.
@@ -174,10 +172,11 @@ _CLOSED = (
 
 
 class Environment:
-    """Open from construction to `close`, by one process."""
+    """The path is locked from construction to `close`, by one process. Nothing in it is written
+    before `open`."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:
-        """Lock the path, check the files and open them.
+        """Lock the path and check the files.
 
         Args:
             path: Directory; made if absent, else a store's or empty.
@@ -203,34 +202,77 @@ class Environment:
         """Of all pages up to the last one in use, as of the last commit."""
         self._txn_id = 0
         """Of the write transaction that was begun last."""
-        self._is_foreign = False
-        """What is there is somebody else's."""
+        self._is_open = False
         self._failure = ""
         """Why a write has failed, for another cause than a full disk: it was the last one."""
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"store {path} is a file: give a directory")
-            path.mkdir(parents=True, exist_ok=True)
-            is_new = not (path / LOCK_FILE).exists()
-            if is_new:
-                _refuse_occupied(path)
+            system.make_private_directory(path)
             self._lock = PathLock(path)
         except OSError as error:
-            raise StoreError(
-                f"store {path} cannot be used ({error}): give a directory that can be written"
-            ) from error
+            raise self._unusable(error) from error
         try:
+            _refuse_occupied(path)
             with self._translated("opening"):
                 self._check_files()
-                self._open()
         except BaseException:
             self._lock.release(is_clean=False)
-            if is_new and self._is_foreign:
-                (path / LOCK_FILE).unlink(missing_ok=True)
             raise
-        self._is_open = True
 
     # --- Opening and closing ------------------------------------------------------------
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"store {self.path} cannot be used ({error}): give a directory that can be written"
+        )
+
+    def look(self, work: Callable[[Transaction, Tables], Result]) -> Result | None:
+        """Run `work` on what is there before `open`; None when no store was made yet.
+
+        Raises:
+            StoreCorrupt: The files are not what LMDB wrote.
+            StoreError: They are not mirrorq's.
+        """
+        file = self.path / DATA_FILE
+        if not file.exists() or not file.stat().st_size:
+            return None
+        with self._translated("opening"), lmdb.open(
+            os.fsencode(self.path),
+            readonly=True,
+            lock=False,
+            create=False,
+            max_dbs=8,
+            lib_version=0,
+        ) as looked_at:
+            with looked_at.begin(buffers=True) as txn:
+                names = {bytes(name) for name in looked_at.dbs(txn)}
+                entries = txn.stat()["entries"]
+            if b"meta" not in names:
+                if not entries:
+                    return None
+                raise StoreError(
+                    f"store {self.path} holds an LMDB environment that mirrorq did not make: "
+                    "give this node a path of its own"
+                )
+            # Not in that transaction: handles would end with it.
+            tables = Tables.open(looked_at, None)
+            with looked_at.begin(buffers=True) as txn:
+                return work(txn, tables)
+
+    def open(self) -> None:
+        """Open the files, made if absent. From here on they are written.
+
+        Raises:
+            StoreError: They cannot be used.
+        """
+        try:
+            self._lock.begin()
+        except OSError as error:
+            raise self._unusable(error) from error
+        with self._translated("opening"):
+            self._open()
+        self._is_open = True
 
     def _check_files(self) -> None:
         """Walk the pages when something may be wrong with them.
@@ -268,6 +310,7 @@ class Environment:
             readahead=True,
             # A stray write of the host process must not reach the file through the map.
             writemap=False,
+            mode=system.PRIVATE_FILE,
             lib_version=0,
         )
         try:
@@ -278,22 +321,12 @@ class Environment:
             self._extent = Extent(self.path / DATA_FILE)
             self._extent.cover(self._file_bytes)
             with self._lmdb.begin(write=True, buffers=True) as txn:
-                self._refuse_foreign(txn)
                 self.tables = Tables.open(self._lmdb, txn)
             self._descriptor = os.open(self.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC)
             self._inode = os.fstat(self._descriptor).st_ino
         except BaseException:
             self._lmdb.close()
             raise
-
-    def _refuse_foreign(self, txn: lmdb.Transaction[memoryview]) -> None:
-        names = {bytes(name) for name in self._lmdb.dbs(txn)}
-        if txn.stat()["entries"] and b"meta" not in names:
-            self._is_foreign = True
-            raise StoreError(
-                f"store {self.path} holds an LMDB environment that mirrorq did not make: "
-                "give this node a path of its own"
-            )
 
     def close(self, *, is_clean: bool = True) -> None:
         """Close the files and give up the lock. In a forked child: do nothing.
@@ -304,11 +337,11 @@ class Environment:
         if os.getpid() != self._pid:
             return
         with self._writing, self._reading:
-            if self._is_open:
-                self._is_open = False
+            is_open, self._is_open = self._is_open, False
+            if is_open:
                 os.close(self._descriptor)
                 self._lmdb.close()
-                self._lock.release(is_clean=is_clean and not self._failure)
+            self._lock.release(is_clean=is_open and is_clean and not self._failure)
 
     def note_ending(self) -> None:
         """Its owner was closed and waits for the disk: who opens the path now is told so."""
@@ -583,12 +616,25 @@ class Environment:
             raise StoreError(f"store {self.path}: {_CLOSED}") from error
         if found.st_ino != self._inode:
             raise StoreError(f"store {self.path}: {_CLOSED}")
-        if not found.st_nlink:
+        if not found.st_nlink or not self._is_in_place():
             raise StoreError(
-                f"store {self.path}: its {DATA_FILE} was deleted while it was open, so nothing "
-                "more is confirmed here. End this process and start it again: it begins with an "
-                "empty store, which gets its messages from the other nodes"
+                f"store {self.path}: its {DATA_FILE} was deleted while it was open, or "
+                "replaced, so nothing more is confirmed here. End this process and start it again: "
+                "an empty store gets its messages from the other nodes"
             )
+
+    @property
+    def is_at_path(self) -> bool:
+        """Whether the path still leads to the directory, which may have been moved."""
+        return self._lock.is_at_path
+
+    def _is_in_place(self) -> bool:
+        """Whether the directory leads to the file that is open: not where that was moved away."""
+        try:
+            found = os.stat(DATA_FILE, dir_fd=self._lock.directory)
+        except OSError as error:
+            return error.errno != errno.ENOENT
+        return found.st_ino == self._inode
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:

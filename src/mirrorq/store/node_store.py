@@ -18,7 +18,7 @@ from mirrorq.config import Config
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.protocol.effects import QueueImage, QueueWrite, RaftImage, RaftWrite
 from mirrorq.protocol.identities import first_incarnation, incarnation_after
-from mirrorq.store.environment import Environment, Space
+from mirrorq.store.environment import Environment, Space, Tables
 from mirrorq.store.log_mark import (
     FORMAT,
     FORMAT_VERSION,
@@ -27,6 +27,7 @@ from mirrorq.store.log_mark import (
     RAIL_MARK,
     check_format,
     end_log,
+    left_in_log,
     put_mark,
     take_in,
 )
@@ -62,6 +63,12 @@ _KNOWN_NAME = "known incarnation"
 _KNOWN = _VALUE + _KNOWN_NAME.encode()
 
 
+def _library() -> str:
+    """The version of LMDB's format."""
+    major, minor, _ = lmdb.version()
+    return f"{major}.{minor}"
+
+
 @define
 class Rail:
     """The rail's log while it is in use."""
@@ -81,19 +88,24 @@ class Rail:
 
 
 class Store:
-    """One node's store. Open from construction to `close`.
+    """One node's store. Its path is locked from construction to `close`; it is written from
+    `begin` on.
 
     Threads: one thread at a time writes; any thread may read. Not to be used after a fork.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, node: str, config: Config) -> None:
-        """Open the store, or make one, and begin a new incarnation, which is on disk then.
+    def __init__(
+        self, path: str | os.PathLike[str], *, node: str, config: Config, begin: bool = True
+    ) -> None:
+        """Lock the store's path, look at what is there, and `begin`.
 
         Args:
             path: The node's directory; made if absent, else a store's or empty. On a local file
                 system.
             node: The node's name. A store belongs to one node for good.
             config: `store_bytes_max` bounds what messages may fill.
+            begin: False: the caller begins, when nothing else can refuse its start. Until then
+                only `raft_image` may be asked, and no byte of the store is changed.
 
         Raises:
             StoreLocked: Another process, or another `Store` of this one, has it open.
@@ -115,12 +127,28 @@ class Store:
         self._is_log_refused = False
         """It cannot be made or has failed: everything goes to LMDB."""
         self._rail: Rail | None = None
+        self._is_new = False
+        self._found: RaftImage | None = RaftImage()
+        """What is held of the catalog, until `begin`."""
         self._environment = Environment(self.path, config.store_bytes_max)
         try:
-            self.store_id, self.incarnation = self._environment.write(self._begin)
+            identity = self._environment.look(self._look)
+            self.store_id, self.incarnation = identity or self._new_identity()
+            if begin:
+                self.begin()
         except BaseException:
             self._environment.close()
             raise
+
+    def begin(self) -> None:
+        """Open the files, or make them, and begin the new incarnation, which is on disk then.
+
+        Raises:
+            StoreError: The files cannot be used.
+        """
+        self._environment.open()
+        self._environment.write(self._begin)
+        self._found = None
 
     def close(self) -> None:
         """Put all that the logs hold into LMDB, and close the files. May be called again; in a
@@ -128,6 +156,9 @@ class Store:
 
         After a write that has failed it is `abandon`.
         """
+        if self._found is not None:
+            self._environment.close()
+            return
         # A disk that does not take it keeps nobody from closing: what matters of it is in the logs.
         with suppress(StoreError):
             self._environment.write(self._end_logs)
@@ -169,49 +200,59 @@ class Store:
 
     # --- Identity -----------------------------------------------------------------------
 
-    def _begin(self, txn: lmdb.Transaction[memoryview]) -> tuple[int, int]:
-        """Check whose store this is; return its identity and the new incarnation."""
-        major, minor, _ = lmdb.version()
-        library = f"{major}.{minor}"
-        tables = self._environment.tables
+    def _look(self, txn: lmdb.Transaction[memoryview], tables: Tables) -> tuple[int, int] | None:
+        """Check whose store this is, and that all of it can be read; return its identity and the
+        new incarnation. None when none was made yet."""
         if not any(txn.stat(table)["entries"] for table in tables.all()):
-            store_id = secrets.randbelow((1 << 63) - 1) + 1
-            self._put(txn, FORMAT, pack_u64(FORMAT_VERSION))
-            self._put(txn, _LMDB, library.encode())
-            self._put(txn, _NODE, self.node.encode())
-            self._put(txn, STORE_ID, pack_u64(store_id))
-            incarnation = first_incarnation(store_id)
-            self._put(txn, INCARNATION, pack_u64(incarnation))
-            return store_id, incarnation
+            return None
         check_format(txn, tables, self.path)
-        written_by = self._get(txn, _LMDB, bytes.decode)
-        if written_by != library:
+        written_by = self._get(txn, tables, _LMDB, bytes.decode)
+        if written_by != _library():
             raise StoreError(
-                f"store {self.path} was made by LMDB {written_by}, this is {library}: "
+                f"store {self.path} was made by LMDB {written_by}, this is {_library()}: "
                 "install the lmdb package that has that version"
             )
-        owner = self._get(txn, _NODE, bytes.decode)
+        owner = self._get(txn, tables, _NODE, bytes.decode)
         if owner != self.node:
             raise StoreError(
                 f"store {self.path} belongs to node {owner!r}, not to {self.node!r}: "
                 f"give the path of {self.node!r}, or start this node as {owner!r}"
             )
-        take_in(txn, tables, self.path)
-        previous = self._get(txn, INCARNATION, unpack_u64)
+        left_in_log(txn, tables, self.path)
+        self._found = RaftLog(txn, tables.raft).image()
+        previous = self._get(txn, tables, INCARNATION, unpack_u64)
         known = None
         if txn.get(_KNOWN, db=tables.meta) is not None:
-            known = self._get(txn, _KNOWN, unpack_u64)
-        incarnation = incarnation_after(previous, secrets.randbits(32), known)
-        self._put(txn, INCARNATION, pack_u64(incarnation))
-        return self._get(txn, STORE_ID, unpack_u64), incarnation
+            known = self._get(txn, tables, _KNOWN, unpack_u64)
+        store_id = self._get(txn, tables, STORE_ID, unpack_u64)
+        return store_id, incarnation_after(previous, secrets.randbits(32), known)
+
+    def _new_identity(self) -> tuple[int, int]:
+        self._is_new = True
+        store_id = secrets.randbelow((1 << 63) - 1) + 1
+        return store_id, first_incarnation(store_id)
+
+    def _begin(self, txn: lmdb.Transaction[memoryview]) -> None:
+        if self._is_new:
+            self._put(txn, FORMAT, pack_u64(FORMAT_VERSION))
+            self._put(txn, _LMDB, _library().encode())
+            self._put(txn, _NODE, self.node.encode())
+            self._put(txn, STORE_ID, pack_u64(self.store_id))
+        else:
+            take_in(txn, self._environment.tables, self.path)
+        self._put(txn, INCARNATION, pack_u64(self.incarnation))
 
     def _put(self, txn: lmdb.Transaction[memoryview], key: bytes, data: bytes) -> None:
         txn.put(key, seal(key, data), db=self._environment.tables.meta)
 
     def _get(
-        self, txn: lmdb.Transaction[memoryview], key: bytes, decode: Callable[[bytes], Decoded]
+        self,
+        txn: lmdb.Transaction[memoryview],
+        tables: Tables,
+        key: bytes,
+        decode: Callable[[bytes], Decoded],
     ) -> Decoded:
-        value = txn.get(key, db=self._environment.tables.meta)
+        value = txn.get(key, db=tables.meta)
         if value is None:
             raise Damaged("meta", key, "it is missing")
         return decoded("meta", key, value, decode)
@@ -266,6 +307,8 @@ class Store:
         Raises:
             StoreCorrupt: It is not as it was written.
         """
+        if self._found is not None:
+            return self._found
         return self._environment.read(
             lambda txn: RaftLog(txn, self._environment.tables.raft).image()
         )
@@ -358,6 +401,11 @@ class Store:
             return False
         self._environment.check()
         payload = packed(queues)
+        if not file.is_there:
+            # Somebody has deleted it: LMDB gets all of it, and a new one begins.
+            file.close()
+            self._file = self._tail = None
+            return False
         if not tail.takes(len(payload)):
             return False
         try:
@@ -375,6 +423,8 @@ class Store:
         if self._is_log_refused or not self._environment.has_plenty:
             return None
         self._environment.check()
+        if not self._environment.is_at_path:
+            return None
         try:
             if self._file is None:
                 self._file = LogFile(self.path)
@@ -462,6 +512,19 @@ class Store:
                     continue
             rest.append(write)
         return rest
+
+    def check(self) -> None:
+        """Look whether the store's files are in their place, for who commits nothing now.
+
+        Raises:
+            StoreError: One was deleted or replaced: the next start finds nothing of it.
+        """
+        self._environment.check()
+        if self._rail is not None and not self._rail.file.is_there:
+            raise StoreError(
+                f"store {self.path}: its {RAIL_FILE} was deleted while it was open, so nothing "
+                "more is confirmed here. End this process and start it again"
+            )
 
     def collect(self) -> bool:
         """Delete a bounded part of what deleted and purged queues have left behind.

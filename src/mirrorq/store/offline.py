@@ -15,8 +15,8 @@ from typing import TypeVar
 import lmdb
 
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.store.environment import DATA_FILE, Tables, is_store, walk
-from mirrorq.store.pathlock import SharedPathLock
+from mirrorq.store.environment import Tables, is_store, walk
+from mirrorq.store.pathlock import DATA_FILE, SharedPathLock
 from mirrorq.store.records import Damaged
 
 __all__ = ["OfflineStore"]

@@ -63,6 +63,7 @@ def renew(path: Path, renewal: Renewal) -> int:
     environment = Environment(path, Config().store_bytes_max)
     try:
         identity = secrets.randbelow((1 << 63) - 1) + 1
+        environment.open()
         environment.write(lambda txn: _renew(environment, txn, renewal, identity))
         return identity
     finally:

@@ -26,6 +26,7 @@ import lmdb
 import msgspec
 from attrs import define, field
 
+from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged, decoded, seal, unseal
@@ -139,8 +140,9 @@ class SpoolFile:
         self._readers: Present[_Reader] = Present()
         self._is_closing = False
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            system.make_private_directory(path)
             self._lock = PathLock(path)
+            self._lock.begin()
         except StoreLocked as error:
             pid = str(error).partition("(pid ")[2].partition(")")[0] or "unknown"
             raise StoreLocked(
@@ -158,6 +160,7 @@ class SpoolFile:
                 metasync=True,
                 sync=True,
                 max_readers=READERS_MAX,
+                mode=system.PRIVATE_FILE,
             )
             with self._env.begin(write=True) as txn:
                 self._lines = self._env.open_db(b"lines", txn)

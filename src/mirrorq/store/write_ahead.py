@@ -390,6 +390,11 @@ class LogFile:
             os.close(self._file)
             raise
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it has a name: what is written to a deleted file is gone with the process."""
+        return os.fstat(self._file).st_nlink > 0
+
     def go_past_cache(self) -> None:
         """Have whole pages go past the kernel's cache from now on, where that can be: it takes a
         sixth less time. Nobody else may write to the descriptor then."""

@@ -48,6 +48,9 @@ class SimulatedStore:
         self._scheduler = scheduler
         self._drive = drive
 
+    def begin(self) -> None:
+        """There is nothing to open."""
+
     def close(self) -> None:
         """There is nothing to close."""
 
@@ -89,6 +92,9 @@ class SimulatedStore:
             raise StoreFull(f"the disk of {self.node} is full")
         drive.disk.commit(queues, raft)
         scheduler.sleep_us(takes_us - before_us)
+
+    def check(self) -> None:
+        """Nobody deletes its files."""
 
     def collect(self) -> bool:
         """Nothing is ever left behind."""

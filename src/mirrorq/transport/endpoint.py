@@ -14,7 +14,7 @@ from attrs import frozen
 from mirrorq.errors import ConfigError
 from mirrorq.system import IPC_PATH_BYTES_MAX
 
-__all__ = ["split_address", "why_not"]
+__all__ = ["listening", "split_address", "why_not"]
 
 
 # Where pages are served: `host:port` as a user writes it.
@@ -31,6 +31,23 @@ def split_address(address: str, example: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"{address!r} is not an address: give host:port, as {example}")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        OSError: it cannot.
+    """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        made.listen(backlog)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def why_not(error: Exception) -> str:

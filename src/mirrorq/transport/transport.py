@@ -7,11 +7,13 @@ import os
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import zmq
 from attrs import define
 
+from mirrorq import system
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, ProtocolError, ShutDown
 from mirrorq.transport.curve import Guard, LinkKeys, Zap, guard_socket
@@ -232,7 +234,10 @@ class Transport:
         if self._guard is not None:
             guard_socket(router, self._guard)
         try:
-            router.bind(endpoint.zmq_text)
+            if endpoint.is_ipc:
+                _bind_private(router, endpoint)
+            else:
+                router.bind(endpoint.zmq_text)
         except zmq.ZMQError as error:
             raise _bind_error(endpoint, error) from None
         bound = router.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -789,6 +794,22 @@ class Transport:
 
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+def _bind_private(router: zmq.Socket[bytes], endpoint: Endpoint) -> None:
+    """Listen at a path for processes of this user and of root.
+
+    libzmq makes the file under the process' umask, and it asks the kernel who connects: that holds
+    before the mode is set, too. A libzmq without such filters is kept by the mode alone.
+    """
+    with suppress(zmq.ZMQError):
+        for user in {0, os.geteuid()}:
+            router.setsockopt(zmq.IPC_FILTER_UID, user)
+    router.bind(endpoint.zmq_text)
+    try:
+        os.chmod(endpoint.path, system.PRIVATE_FILE)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {endpoint.text}: {error.strerror}") from None
 
 
 def _bind_error(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError:

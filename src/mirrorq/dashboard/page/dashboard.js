@@ -34,11 +34,18 @@ function draw(name, attributes = {}, ...children) {
   return made;
 }
 
-function asNode(child) {
-  return child instanceof Node ? child : document.createTextNode(String(child));
+// What turns the direction of a line or ends it could make one name look like another.
+function shown(text) {
+  return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    (obeyed) => "\\u" + obeyed.charCodeAt(0).toString(16).padStart(4, "0"));
 }
 
-function say(element, text) {
+function asNode(child) {
+  return child instanceof Node ? child : document.createTextNode(shown(child));
+}
+
+function say(element, given) {
+  const text = shown(given);
   if (element.textContent !== text) element.textContent = text;
 }
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirrorq.errors import MirrorQError, PreconditionFailed, ProtocolError
+from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ProtocolError
 from mirrorq.node.bans import outcome_of
 from mirrorq.node.copy_reader import seek_copy
 from mirrorq.node.gateway.calls import Calls, refused
@@ -28,19 +28,22 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.commands import (
     Administrative,
     CatalogCommand,
+    DeclareExchange,
     DeleteQueue,
     SetLaterPolicy,
     SetPolicy,
 )
 from mirrorq.protocol.copy_page import pack_pieces
 from mirrorq.protocol.policy import has_later_keys
+from mirrorq.protocol.printable import unprintable
+from mirrorq.protocol.routing import exchange_error
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
     from mirrorq.node.permissions import Permits
 
-__all__ = ["RequestHandler"]
+__all__ = ["RequestHandler", "command_error"]
 
 
 class RequestHandler:
@@ -68,6 +71,8 @@ class RequestHandler:
                 self._look_for_attendance(calls, number)
             case ClientLook():
                 calls.answer(self._look(calls, number, call))
+            case ClientAdminister() if wrong := command_error(call.command):
+                calls.answer(refused(number, ConfigError(wrong)))
             case ClientAdminister():
                 calls.ask(number, _as_later(call.command), calls.answer)
             case ClientWatch():
@@ -175,6 +180,17 @@ class RequestHandler:
 
 def _data(number: int, seen: object) -> ClientAnswer:
     return ClientAnswer(number, 0, "", "", msgspec.json.encode(seen))
+
+
+def command_error(command: Administrative) -> str:
+    """Return why nobody may ask this of the catalog, "" when one may: a client's own look at it may
+    be left out."""
+    match command:
+        case DeclareExchange():
+            return exchange_error(command.name, command.kind, command.alternate)
+        case SetPolicy():
+            return unprintable("a policy's name", command.name)
+    return ""
 
 
 def _as_later(command: Administrative) -> CatalogCommand:
