@@ -49,9 +49,10 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
 
-__all__ = ["Permits", "lost_right"]
+__all__ = ["READING", "Permits", "lost_right"]
 
-_READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
+READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
+"""Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
 
@@ -167,7 +168,7 @@ class Permits:
             return ()
         if isinstance(request, Settle) and request.kind == "move":
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
-        return ((Right.READ, queue_id),) if isinstance(request, _READING) else ()
+        return ((Right.READ, queue_id),) if isinstance(request, READING) else ()
 
     def _needs_of_publish(self, queue_id: int, publish: Publish) -> _Needs:
         flags = self.codec.header(publish.frame).flags

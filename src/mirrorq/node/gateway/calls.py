@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from mirrorq.engine.events import Answer
 from mirrorq.errors import AuthenticationError, MirrorQError, PreconditionFailed, ShutDown
-from mirrorq.protocol.clients import ClientAnswer, ClientCall
+from mirrorq.protocol.clients import (
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientDeclareWithArguments,
+)
 from mirrorq.protocol.commands import LATER, LEVEL, CatalogCommand
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, client_handle
+from mirrorq.protocol.policy import declared_by
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
@@ -37,6 +43,11 @@ class Requester(Protocol):
     @property
     def permits(self) -> Permits | None:
         """What it may do; None: everything."""
+        ...
+
+    @property
+    def connection(self) -> str:
+        """What a client's handles belong to, "" of the node's own process."""
         ...
 
     def send(self, message: ClientAnswer) -> None: ...
@@ -70,6 +81,19 @@ class Calls:
     def permits(self) -> Permits | None:
         """What its requester may do; None: everything."""
         return self._requester.permits
+
+    def in_own_name(self, call: ClientDeclare) -> ClientDeclare:
+        """A client's declaration with this client as owner, whichever owner it names."""
+        if self.is_own:
+            return call
+        said = call.arguments if isinstance(call, ClientDeclareWithArguments) else ""
+        connection = self._requester.connection
+        handle = client_handle(connection, call.session) if call.exclusive else ""
+        arguments = declared_by(said, connection, handle)
+        if not arguments:
+            return call
+        flags = (call.durable, call.exclusive, call.auto_delete, call.passive)
+        return ClientDeclareWithArguments(call.name, *flags, call.session, call.shards, arguments)
 
     @property
     def is_own(self) -> bool:

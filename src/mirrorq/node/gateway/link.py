@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.clients import ClientPong
+from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.transport.flow_control import Window
 from mirrorq.transport.inbound import CONTROL, DATA
 from mirrorq.wire.messages import Part, WireMessage, encode
@@ -53,6 +54,11 @@ class ClientLink:
         self._transport = transport
         self._is_lossy = False
         """Messages to it were dropped; its next pong says so."""
+
+    @property
+    def connection(self) -> str:
+        """What the client's handles belong to."""
+        return connection_of(SessionId(self.name, 0, 0), self.key)
 
     def send(self, message: WireMessage) -> None:
         """Tell the client something, unless it does not read."""

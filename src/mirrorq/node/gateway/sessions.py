@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 from msgspec.structs import replace
 
+from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
 from mirrorq.node.gateway.credit import Subscription
-from mirrorq.node.permissions import Permits, lost_right
+from mirrorq.node.permissions import READING, Permits, lost_right
 from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
 from mirrorq.protocol.commands import DeleteQueue
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
     Attach,
     Credit,
     Deliver,
     Detach,
     Detached,
+    Publish,
     Request,
     SessionReply,
     SessionRequest,
@@ -138,19 +140,17 @@ class ClientSessions:
             why = permits.refusal(Right.READ, queue_id)
             self._link.send(ClientClosed(number, why, refused=True))
             return
-        record = catalog.queue(queue_id)
         session_id = self._owners.get(number) or self._driver.new_session()
-        if record is not None and record.exclusive and record.owner != session_id:
+        record = self._foreign(queue_id, session_id)
+        mine = client_handle(self._link.connection, number)
+        if record is not None and record.client_handle == mine:
             self._end_left(number, record)
             return
         session = self._open[number] = ClientSession(self, number, session_id, queue_id)
         self._driver.open_port(session_id, queue_id, session)
 
     def _end_left(self, number: int, record: QueueRecord) -> None:
-        """A client comes back to its exclusive queue, on another connection: that ended it.
-
-        Nobody else opens a session on a queue that was declared exclusive.
-        """
+        """The handle that owns an exclusive queue comes on another connection: that ends it."""
         log.info("client %s has left its exclusive queue %r", self._link.name, record.name)
         self._driver.ask(DeleteQueue(record.id), lambda _: None)
         reason = (
@@ -158,6 +158,12 @@ class ClientSessions:
             "exclusive queue: declare it again"
         )
         self._link.send(ClientClosed(number, reason))
+
+    def _foreign(self, queue_id: int, session: SessionId) -> QueueRecord | None:
+        """The queue if it is another handle's alone: this session may only put into it."""
+        record = self._driver.engine.catalog.queue(queue_id)
+        is_foreign = record is not None and record.exclusive and record.owner != session
+        return record if is_foreign else None
 
     def owner(self, number: int) -> SessionId:
         """This session is to own an exclusive queue: its name on this node."""
@@ -238,8 +244,14 @@ class ClientSessions:
             if why:
                 self._refuse(session, why)
                 return
+        if isinstance(body, READING) or (isinstance(body, Publish) and body.deliveries):
+            record = self._foreign(session.queue_id, session.session)
+            if record is not None:
+                self.close(session.number)
+                self._link.send(ClientClosed(session.number, exclusive_text(record)))
+                return
         if isinstance(body, Attach):
-            body = replace(body, owner=self._link.key, connection=self._link.name)
+            body = replace(body, owner=self._link.key, connection=self._link.connection)
         if isinstance(body, Credit):
             subscription = session.subscriptions.get(body.number)
             if subscription is not None and not body.total:
