@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from mirrorq.engine.events import Answer
-from mirrorq.errors import AuthenticationError, MirrorQError, PreconditionFailed, ShutDown
+from mirrorq.errors import MirrorQError, PreconditionFailed, ShutDown
 from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientCall,
@@ -109,10 +109,6 @@ class Calls:
             text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
             requester.send(refused(number, MirrorQError(text)))
             return False
-        why = "" if requester.permits is None else requester.permits.refusal_of_call(message)
-        if why:
-            requester.send(refused(number, AuthenticationError(why)))
-            return False
         self.begin(number)
         return True
 
@@ -130,6 +126,12 @@ class Calls:
         """What was asked is done; what is still waited for is more than that."""
         if self._note_done is not None:
             self._note_done(answer)
+
+    def wait_until(self, number: int, holds: Callable[[], bool], go_on: Callable[[], None]) -> None:
+        """Go on with a call when the catalog has come so far that this holds."""
+        self._driver.waits.begin(
+            self._key(number), lambda: holds() or None, lambda _: go_on(), on_catalog=True
+        )
 
     def wait_for(
         self, number: int, look: Callable[[], ClientAnswer | None], *, on_catalog: bool = False

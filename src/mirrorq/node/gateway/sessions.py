@@ -116,6 +116,8 @@ class ClientSessions:
         self._open: dict[int, ClientSession] = {}
         self._owners: dict[int, SessionId] = {}
         """Those that own an exclusive queue or are to."""
+        self._early: dict[int, int] = {}
+        """Sessions on queues that this node does not know yet."""
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._open.values())
@@ -125,13 +127,48 @@ class ClientSessions:
     def open(self, message: ClientOpen) -> None:
         """The client has a new handle."""
         number, queue_id = message.session, message.queue
-        if number in self._open:
+        if number in self._open or number in self._early:
             self._warn("client %s opened session %s twice", self._link.name, number)
             return
-        if len(self._open) >= SESSIONS_MAX:
+        if len(self._open) + len(self._early) >= SESSIONS_MAX:
             reason = f"a client has at most {SESSIONS_MAX} handles: close some"
             self._link.send(ClientClosed(number, reason))
             return
+        if self._may_judge(queue_id):
+            self._open_known(number, queue_id)
+        else:
+            self._await_known(number, queue_id)
+
+    def _may_judge(self, queue_id: int) -> bool:
+        """Whether this node knows enough to say what the client's key may do to a queue: it has
+        applied the catalog up to its own start, and has heard of the queue."""
+        permits = self._link.permits
+        return permits is None or (
+            self._driver.engine.is_registered and permits.is_known(queue_id)
+        )
+
+    def _await_known(self, number: int, queue_id: int) -> None:
+        self._early[number] = queue_id
+
+        def begin(_: bool) -> None:
+            self._early.pop(number, None)
+            self._open_known(number, queue_id)
+
+        self._driver.waits.begin(
+            self._early_key(number),
+            lambda: self._may_judge(queue_id) or None,
+            begin,
+            on_catalog=True,
+        )
+
+    def _early_key(self, number: int) -> tuple[bytes, str, int]:
+        return self._link.identity, "session", number
+
+    def _forget_early(self, number: int) -> None:
+        if self._early.pop(number, None) is not None:
+            self._driver.waits.end(self._early_key(number))
+
+    def _open_known(self, number: int, queue_id: int) -> None:
         catalog, permits = self._driver.engine.catalog, self._link.permits
         if catalog.is_deleted(queue_id):
             self._link.send(ClientClosed(number, "the queue was deleted"))
@@ -174,6 +211,7 @@ class ClientSessions:
 
     def close(self, number: int) -> None:
         """The client has closed a handle, or none came of its exclusive queue."""
+        self._forget_early(number)
         session = self._open.pop(number, None)
         if session is not None:
             self._end(session)
@@ -185,6 +223,8 @@ class ClientSessions:
         Args:
             is_lost: it has not said so, and may come back.
         """
+        for number in list(self._early):
+            self._forget_early(number)
         for session in self._open.values():
             self._end(session, is_lost=is_lost)
         for number in list(self._owners):
@@ -232,9 +272,17 @@ class ClientSessions:
             )
             return
         if session.is_next(request):
-            self._pass_request(session, request)
+            if self._is_early(session, request):
+                self._send_detached(request)
+            else:
+                self._pass_request(session, request)
         elif session.shows_gap(request):
             self._send_detached(request)
+
+    def _is_early(self, session: ClientSession, request: SessionRequest) -> bool:
+        """Whether a request is about a queue that this node does not know yet."""
+        permits = self._link.permits
+        return permits is not None and not permits.are_known(session.queue_id, request.request)
 
     def _pass_request(self, session: ClientSession, request: SessionRequest) -> None:
         session.take(request)
