@@ -132,6 +132,7 @@ class FakeHost:
         self._event.set()
 
     _stuck_text = ""
+    _access_error = None
 
     def is_paused(self) -> bool:
         return self._lease.paused

@@ -355,6 +355,9 @@ class RingChannel(Channel):
         self.wake()
 
     def why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        access_error = self.host._access_error
+        if access_error is not None:
+            return access_error
         stuck = self.host._stuck_text
         if self.host.is_paused():
             return NoQuorum(

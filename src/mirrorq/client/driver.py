@@ -63,6 +63,8 @@ from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
 
+LOGGED_MAX = 64
+"""So many troubles are remembered, to log none of them twice."""
 LINGER_MS = 200
 """The goodbye of a client that closes gets this long to leave. Without it the node finds out
 by silence."""
@@ -139,6 +141,8 @@ class ClientDriver(HostThread[_Port]):
         """How often a node has said so as its first word."""
         self.trouble = ""
         """The last thing that went wrong, for whoever waits in vain."""
+        self._logged: tuple[str, ...] = ()
+        """Troubles that the log has since a node last served this client."""
         self.news_count = 0
         """How often something of the above may have changed."""
         self.news = Waiters()
@@ -348,7 +352,7 @@ class ClientDriver(HostThread[_Port]):
         elif isinstance(message, ClientRefused) and message.final:
             self._on_expelled(message.why)
         elif isinstance(message, ClientRefused):
-            self._leave(message.why)
+            self._leave(message.why, is_refused=True)
         elif self.welcomed.is_set():
             self._keepalive.on_heard(now_ms)
             self._on_message(message)
@@ -401,7 +405,7 @@ class ClientDriver(HostThread[_Port]):
         self._lineage = self._lineage or message.lineage
         self.entry_paused = False
         self.has_told = False
-        self.trouble = ""
+        self.trouble, self._logged = "", ()
         self.refusals = {}
         for port in self._ports:
             self._send(ClientOpen(port.number, port.queue_id))
@@ -464,10 +468,10 @@ class ClientDriver(HostThread[_Port]):
         self._keepalive.on_given_up()
         self._leave(why)
 
-    def _leave(self, why: str) -> None:
+    def _leave(self, why: str, *, is_refused: bool = False) -> None:
         """Go on to the next endpoint."""
         self._on_left(why)
-        self._socket.leave()
+        self._socket.leave(is_refused=is_refused)
 
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
@@ -488,7 +492,9 @@ class ClientDriver(HostThread[_Port]):
                 self._ports.tell(port, MasterChanged(port.epoch, False))
 
     def _note(self, trouble: str) -> None:
-        """Keep it for who waits in vain; log it once."""
-        if trouble != self.trouble:
-            self.trouble = trouble
+        """Keep it for who waits in vain. The log has it once until a node serves this client, also
+        where each endpoint has a trouble of its own."""
+        self.trouble = trouble
+        if trouble not in self._logged:
+            self._logged = (*self._logged[1 - LOGGED_MAX :], trouble)
             log.warning("client %s: %s", self._name, trouble)
