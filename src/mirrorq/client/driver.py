@@ -58,6 +58,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
+from mirrorq.transport.link import part_bytes_max, too_large
 from mirrorq.waiting import Latch, ProcessEnded, Waiters
 from mirrorq.wire.messages import WireMessage, decode, encode
 
@@ -151,6 +152,7 @@ class ClientDriver(HostThread[_Port]):
         """Why somebody has disconnected it for good, "" while nobody has."""
         self._name = name
         self._config = config
+        self._part_bytes_max = part_bytes_max(config)
         self._endpoint_count = len(endpoints)
         self.refusals: dict[str, HandshakeRefused] = {}
         """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
@@ -214,7 +216,13 @@ class ClientDriver(HostThread[_Port]):
             self._on_answer(ClientAnswer(number, 0, "PreconditionFailed", text, b""))
             return
         call.send_count += 1
-        self._send(call.message)
+        parts = encode(call.message)
+        why = too_large(parts, self._part_bytes_max)
+        if why:
+            text = f"this cannot be asked of a node: it {why}"
+            self._on_answer(ClientAnswer(call.message.number, 0, "ConfigError", text, b""))
+            return
+        self._send_data(parts)
 
     def forget_call(self, call: Call) -> None:
         number = call.message.number
@@ -287,7 +295,11 @@ class ClientDriver(HostThread[_Port]):
                         self._outflow.forget(port.number)
                         attach = replace(request.request, line=port.line, turn=self._hello)
                         request = replace(request, request=attach)
-                    self._outflow.offer(port.number, encode(request))
+                    parts = encode(request)
+                    why = too_large(parts, self._part_bytes_max)
+                    if why:
+                        raise ProtocolError(f"a request cannot be sent: it {why}")
+                    self._outflow.offer(port.number, parts)
             except ProtocolError as error:
                 self._ports.tell(port, Closed(str(error)))
         self._give_sign(clock.now_ms())

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from mirrorq.engine.events import Answer
-from mirrorq.errors import MirrorQError, PreconditionFailed, ShutDown
+from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ShutDown
 from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientCall,
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "Requester", "refused"]
 
+COMMAND_BYTES_MAX = 256 * 1024
+"""Of one command of the catalog, which every node keeps."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
 
@@ -159,6 +163,14 @@ class Calls:
         self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
     ) -> None:
         """Have a catalog command done, and be called with what came of it."""
+        size = len(msgspec.msgpack.encode(command))
+        if size > COMMAND_BYTES_MAX:
+            text = (
+                f"this needs {size} bytes in the catalog, more than {COMMAND_BYTES_MAX}: say it "
+                "in less"
+            )
+            answered(refused(number, ConfigError(text)))
+            return
         older = self._driver.engine.older_nodes(LEVEL) if isinstance(command, LATER) else ()
         if older:
             text = (
