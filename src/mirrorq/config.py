@@ -64,7 +64,8 @@ class Config:
     """Limits and times of one node. All nodes of a cluster should have equal ones."""
 
     message_bytes_max: int = _int(16 * MIB, 1)
-    """Largest body. Twice this must fit the memory of every member."""
+    """Largest message: body, headers, ids, names and key together. Twice this must fit the memory
+    of every member."""
     frame_bytes_max: int = _int(32 * MIB, 4 * KIB)
     """Largest frame; up to it a put_many is one op: all or none."""
     unstable_bytes_max: int = _int(64 * MIB, 4 * KIB)

@@ -62,7 +62,7 @@ class FakeSocket:
         self.sent += [(self.now_ms, message) for message in self._outbox]
         self._outbox.clear()
 
-    def leave(self) -> None:
+    def leave(self, *, is_refused: bool = False) -> None:
         self.left += 1
 
     def wake(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import msgspec
 import pytest
 from attrs import evolve
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from mirrorq.protocol.staged import (
     DONE,
     FENCED,
+    PAST,
     SEALED,
     AbortOp,
     AskOp,
@@ -24,7 +26,7 @@ from mirrorq.protocol.staged import (
 )
 from mirrorq.replication.state.outbox import Outbox
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.state.staging import Outcome, Staging
+from mirrorq.replication.state.staging import COMMITTED_RANGES_MAX, Outcome, Staging
 
 from .staged_world import Interleaving, TwoQueues, World
 
@@ -69,9 +71,38 @@ def test_what_is_committed_answers_everything_after_it() -> None:
         assert stage(state, run, 5, 1, 20).startswith(DONE)
         assert state.on_commit(commit(run, (0, 5, 1, 2))).why.startswith(DONE)
         assert state.on_abort(AbortOp(T, 1, run)).why.startswith(DONE)
-        assert state.on_commit(CommitOp(T, 0, run)).why.startswith(DONE)
+        assert state.on_commit(CommitOp(T, 0, run)).why.startswith(PAST)
     assert not state.on_stage(Stage(T, 2, "a", 0, 0, 1), 30, ONE, 1, 0)
     assert not state.on_stage(Stage("u", 1, "a", 0, 0, 1), 40, ONE, 1, 0)
+
+
+def test_a_version_that_was_passed_over_is_told_from_one_that_is_committed() -> None:
+    """It names both numbers, keeps nothing, and can be given up; a copy knows the same."""
+    state = Staging()
+    for version in (1, 2, 5):
+        assert not state.on_commit(CommitOp(T, version, "a", (), 100 + version, 0)).why
+    for known in (state, Staging.restore(msgspec.to_builtins(state.image()), 200)):
+        for version in (1, 2, 5):
+            assert known.verdict(T, version, "b").startswith(f"{DONE}: version {version} ")
+        for version in (0, 3, 4):
+            why = known.on_stage(Stage(T, version, "b", 0, 0, 1), 150, ONE, 1, 0)
+            assert why.startswith(f"{PAST}: version {version} of 't' is not, and version 5 is")
+            assert "another transaction" in why
+            assert known.on_commit(CommitOp(T, version, "b")).why == why
+            assert not known.on_abort(AbortOp(T, version, "b")).why
+        assert known.verdict(T, 6, "b") == ""
+        assert (known.open, known.staged.count) == ({}, 0)
+
+
+def test_committed_versions_take_bounded_room() -> None:
+    """Of very many ranges the lowest are forgotten: a version there is refused, never taken for
+    committed, nor committed twice."""
+    state = Staging()
+    for version in range(0, 4 * COMMITTED_RANGES_MAX, 2):
+        assert not state.on_commit(CommitOp(T, version, "a", (), 100 + version, 0)).why
+    assert len(state.committed[T]) == COMMITTED_RANGES_MAX
+    assert state.verdict(T, 0, "b").startswith(PAST)
+    assert state.verdict(T, 4 * COMMITTED_RANGES_MAX - 2, "b").startswith(DONE)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +156,7 @@ def test_a_sealed_run_waits_for_the_decision_alone() -> None:
     decided = state.on_commit(commit("a", count=2, is_decision=True))
     assert decided.pieces == [(10, 11)]
     assert state.on_commit(commit("a", is_decision=True)).why.startswith(DONE)
-    assert state.committed == {T: 2}
+    assert {name: list(known) for name, known in state.committed.items()} == {T: [(1, 2)]}
     assert not state.open
 
 

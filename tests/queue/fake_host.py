@@ -133,6 +133,7 @@ class FakeHost:
 
     _stuck_text = ""
     _lineage = 1
+    _access_error = None
 
     def is_paused(self) -> bool:
         return self._lease.paused

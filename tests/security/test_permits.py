@@ -62,7 +62,7 @@ from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import FrameCodec, encode_staged, encode_step
 
 PUBLIC = new_key_pair()[0]
-OWN, OTHER, UNKNOWN = 1, 2, 3
+OWN, OTHER, UNKNOWN, GONE = 1, 2, 3, 4
 NAMES = {OWN: "own", OTHER: "other"}
 READ, WRITE, CONFIGURE = Right.READ, Right.WRITE, Right.CONFIGURE
 PIECE = (Delivery(1, 1, 1, 1, 1),)
@@ -89,6 +89,9 @@ class FakeCatalog:
 
     def sharded_named(self, name: str) -> None:
         """None is sharded."""
+
+    def is_deleted(self, queue_id: int) -> bool:
+        return queue_id == GONE
 
     def home_of(self, queue_id: int) -> None:
         """None is a shard."""
@@ -323,3 +326,15 @@ def test_a_right_that_is_lost_is_told() -> None:
     assert "may not write" in lost_right(more, some, OWN)
     assert "may not read" in lost_right(None, permits(write=["*"], configure=["*"]), OWN)
     assert lost_right(more, some, OTHER) == ""
+
+
+def test_a_queue_that_is_not_known_yet_is_told_from_one_that_was_deleted() -> None:
+    """Nothing is refused of a queue that is no more: the catalog or the master answers."""
+    none = permits()
+    assert [none.is_known(one) for one in (OWN, UNKNOWN, GONE)] == [True, False, True]
+    assert none.refusal_of_call(asked(ClientDelete(GONE, False, False))) == ""
+    assert none.refusal_of_request(GONE, publish([b"m"])) == ""
+    assert none.refusal_of_request(UNKNOWN, publish([b"m"]))
+    mover = permits(read=["own"], write=["own"])
+    assert not mover.are_known(OWN, Settle(1, "move", PIECE, target=UNKNOWN))
+    assert mover.are_known(OWN, Settle(1, "move", PIECE, target=GONE))

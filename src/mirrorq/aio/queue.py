@@ -152,8 +152,8 @@ class MirroredQueue:
         """
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
-        data = handle.checked_body(body)
         terms, properties = packed(**options)
+        data = handle.checked_body(body, properties)
 
         def putting() -> Waits[Confirmation]:
             how = PutCall(properties, terms, key, block, left_until(until), on_confirm)
@@ -177,8 +177,8 @@ class MirroredQueue:
         """
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
-        data = checked_bodies(bodies, handle.config.message_bytes_max)
         terms, properties = packed(**options)
+        data = checked_bodies(bodies, properties, handle.config.message_bytes_max)
 
         def putting() -> Waits[Confirmation]:
             how = PutCall(properties, terms, key, block, left_until(until), on_confirm)

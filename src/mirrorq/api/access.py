@@ -249,8 +249,9 @@ class Access(Administration, ExchangeHost):
 
         Args:
             transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
-            version: of the transaction, 0 or more, growing: the number of a stream's batch. Once
-                one is committed, it and all before it are answered "committed already".
+            version: of the transaction, 0 or more, growing: the number of a stream's batch. One
+                that is committed is answered "committed already"; one below it that is not
+                raises NotConfirmed: a backfill is another transaction.
             queue: name of an existing queue, the one that decides: the same one in every run.
             run: of this try to write the version: a name that is never used again. None: a new
                 one is made, in the driver; tasks are told it (`Staged.run`).

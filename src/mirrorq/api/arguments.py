@@ -81,21 +81,26 @@ def left_until(deadline: float | None) -> float | None:
 
 
 class MessageTooLarge(MirrorQError, ValueError):
-    """A body above `message_bytes_max`."""
+    """A message above `message_bytes_max`: its body, headers, ids, names and key together."""
 
 
-def checked_body(body: bytes | bytearray | memoryview, bytes_max: int) -> bytes:
-    """The body as bytes of its own.
+def checked_body(
+    body: bytes | bytearray | memoryview, properties: bytes, bytes_max: int
+) -> bytes:
+    """The body as bytes of its own, of a message that is not too large with all that it carries.
+
+    Args:
+        properties: what the message carries beside its body, packed.
 
     Raises:
         TypeError: it is not bytes-like.
-        MessageTooLarge: it is.
+        MessageTooLarge: the message is.
     """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
             raise TypeError(_body_text(body))
         body = bytes(body)
-    check_size(len(body), bytes_max)
+    check_size(len(body), len(properties), bytes_max)
     return body
 
 
@@ -123,8 +128,14 @@ def checked_path(path: object) -> Path:
     return Path(path)
 
 
-def checked_bodies(bodies: Sequence[bytes | bytearray | memoryview], bytes_max: int) -> list[bytes]:
-    """Each as by `checked_body`; for a list of bytes without looking at each in Python."""
+def checked_bodies(
+    bodies: Sequence[bytes | bytearray | memoryview], properties: bytes, bytes_max: int
+) -> list[bytes]:
+    """Each as by `checked_body`; for a list of bytes without looking at each in Python.
+
+    Args:
+        properties: of each message.
+    """
     if isinstance(bodies, bytes | bytearray | memoryview | str):
         raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
     made = list(bodies)
@@ -133,17 +144,19 @@ def checked_bodies(bodies: Sequence[bytes | bytearray | memoryview], bytes_max: 
     # Counting equal ones is quicker than looking for the largest.
     is_even = bool(lengths) and lengths.count(lengths[0]) == len(lengths)
     largest = lengths[0] if is_even else max(lengths, default=0)
-    if is_plain and largest <= bytes_max:
+    if is_plain and largest + len(properties) <= bytes_max:
         return made  # type: ignore[return-value]
-    return [checked_body(body, bytes_max) for body in made]
+    return [checked_body(body, properties, bytes_max) for body in made]
 
 
-def check_size(size: int, bytes_max: int) -> None:
-    """Raise MessageTooLarge for a body of more bytes than a message may have."""
+def check_size(body_bytes: int, properties_bytes: int, bytes_max: int) -> None:
+    """Raise MessageTooLarge for a message of more bytes than `message_bytes_max`."""
+    size = body_bytes + properties_bytes
     if size > bytes_max:
         raise MessageTooLarge(
-            f"a body of {size} bytes is larger than message_bytes_max {bytes_max}: split it, "
-            "or raise the limit on all nodes"
+            f"a message of {size} bytes is larger than message_bytes_max {bytes_max} ({body_bytes} "
+            f"of body, {properties_bytes} of headers, ids, names and key): split it, or raise the "
+            "limit on all nodes"
         )
 
 

@@ -215,9 +215,11 @@ class Channel(ABC):
         if why:
             raise AuthenticationError(why)
 
-    def checked_body(self, body: bytes | bytearray | memoryview) -> bytes:
-        """The body as bytes of its own, by this handle's limit."""
-        return checked_body(body, self.config.message_bytes_max)
+    def checked_body(
+        self, body: bytes | bytearray | memoryview, properties: bytes = b""
+    ) -> bytes:
+        """The body as bytes of its own, of a message within this handle's limit."""
+        return checked_body(body, properties, self.config.message_bytes_max)
 
     def check_open_for_puts(self, right: str = "write") -> None:
         """`right`: that is needed here; a step that only acks here needs another."""
@@ -355,6 +357,9 @@ class RingChannel(Channel):
         self.wake()
 
     def why_not(self, otherwise: MirrorQError) -> MirrorQError:
+        access_error = self.host._access_error
+        if access_error is not None:
+            return access_error
         stuck = self.host._stuck_text
         if self.host.is_paused():
             return NoQuorum(

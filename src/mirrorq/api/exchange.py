@@ -245,8 +245,8 @@ class Exchange:
                 f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
                 f"not {routing_key!r}"
             )
-        data = checked_body(body, self._host.config.message_bytes_max)
         terms, properties = packed(key=routing_key or None, **options)
+        data = checked_body(body, properties, self._host.config.message_bytes_max)
         headers = options.get("headers") or {}
         self._check_open()
         confirmation = Confirmation(self._outcomes)

@@ -485,7 +485,7 @@ class Handle(RingChannel):
         block: bool,
     ) -> Waits[Settlement]:
         """`Message.ack_and_put`, of what was packed already."""
-        data = self.checked_body(body)
+        data = self.checked_body(body, properties)
         ring = self.id_of(target, key)
         settlement = Settlement(self.outcomes)
         item = StepPut(settlement, [data], [properties], terms, (message,), ring)

@@ -15,6 +15,7 @@ from mirrorq.session.calls import SessionEvent
 if TYPE_CHECKING:
     from mirrorq.api.options import DeclareOptions
     from mirrorq.config import Config
+    from mirrorq.errors import AuthenticationError
     from mirrorq.monitoring.status import QueueStatus
     from mirrorq.protocol.copy_page import CopyPage
     from mirrorq.protocol.identities import SessionId
@@ -87,6 +88,11 @@ class Host(Protocol):
 
     def is_paused(self) -> bool:
         """Whether there is no contact with a majority."""
+        ...
+
+    @property
+    def _access_error(self) -> AuthenticationError | None:
+        """Why no node lets this client in (any more), None when that is not what it waits for."""
         ...
 
     @property

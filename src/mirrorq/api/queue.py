@@ -272,18 +272,18 @@ class MirroredQueue(Target):
         Raises:
             Full: too much unconfirmed for `timeout` seconds (NoQuorum, QueueDown if that is
                 why).
-            TypeError, ValueError: a body that is not bytes-like or too large.
+            TypeError, ValueError: a body that is not bytes-like; a message that is too large
+                (`message_bytes_max` bounds all that it carries).
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the handle is shut down or closed.
         """
         handle = self._handle
-        if type(body) is bytes and len(body) <= handle.config.message_bytes_max:
-            data = body
-        else:
-            data = handle.checked_body(body)
         if not options:
-            return handle.put(data, b"", PLAIN, None, block, timeout, on_confirm)
+            if type(body) is not bytes or len(body) > handle.config.message_bytes_max:
+                body = handle.checked_body(body)
+            return handle.put(body, b"", PLAIN, None, block, timeout, on_confirm)
         terms, properties = packed(**options)
+        data = handle.checked_body(body, properties)
         key = options.get("key")
         return handle.put(data, properties, terms, key, block, timeout, on_confirm)
 
@@ -311,7 +311,7 @@ class MirroredQueue(Target):
         """
         handle = self._handle
         terms, properties = packed(**options)
-        data = checked_bodies(bodies, handle.config.message_bytes_max)
+        data = checked_bodies(bodies, properties, handle.config.message_bytes_max)
         how = PutCall(properties, terms, options.get("key"), block, timeout, on_confirm)
         return in_thread(handle.putting_many(data, how))
 

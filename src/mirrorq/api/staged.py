@@ -27,6 +27,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add
 from typing import TYPE_CHECKING, Protocol
 
 from attrs import frozen
@@ -373,11 +374,16 @@ class StagedAttempt:
             NotConfirmed: what was staged before was refused: the run is given up.
         """
         name, ring = self._target(queue)
-        made = checked_bodies(bodies, ring.config.message_bytes_max)
-        if properties is not None and len(properties) != len(made):
-            raise ValueError(
-                f"{len(made)} bodies and {len(properties)} properties: give as many of each"
-            )
+        limit = ring.config.message_bytes_max
+        made = checked_bodies(bodies, b"", limit)
+        if properties is not None:
+            if len(properties) != len(made):
+                raise ValueError(
+                    f"{len(made)} bodies and {len(properties)} properties: give as many of each"
+                )
+            if max(map(add, map(len, made), map(len, properties)), default=0) > limit:
+                for body, own in zip(made, properties, strict=True):
+                    check_size(len(body), len(own), limit)
         self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
 
     def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:
@@ -396,7 +402,7 @@ class StagedAttempt:
         """
         name, ring = self._target(queue)
         column = ArrowColumn.of(offsets, values)
-        check_size(column.largest, ring.config.message_bytes_max)
+        check_size(column.largest, 0, ring.config.message_bytes_max)
         self._gather(name, len(column), lambda chunk, start: chunk.take_column(column, start))
 
     def _target(self, queue: str | None) -> tuple[str, Handle]:

@@ -149,7 +149,7 @@ class Transaction:
                 f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
                 "Use a transaction for each"
             )
-        data = self._whole.checked_body(body)
+        data = self._whole.checked_body(body, properties)
         self._ring = place or self._ring
         self._terms = terms
         self._bodies.append(data)

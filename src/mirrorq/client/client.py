@@ -352,7 +352,7 @@ class Client(Access):
             if not (self.is_paused() or not driver.has_told or driver.unfounded):
                 return
             if self._is_late(deadline, silences):
-                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+                raise self._no_answer(timeout, self._tried_text(silences))
             self._hear(heard, deadline)
 
     def wait_founded(self, timeout: float | None = None) -> None:
@@ -373,7 +373,7 @@ class Client(Access):
             if why and driver.unfounded_count >= min(len(self.endpoints), 2):
                 raise NoQuorum(why)
             if deadline is not None and clock.now_ms() >= deadline:
-                raise NoQuorum(why or self._no_answer_text(timeout))
+                raise NoQuorum(why) if why else self._no_answer(timeout)
             self._hear(heard, deadline)
 
     def _hear(self, heard: int, deadline: int | None, tell_ms: int | None = None) -> None:
@@ -413,7 +413,7 @@ class Client(Access):
             if refused is not None:
                 raise refused
             if is_late:
-                raise NoQuorum(self._no_answer_text(timeout, self._tried_text(silences)))
+                raise self._no_answer(timeout, self._tried_text(silences))
             self._hear(heard, deadline, tell_ms)
 
     def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
@@ -447,6 +447,20 @@ class Client(Access):
             return ""
         silences.wait(AT_ONCE_S)
         return tried_text(self.endpoints, self._driver.refusals, silences)
+
+    @property
+    def _access_error(self) -> AuthenticationError | None:
+        """Why no node lets this client in (any more), None while one does or that is not it."""
+        return self._refusal(is_late=True)
+
+    def _refusal(self, *, is_late: bool) -> AuthenticationError | None:
+        driver = self._driver
+        if driver.welcomed.is_set():
+            return None
+        return self._refusals.error(driver.refusals, is_late=is_late)
+
+    def _no_answer(self, timeout: float | None, tried: str = "") -> MirrorQError:
+        return self._access_error or NoQuorum(self._no_answer_text(timeout, tried))
 
     def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
@@ -507,7 +521,7 @@ class Client(Access):
         watch = self._watches.known(name, at_least, CLOSE_S)
         if watch is None:
             self._check_open()
-            raise NoQuorum(self._no_answer_text(CLOSE_S))
+            raise self._no_answer(CLOSE_S)
         if watch.refusal:
             raise AuthenticationError(watch.refusal)
         return watch.record
@@ -584,7 +598,11 @@ class Client(Access):
                 log.warning("a call waits for a cluster: %s", self._driver.unfounded)
             if deadline is not None and clock.now_ms() >= deadline:
                 self._driver.call(lambda: self._driver.forget_call(call))
-                raise NoQuorum(self._no_answer_text(timeout))
+                raise self._no_answer(timeout)
+            refused = self._refusal(is_late=False)
+            if refused is not None:
+                self._driver.call(lambda: self._driver.forget_call(call))
+                raise refused
         if call.answer is None:
             self._check_open()
             raise ShutDown("the client is closed")

@@ -58,11 +58,14 @@ from mirrorq.transport.inbound import (
     SendLost,
     ServerMessage,
 )
+from mirrorq.transport.link import part_bytes_max, too_large
 from mirrorq.waiting import Latch, Waiters
 from mirrorq.wire.messages import WireMessage, decode, encode
 
 log = logging.getLogger("mirrorq")
 
+LOGGED_MAX = 64
+"""So many troubles are remembered, to log none of them twice."""
 LINGER_MS = 200
 """The goodbye of a client that closes gets this long to leave. Without it the node finds out
 by silence."""
@@ -139,6 +142,8 @@ class ClientDriver(HostThread[_Port]):
         """How often a node has said so as its first word."""
         self.trouble = ""
         """The last thing that went wrong, for whoever waits in vain."""
+        self._logged: tuple[str, ...] = ()
+        """Troubles that the log has since a node last served this client."""
         self.news_count = 0
         """How often something of the above may have changed."""
         self.news = Waiters()
@@ -147,6 +152,7 @@ class ClientDriver(HostThread[_Port]):
         """Why somebody has disconnected it for good, "" while nobody has."""
         self._name = name
         self._config = config
+        self._part_bytes_max = part_bytes_max(config)
         self._endpoint_count = len(endpoints)
         self.refusals: dict[str, HandshakeRefused] = {}
         """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
@@ -210,7 +216,13 @@ class ClientDriver(HostThread[_Port]):
             self._on_answer(ClientAnswer(number, 0, "PreconditionFailed", text, b""))
             return
         call.send_count += 1
-        self._send(call.message)
+        parts = encode(call.message)
+        why = too_large(parts, self._part_bytes_max)
+        if why:
+            text = f"this cannot be asked of a node: it {why}"
+            self._on_answer(ClientAnswer(call.message.number, 0, "ConfigError", text, b""))
+            return
+        self._send_data(parts)
 
     def forget_call(self, call: Call) -> None:
         number = call.message.number
@@ -281,7 +293,11 @@ class ClientDriver(HostThread[_Port]):
                         self._outflow.forget(port.number)
                         attach = replace(request.request, line=port.line, turn=self._hello)
                         request = replace(request, request=attach)
-                    self._outflow.offer(port.number, encode(request))
+                    parts = encode(request)
+                    why = too_large(parts, self._part_bytes_max)
+                    if why:
+                        raise ProtocolError(f"a request cannot be sent: it {why}")
+                    self._outflow.offer(port.number, parts)
             except ProtocolError as error:
                 self._ports.tell(port, Closed(str(error)))
         self._give_sign(clock.now_ms())
@@ -346,7 +362,7 @@ class ClientDriver(HostThread[_Port]):
         elif isinstance(message, ClientRefused) and message.final:
             self._on_expelled(message.why)
         elif isinstance(message, ClientRefused):
-            self._leave(message.why)
+            self._leave(message.why, is_refused=True)
         elif self.welcomed.is_set():
             self._keepalive.on_heard(now_ms)
             self._on_message(message)
@@ -399,7 +415,7 @@ class ClientDriver(HostThread[_Port]):
         self.lineage = self.lineage or message.lineage
         self.entry_paused = False
         self.has_told = False
-        self.trouble = ""
+        self.trouble, self._logged = "", ()
         self.refusals = {}
         for port in self._ports:
             self._send(ClientOpen(port.number, port.queue_id))
@@ -462,10 +478,10 @@ class ClientDriver(HostThread[_Port]):
         self._keepalive.on_given_up()
         self._leave(why)
 
-    def _leave(self, why: str) -> None:
+    def _leave(self, why: str, *, is_refused: bool = False) -> None:
         """Go on to the next endpoint."""
         self._on_left(why)
-        self._socket.leave()
+        self._socket.leave(is_refused=is_refused)
 
     def _on_left(self, why: str) -> None:
         """No node serves this client now."""
@@ -486,7 +502,9 @@ class ClientDriver(HostThread[_Port]):
                 self._ports.tell(port, MasterChanged(port.epoch, False))
 
     def _note(self, trouble: str) -> None:
-        """Keep it for who waits in vain; log it once."""
-        if trouble != self.trouble:
-            self.trouble = trouble
+        """Keep it for who waits in vain. The log has it once until a node serves this client, also
+        where each endpoint has a trouble of its own."""
+        self.trouble = trouble
+        if trouble not in self._logged:
+            self._logged = (*self._logged[1 - LOGGED_MAX :], trouble)
             log.warning("client %s: %s", self._name, trouble)

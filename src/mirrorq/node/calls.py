@@ -88,6 +88,7 @@ class NodeCalls:
 
     identity = b""
     permits = None
+    connection = ""
 
     def __init__(
         self,

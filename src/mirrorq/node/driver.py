@@ -85,6 +85,7 @@ from mirrorq.transport.inbound import (
     SendLost,
     TooLarge,
 )
+from mirrorq.transport.link import too_large
 from mirrorq.transport.transport import Transport
 from mirrorq.waiting import Doorbell
 from mirrorq.wire.frames import check_publish
@@ -624,7 +625,8 @@ class Driver(HostThread[_Port]):
     def _note_unsent(
         self, transport: Transport, node: str, message: object, parts: Sequence[Part]
     ) -> None:
-        """A node that is not connected is told again what matters; what is too large never is."""
+        """A node that is not connected is told again what matters; what is too large never is. A
+        handle of this node whose request that was ends: its users hear why."""
         if transport.takes(parts):
             return
         queue_id: int = getattr(message, "queue_id", 0)
@@ -632,6 +634,10 @@ class Driver(HostThread[_Port]):
         size = max(map(len, parts))
         kind = f"message {type(message).__name__}"
         self.oversize.note(f"node {node}", kind, queue, size, transport.part_bytes_max)
+        port = self._port_of(message.session) if isinstance(message, SessionRequest) else None
+        if port is not None:
+            why = too_large(parts, transport.part_bytes_max)
+            self._ports.tell(port, Closed(f"a request cannot be sent to node {node}: it {why}"))
 
     def _reply(self, reply: SessionReply) -> None:
         port: _Port | None = None

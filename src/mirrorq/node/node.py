@@ -26,7 +26,7 @@ from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.engine.core import Engine
 from mirrorq.engine.events import Release
-from mirrorq.errors import NoQuorum, QueueDown, StoreCorrupt
+from mirrorq.errors import AuthenticationError, NoQuorum, QueueDown, StoreCorrupt
 from mirrorq.monitoring.alarms import Alarm
 from mirrorq.monitoring.status import QueueStatus
 from mirrorq.node import sigterm
@@ -533,6 +533,11 @@ class Node(Access):
     def _wake(self, session: SessionId) -> None:
         """Have the handle stepped soon."""
         self._driver.wake_session(session.number)
+
+    @property
+    def _access_error(self) -> AuthenticationError | None:
+        """A node is its own."""
+        return None
 
     @property
     def _stuck_text(self) -> str:

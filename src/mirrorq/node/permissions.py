@@ -2,7 +2,8 @@
 
 Every request of a client that is no admin is asked about here, by the node through which it came
 in, before anything is done with it. Rights are by name; what a request names by id is looked up in
-the catalog of that node, and what that does not know is refused.
+the catalog of that node. An id that this has not heard of yet is judged once it has (`is_known`).
+Of a queue that was deleted nothing is left to protect, and nothing is refused.
 
 Who may write an exchange may write the queues that are bound to it: a client finds out by itself
 which queues a message reaches, and publishes to each. Therefore to bind a queue needs the right to
@@ -49,9 +50,10 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
 
-__all__ = ["Permits", "lost_right"]
+__all__ = ["READING", "Permits", "lost_right"]
 
-_READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
+READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
+"""Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
 
@@ -167,7 +169,7 @@ class Permits:
             return ()
         if isinstance(request, Settle) and request.kind == "move":
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
-        return ((Right.READ, queue_id),) if isinstance(request, _READING) else ()
+        return ((Right.READ, queue_id),) if isinstance(request, READING) else ()
 
     def _needs_of_publish(self, queue_id: int, publish: Publish) -> _Needs:
         flags = self.codec.header(publish.frame).flags
@@ -191,6 +193,18 @@ class Permits:
                 return reads  # It acks, and puts nothing.
         return (*reads, (Right.WRITE, queue_id))
 
+    def is_known(self, queue_id: int) -> bool:
+        """Whether this node knows the queue, or that it was deleted; else it may be to come."""
+        return bool(self.catalog.name_of(queue_id)) or self.catalog.is_deleted(queue_id)
+
+    def are_known(self, queue_id: int, request: Request) -> bool:
+        """Whether this node knows every queue that a request is about."""
+        try:
+            needs = self._needs(queue_id, request)
+        except ProtocolError:
+            return True  # It is refused.
+        return all(self.is_known(one) for _, one in needs)
+
     def sees(self, queue_id: int) -> bool:
         """Whether it may do anything to this queue."""
         return any(not self.refusal(right, queue_id) for right in Right)
@@ -213,7 +227,8 @@ class Permits:
     def _refusal_now(self, right: Right, queue_id: int) -> str:
         name = self.catalog.name_of(queue_id)
         if not name:
-            return f"key {self.key.name!r} asked for queue id {queue_id}, which does not exist"
+            is_gone = self.catalog.is_deleted(queue_id)
+            return "" if is_gone else f"no queue has the id {queue_id} yet"
         if right is Right.WRITE and self._writes_through_exchange(queue_id):
             return ""
         return refusal(self.key, right, name)

@@ -72,14 +72,27 @@ class SessionId(Struct, frozen=True, gc=False, order=True):
     number: int
 
 
-def connection_of(session: SessionId) -> str:
+def connection_of(session: SessionId, key: str = "") -> str:
     """The connection that a handle belongs to: one client, or one incarnation of a node.
 
-    A client's own sessions are of incarnation 0, under its name, which no other client has.
+    A client's own sessions are of incarnation 0, under its name. A client chooses its name, so with
+    security its connection is name and key.
+
+    Args:
+        key: the client's public key, "" without security.
     """
-    if not session.incarnation:
-        return session.node
-    return f"{session.node}/{session.incarnation}"
+    if session.incarnation:
+        return f"{session.node}/{session.incarnation}"
+    return f"{session.node} (key {key})" if key else session.node
+
+
+def client_handle(connection: str, number: int) -> str:
+    """One handle of a client, wherever its client enters: no other handle has this text.
+
+    Args:
+        number: the client's own, which it never uses again.
+    """
+    return f"{number} of {connection}"
 
 
 _INCARNATION_BITS = 31

@@ -36,6 +36,8 @@ __all__ = [
     "arguments_error",
     "arguments_of",
     "arguments_text",
+    "client_handle_of",
+    "declared_by",
     "definition_with",
     "from_text",
     "has_later_keys",
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 NAME_CHARS_MAX = 255
+OWNER_CHARS_MAX = 400
+"""A client's name, its key and the number of a handle."""
 PATTERN_CHARS_MAX = 255
 """A pattern is looked for on each node's own thread: it and the names it meets are short."""
 NUMBER_MAX = 2**53
@@ -120,7 +124,11 @@ ARGUMENTS = (
 """Keys that a queue's declaration may give a value, too, in the order in which they are written."""
 CONNECTION = "connection"
 """Kept beside them: whose an exclusive queue is, as of `connection_of`. No user says it."""
-_KEPT = (CONNECTION, *ARGUMENTS)
+CLIENT_HANDLE = "client-handle"
+"""Kept beside them: the handle of a client that an exclusive queue belongs to, as its entry node
+knows it: the client's number and its connection."""
+OWNERS = (CONNECTION, CLIENT_HANDLE)
+_KEPT = (*OWNERS, *ARGUMENTS)
 LESSER = frozenset(ARGUMENTS) - {"dead-letter-queue", "overflow"}
 """Those of which the lesser holds where policy and declaration both speak; else the policy's."""
 LATER = frozenset({"consumer-timeout"})
@@ -293,15 +301,38 @@ def owned_arguments(text: str, connection: str) -> str:
     return arguments_text({**arguments_of(text), CONNECTION: connection})
 
 
+def declared_by(text: str, connection: str, handle: str) -> str:
+    """Return the arguments of a client's declaration with this client as owner.
+
+    The client does not choose the owner: whatever connection it names is replaced by its own.
+
+    Args:
+        handle: the client's handle that an exclusive queue is to belong to, "" of another queue.
+    """
+    given = arguments_of(text)
+    given.pop(CLIENT_HANDLE, None)
+    if CONNECTION in given:
+        given[CONNECTION] = connection
+    if handle:
+        given[CLIENT_HANDLE] = handle
+    return arguments_text(given)
+
+
 def owner_of(text: str) -> str:
     """Return whose the queue with these arguments is, "" when it is everybody's."""
     owner: str = arguments_of(text).get(CONNECTION, "")
     return owner
 
 
+def client_handle_of(text: str) -> str:
+    """Return the client's handle that the queue belongs to, "" when it belongs to none."""
+    handle: str = arguments_of(text).get(CLIENT_HANDLE, "")
+    return handle
+
+
 def shown_arguments(text: str) -> dict[str, Any]:
     """Return what its declarer has said of a queue."""
-    return {key: value for key, value in _arguments(text) if key != CONNECTION}
+    return {key: value for key, value in _arguments(text) if key not in OWNERS}
 
 
 def arguments_error(text: object) -> str:
@@ -325,7 +356,7 @@ def definition_with(policy: Policy | None, text: str) -> Definition:
     spoken = () if policy is None else policy.keys
     changes: dict[str, Any] = {}
     for key, value in _arguments(text):
-        if key == CONNECTION:
+        if key in OWNERS:
             continue
         name = _KEYS[key]
         if key not in spoken:
@@ -396,7 +427,7 @@ def _value(key: str, value: object) -> object:
         if not isinstance(value, bool):
             raise PolicyError(f"{key} is true or false, not {value!r}")
         return value
-    return _text(key, value, NAME_CHARS_MAX)
+    return _text(key, value, OWNER_CHARS_MAX if key in OWNERS else NAME_CHARS_MAX)
 
 
 def _number(key: str, value: object, least: int) -> int:

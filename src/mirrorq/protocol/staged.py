@@ -12,6 +12,9 @@ from msgspec import Struct
 
 DONE = "committed already"
 """How a refusal begins that is a success for a task, and for a driver that was here before."""
+PAST = "never committed"
+"""How a refusal begins of a version below the highest committed one that is not committed itself:
+nothing of it is in the queue, nor will be."""
 FENCED = "fenced"
 """How a refusal begins that holds for the run for ever."""
 SEALED = "sealed"

@@ -96,15 +96,13 @@ class SpooledQueue:
 
         Raises:
             Full: the spool is full.
-            TypeError, ValueError: a body that is not bytes-like or too large.
+            TypeError, ValueError: a body that is not bytes-like, a message that is too large.
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the spool is closed.
         """
         terms, properties = packed(**options) if options else (PLAIN, b"")
         spool = self._spool
-        data = body
-        if type(data) is not bytes or len(data) > spool.config.message_bytes_max:
-            data = checked_body(body, spool.config.message_bytes_max)
+        data = checked_body(body, properties, spool.config.message_bytes_max)
         size = len(data) + len(properties)
         confirmation = SpoolConfirmation(
             spool.outcomes, spool.watched, self._why, data, NONE, properties, terms, size, False
@@ -132,8 +130,8 @@ class SpooledQueue:
         Returns:
             The confirmation, one for all of them.
         """
-        data = checked_bodies(bodies, self._spool.config.message_bytes_max)
         terms, properties = packed(**options)
+        data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
         size = sum(map(len, data)) + len(properties) * len(data)
         spool = self._spool
         confirmation = SpoolConfirmation(

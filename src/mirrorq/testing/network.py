@@ -385,7 +385,7 @@ class SimulatedClientSocket(End):
         """Whether it is connected."""
         return bool(self.node)
 
-    def leave(self) -> None:
+    def leave(self, *, is_refused: bool = False) -> None:
         """Go to the next endpoint."""
         if self.node:
             self.drop()

@@ -36,6 +36,9 @@ LOOK_MS = 10
 """A thread that is never idle looks this often whether its connections have come or gone."""
 LAP_MS = 50
 """Pause after all endpoints have been tried in vain."""
+REFUSED_LAP_MS_MAX = 2000
+"""Longest pause after all endpoints have refused this client, as each does that does not list its
+key. The pause begins with LAP_MS and is doubled at each lap."""
 
 
 class ClientSocket:
@@ -85,6 +88,8 @@ class ClientSocket:
         """For each endpoint, the one to be tried first at the front."""
         self._keys_tried = 0
         """At the present endpoint, in vain."""
+        self._refusals = 0
+        """Endpoints in a row that have refused this client."""
         self._lost: list[ClientInbound] = []
         self._is_closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
@@ -134,15 +139,24 @@ class ClientSocket:
             link.close()
         self._link = self._control = None
 
-    def leave(self) -> None:
-        """Go to the next endpoint: this node does not answer, or cannot serve now."""
+    def leave(self, *, is_refused: bool = False) -> None:
+        """Go to the next endpoint: this node does not answer, or cannot serve now.
+
+        Args:
+            is_refused: the node has refused this client.
+        """
         self._check_open()
         if self.is_up:
             self._lost.append(Disconnected(self.endpoint))
         self._disconnect()
         self._keys_tried = 0
         self._index = (self._index + 1) % len(self._endpoints)
-        self._deadline_ms = _now_ms() + (LAP_MS if self._index == 0 else 0)
+        self._refusals = self._refusals + 1 if is_refused else 0
+        self._deadline_ms = _now_ms() + (self._lap_ms() if self._index == 0 else 0)
+
+    def _lap_ms(self) -> int:
+        laps_refused = min(self._refusals // len(self._endpoints), 16)
+        return min(LAP_MS << laps_refused, REFUSED_LAP_MS_MAX)
 
     def send(self, parts: Sequence[Part], channel: int = DATA) -> bool:
         """Give one message to the node; it leaves at the next `flush` or `poll`.
@@ -255,7 +269,7 @@ class ClientSocket:
                 if self._try_next_key():
                     return
                 inbound.append(HandshakeRefused(self.endpoint, self._unlike_text(), by_key=False))
-            self.leave()
+            self.leave(is_refused=change == REFUSED)
             return
 
     def _try_next_key(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 import zmq
 
@@ -11,7 +12,7 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.transport.curve import LinkKeys
 from mirrorq.transport.endpoint import Endpoint
-from mirrorq.transport.packing import INDEX_BYTES_MAX, SendBuffer
+from mirrorq.transport.packing import INDEX_BYTES_MAX, Part, SendBuffer
 from mirrorq.transport.parts import is_readable, receive_parts, send_parts
 
 RECONNECT_MS = 10
@@ -72,6 +73,13 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 def part_bytes_max(config: Config) -> int:
     """The largest part accepted: a frame, or an index with its sizes."""
     return config.frame_bytes_max + 4 * INDEX_BYTES_MAX
+
+
+def too_large(parts: Sequence[Part], limit: int) -> str:
+    """Why a message cannot be sent for its size, "" when it can: what receives it would end the
+    connection."""
+    size = max(map(len, parts), default=0)
+    return "" if size <= limit else f"has {size} bytes, more than the {limit} that one may have"
 
 
 def set_bounds(socket: zmq.Socket[bytes], config: Config) -> None:

@@ -8,7 +8,13 @@ from attrs import frozen
 
 from mirrorq.protocol.commands import DeclareQueue, arguments_in
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId
-from mirrorq.protocol.policy import CONNECTION, arguments_of, owner_of
+from mirrorq.protocol.policy import (
+    CLIENT_HANDLE,
+    CONNECTION,
+    arguments_of,
+    client_handle_of,
+    owner_of,
+)
 from mirrorq.protocol.views import View
 
 __all__ = [
@@ -73,6 +79,11 @@ class QueueRecord:
     def connection(self) -> str:
         """Whose an exclusive queue is, "" of another one."""
         return owner_of(self.arguments)
+
+    @property
+    def client_handle(self) -> str:
+        """The client's handle that an exclusive queue belongs to, "" of another queue."""
+        return client_handle_of(self.arguments)
 
 
 @frozen
@@ -157,6 +168,8 @@ def arguments_differing(known: str, asked: str) -> list[str]:
     declaration does not name it takes as it is."""
     is_now, wanted = arguments_of(known), arguments_of(asked)
     owner, asker = is_now.pop(CONNECTION, ""), wanted.pop(CONNECTION, "")
+    is_now.pop(CLIENT_HANDLE, None)
+    wanted.pop(CLIENT_HANDLE, None)
     parts = [f"exclusive={bool(owner)}, not {bool(asker)}"] if owner != asker else []
     return parts + [
         f"{key}={is_now.get(key)!r}, not {value!r}"

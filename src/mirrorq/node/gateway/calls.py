@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from mirrorq.engine.events import Answer
-from mirrorq.errors import AuthenticationError, MirrorQError, PreconditionFailed, ShutDown
-from mirrorq.protocol.clients import ClientAnswer, ClientCall
+from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ShutDown
+from mirrorq.protocol.clients import (
+    ClientAnswer,
+    ClientCall,
+    ClientDeclare,
+    ClientDeclareWithArguments,
+)
 from mirrorq.protocol.commands import LATER, LEVEL, CatalogCommand
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, client_handle
+from mirrorq.protocol.policy import declared_by
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Calls", "Requester", "refused"]
 
+COMMAND_BYTES_MAX = 256 * 1024
+"""Of one command of the catalog, which every node keeps."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
 
@@ -37,6 +47,11 @@ class Requester(Protocol):
     @property
     def permits(self) -> Permits | None:
         """What it may do; None: everything."""
+        ...
+
+    @property
+    def connection(self) -> str:
+        """What a client's handles belong to, "" of the node's own process."""
         ...
 
     def send(self, message: ClientAnswer) -> None: ...
@@ -71,6 +86,19 @@ class Calls:
         """What its requester may do; None: everything."""
         return self._requester.permits
 
+    def in_own_name(self, call: ClientDeclare) -> ClientDeclare:
+        """A client's declaration with this client as owner, whichever owner it names."""
+        if self.is_own:
+            return call
+        said = call.arguments if isinstance(call, ClientDeclareWithArguments) else ""
+        connection = self._requester.connection
+        handle = client_handle(connection, call.session) if call.exclusive else ""
+        arguments = declared_by(said, connection, handle)
+        if not arguments:
+            return call
+        flags = (call.durable, call.exclusive, call.auto_delete, call.passive)
+        return ClientDeclareWithArguments(call.name, *flags, call.session, call.shards, arguments)
+
     @property
     def is_own(self) -> bool:
         """Whether they are of the node's own process."""
@@ -84,10 +112,6 @@ class Calls:
         if len(self._open) >= CALLS_MAX:
             text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
             requester.send(refused(number, MirrorQError(text)))
-            return False
-        why = "" if requester.permits is None else requester.permits.refusal_of_call(message)
-        if why:
-            requester.send(refused(number, AuthenticationError(why)))
             return False
         self.begin(number)
         return True
@@ -106,6 +130,12 @@ class Calls:
         """What was asked is done; what is still waited for is more than that."""
         if self._note_done is not None:
             self._note_done(answer)
+
+    def wait_until(self, number: int, holds: Callable[[], bool], go_on: Callable[[], None]) -> None:
+        """Go on with a call when the catalog has come so far that this holds."""
+        self._driver.waits.begin(
+            self._key(number), lambda: holds() or None, lambda _: go_on(), on_catalog=True
+        )
 
     def wait_for(
         self, number: int, look: Callable[[], ClientAnswer | None], *, on_catalog: bool = False
@@ -133,6 +163,14 @@ class Calls:
         self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
     ) -> None:
         """Have a catalog command done, and be called with what came of it."""
+        size = len(msgspec.msgpack.encode(command))
+        if size > COMMAND_BYTES_MAX:
+            text = (
+                f"this needs {size} bytes in the catalog, more than {COMMAND_BYTES_MAX}: say it "
+                "in less"
+            )
+            answered(refused(number, ConfigError(text)))
+            return
         older = self._driver.engine.older_nodes(LEVEL) if isinstance(command, LATER) else ()
         if older:
             text = (

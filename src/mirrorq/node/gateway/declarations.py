@@ -58,6 +58,7 @@ class Declarations:
         if wrong:
             calls.answer(refused(number, ConfigError(wrong)))
             return
+        call = calls.in_own_name(call)
         if call.passive:
             calls.wait_for(number, lambda: self._passive(calls, number, call.name))
             return

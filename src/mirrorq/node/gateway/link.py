@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mirrorq.errors import ProtocolError
-from mirrorq.protocol.clients import ClientPong
+from mirrorq.protocol.clients import ClientAnswer, ClientClosed, ClientPong
+from mirrorq.protocol.identities import SessionId, connection_of
+from mirrorq.protocol.sessions import SessionReply
 from mirrorq.transport.flow_control import Window
 from mirrorq.transport.inbound import CONTROL, DATA
 from mirrorq.wire.messages import Part, WireMessage, encode
@@ -54,15 +56,34 @@ class ClientLink:
         self._is_lossy = False
         """Messages to it were dropped; its next pong says so."""
 
+    @property
+    def connection(self) -> str:
+        """What the client's handles belong to."""
+        return connection_of(SessionId(self.name, 0, 0), self.key)
+
     def send(self, message: WireMessage) -> None:
         """Tell the client something, unless it does not read."""
         parts = _encoded(message)
         if parts is None:
             return
+        if not self._transport.takes(parts):
+            # The client would ask for it again, and never have it.
+            self._refuse(message, max(map(len, parts)))
+            return
         if self.window.is_overrun or not self._transport.reply(self.identity, parts):
             self._is_lossy = True
         else:
             self.window.on_sent(sum(map(len, parts)))
+
+    def _refuse(self, message: WireMessage, size: int) -> None:
+        """Tell the client why it does not get an answer."""
+        limit = self._transport.part_bytes_max
+        text = f"the answer has {size} bytes, more than the {limit} that a message may have"
+        log.error("cannot send to client %s: %s", self.name, text)
+        if isinstance(message, SessionReply):
+            self.send(ClientClosed(message.session.number, text))
+        elif isinstance(message, ClientAnswer):
+            self.send(ClientAnswer(message.number, 0, "MirrorQError", text, b""))
 
     def pong(self, paused: bool, patience: int, waits: str, lineage: int) -> None:
         """Answer a sign of life, and say what has come.

@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ProtocolError
+from mirrorq.errors import (
+    AuthenticationError,
+    ConfigError,
+    MirrorQError,
+    PreconditionFailed,
+    ProtocolError,
+    QueueNotFound,
+)
 from mirrorq.node.bans import outcome_of
 from mirrorq.node.copy_reader import seek_copy
 from mirrorq.node.gateway.calls import Calls, refused
 from mirrorq.node.gateway.declarations import Declarations
 from mirrorq.node.status import node_statuses, policy_statuses
 from mirrorq.protocol.clients import (
+    AnyCall,
     ClientAdminister,
     ClientAnswer,
     ClientCall,
@@ -60,8 +68,26 @@ class RequestHandler:
         self._declarations = Declarations(driver, overview)
 
     def serve(self, calls: Calls, message: ClientCall) -> None:
-        """Begin with a call that was admitted."""
-        number, call = message.number, message.call
+        """Begin with a call that was admitted, if its requester's key allows it.
+
+        A node that starts does not know every queue yet: what it would refuse waits until it has
+        applied the catalog up to its own start.
+        """
+        number, permits, engine = message.number, calls.permits, self._driver.engine
+        why = "" if permits is None else permits.refusal_of_call(message)
+        if permits is None or not why:
+            self._serve(calls, number, message.call)
+        elif not engine.is_registered:
+            calls.wait_until(
+                number, lambda: engine.is_registered, lambda: self.serve(calls, message)
+            )
+        elif (queue_id := getattr(message.call, "queue", 0)) and not permits.is_known(queue_id):
+            text = f"no queue has the id {queue_id}: it was never made, as far as this node knows"
+            calls.answer(refused(number, QueueNotFound(text)))
+        else:
+            calls.answer(refused(number, AuthenticationError(why)))
+
+    def _serve(self, calls: Calls, number: int, call: AnyCall) -> None:
         match call:
             case ClientDeclare():
                 self._declarations.declare(calls, number, call)

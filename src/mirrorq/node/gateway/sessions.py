@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 from msgspec.structs import replace
 
+from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
 from mirrorq.node.gateway.credit import Subscription
-from mirrorq.node.permissions import Permits, lost_right
+from mirrorq.node.permissions import READING, Permits, lost_right
 from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
 from mirrorq.protocol.commands import DeleteQueue
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
     Attach,
     Credit,
     Deliver,
     Detach,
     Detached,
+    Publish,
     Request,
     SessionReply,
     SessionRequest,
@@ -114,6 +116,8 @@ class ClientSessions:
         self._open: dict[int, ClientSession] = {}
         self._owners: dict[int, SessionId] = {}
         """Those that own an exclusive queue or are to."""
+        self._early: dict[int, int] = {}
+        """Sessions on queues that this node does not know yet."""
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._open.values())
@@ -123,13 +127,48 @@ class ClientSessions:
     def open(self, message: ClientOpen) -> None:
         """The client has a new handle."""
         number, queue_id = message.session, message.queue
-        if number in self._open:
+        if number in self._open or number in self._early:
             self._warn("client %s opened session %s twice", self._link.name, number)
             return
-        if len(self._open) >= SESSIONS_MAX:
+        if len(self._open) + len(self._early) >= SESSIONS_MAX:
             reason = f"a client has at most {SESSIONS_MAX} handles: close some"
             self._link.send(ClientClosed(number, reason))
             return
+        if self._may_judge(queue_id):
+            self._open_known(number, queue_id)
+        else:
+            self._await_known(number, queue_id)
+
+    def _may_judge(self, queue_id: int) -> bool:
+        """Whether this node knows enough to say what the client's key may do to a queue: it has
+        applied the catalog up to its own start, and has heard of the queue."""
+        permits = self._link.permits
+        return permits is None or (
+            self._driver.engine.is_registered and permits.is_known(queue_id)
+        )
+
+    def _await_known(self, number: int, queue_id: int) -> None:
+        self._early[number] = queue_id
+
+        def begin(_: bool) -> None:
+            self._early.pop(number, None)
+            self._open_known(number, queue_id)
+
+        self._driver.waits.begin(
+            self._early_key(number),
+            lambda: self._may_judge(queue_id) or None,
+            begin,
+            on_catalog=True,
+        )
+
+    def _early_key(self, number: int) -> tuple[bytes, str, int]:
+        return self._link.identity, "session", number
+
+    def _forget_early(self, number: int) -> None:
+        if self._early.pop(number, None) is not None:
+            self._driver.waits.end(self._early_key(number))
+
+    def _open_known(self, number: int, queue_id: int) -> None:
         catalog, permits = self._driver.engine.catalog, self._link.permits
         if catalog.is_deleted(queue_id):
             self._link.send(ClientClosed(number, "the queue was deleted"))
@@ -138,19 +177,17 @@ class ClientSessions:
             why = permits.refusal(Right.READ, queue_id)
             self._link.send(ClientClosed(number, why, refused=True))
             return
-        record = catalog.queue(queue_id)
         session_id = self._owners.get(number) or self._driver.new_session()
-        if record is not None and record.exclusive and record.owner != session_id:
+        record = self._foreign(queue_id, session_id)
+        mine = client_handle(self._link.connection, number)
+        if record is not None and record.client_handle == mine:
             self._end_left(number, record)
             return
         session = self._open[number] = ClientSession(self, number, session_id, queue_id)
         self._driver.open_port(session_id, queue_id, session)
 
     def _end_left(self, number: int, record: QueueRecord) -> None:
-        """A client comes back to its exclusive queue, on another connection: that ended it.
-
-        Nobody else opens a session on a queue that was declared exclusive.
-        """
+        """The handle that owns an exclusive queue comes on another connection: that ends it."""
         log.info("client %s has left its exclusive queue %r", self._link.name, record.name)
         self._driver.ask(DeleteQueue(record.id), lambda _: None)
         reason = (
@@ -158,6 +195,12 @@ class ClientSessions:
             "exclusive queue: declare it again"
         )
         self._link.send(ClientClosed(number, reason))
+
+    def _foreign(self, queue_id: int, session: SessionId) -> QueueRecord | None:
+        """The queue if it is another handle's alone: this session may only put into it."""
+        record = self._driver.engine.catalog.queue(queue_id)
+        is_foreign = record is not None and record.exclusive and record.owner != session
+        return record if is_foreign else None
 
     def owner(self, number: int) -> SessionId:
         """This session is to own an exclusive queue: its name on this node."""
@@ -168,6 +211,7 @@ class ClientSessions:
 
     def close(self, number: int) -> None:
         """The client has closed a handle, or none came of its exclusive queue."""
+        self._forget_early(number)
         session = self._open.pop(number, None)
         if session is not None:
             self._end(session)
@@ -179,6 +223,8 @@ class ClientSessions:
         Args:
             is_lost: it has not said so, and may come back.
         """
+        for number in list(self._early):
+            self._forget_early(number)
         for session in self._open.values():
             self._end(session, is_lost=is_lost)
         for number in list(self._owners):
@@ -226,9 +272,17 @@ class ClientSessions:
             )
             return
         if session.is_next(request):
-            self._pass_request(session, request)
+            if self._is_early(session, request):
+                self._send_detached(request)
+            else:
+                self._pass_request(session, request)
         elif session.shows_gap(request):
             self._send_detached(request)
+
+    def _is_early(self, session: ClientSession, request: SessionRequest) -> bool:
+        """Whether a request is about a queue that this node does not know yet."""
+        permits = self._link.permits
+        return permits is not None and not permits.are_known(session.queue_id, request.request)
 
     def _pass_request(self, session: ClientSession, request: SessionRequest) -> None:
         session.take(request)
@@ -238,8 +292,14 @@ class ClientSessions:
             if why:
                 self._refuse(session, why)
                 return
+        if isinstance(body, READING) or (isinstance(body, Publish) and body.deliveries):
+            record = self._foreign(session.queue_id, session.session)
+            if record is not None:
+                self.close(session.number)
+                self._link.send(ClientClosed(session.number, exclusive_text(record)))
+                return
         if isinstance(body, Attach):
-            body = replace(body, owner=self._link.key, connection=self._link.name)
+            body = replace(body, owner=self._link.key, connection=self._link.connection)
         if isinstance(body, Credit):
             subscription = session.subscriptions.get(body.number)
             if subscription is not None and not body.total:

@@ -8,8 +8,10 @@ commit of ten million messages is one small op: all of it shows at once, on ever
 
 What was decided stays decided:
 
-- A version that is committed answers everything about it, and about versions before it, with
-  `DONE`. The highest version of each transaction is kept as long as the queue lives.
+- A version that is committed answers everything about it with `DONE`. Versions only grow: one
+  below the highest committed one that was not committed itself is refused with `PAST`. What was
+  committed is kept as ranges of versions, as long as the queue lives; of more than
+  `COMMITTED_RANGES_MAX` the lowest are forgotten, and refused like what never came.
 - A run that was aborted, has expired, or whose commit was refused, is *fenced* until its version
   is committed by another run: whatever of it is still on its way is refused. So a refused commit
   stays refused however often it comes, and a slow task cannot complete what was given up.
@@ -37,6 +39,7 @@ from mirrorq.errors import MALFORMED
 from mirrorq.protocol.staged import (
     DONE,
     FENCED,
+    PAST,
     SEALED,
     AbortOp,
     AskOp,
@@ -47,11 +50,13 @@ from mirrorq.protocol.staged import (
     Winner,
 )
 
-__all__ = ["Attempt", "Outcome", "Run", "Staging", "Work"]
+__all__ = ["COMMITTED_RANGES_MAX", "Attempt", "Outcome", "Run", "Staging", "Work"]
 
 ATTEMPTS_MAX = 1 << 20
 """Open attempts of one queue: about 300 bytes of memory each."""
 
+COMMITTED_RANGES_MAX = 1000
+"""Ranges of committed versions of one transaction. A stream's versions are one range."""
 RUN_BYTES = 16
 """Of a run of a column, or a range, in the bytes of a state."""
 NAMED_BYTES = 64
@@ -65,7 +70,7 @@ _Runs = list[tuple[str, _Number, _Number, bool, _Winners, _Attempts]]
 _Works = list[tuple[str, _Number, _Runs, list[tuple[str, str]]]]
 _What = Literal["commit", "abort", "ask"]
 _Errands = list[tuple[_Number, _Number, _What, str, _Number, str]]
-_IMAGE = tuple[list[tuple[str, _Number]], _Works, bytes, bytes, _Errands]
+_IMAGE = tuple[list[tuple[str, _Ranges]], _Works, bytes, bytes, _Errands]
 
 
 @frozen
@@ -124,8 +129,8 @@ class Staging:
     """All of one queue. Changed by ops only."""
 
     def __init__(self) -> None:
-        self.committed: dict[str, int] = {}
-        """The highest committed version of each transaction."""
+        self.committed: dict[str, RangeSet] = {}
+        """The committed versions of each transaction."""
         self.open: dict[tuple[str, int], Work] = {}
         self.staged = RangeSet()
         """Origins of what is staged and not committed."""
@@ -146,10 +151,21 @@ class Staging:
     def __bool__(self) -> bool:
         return bool(self.staged or self.origins)
 
+    def highest(self, transaction: str) -> int:
+        """The highest committed version, -1 when there is none."""
+        known = self.committed.get(transaction)
+        return known.last if known is not None else -1
+
     def verdict(self, transaction: str, version: int, run: str) -> str:
         """Why nothing of this run can be staged or committed; "" when it can."""
-        if version <= self.committed.get(transaction, -1):
-            return f"{DONE}: version {self.committed[transaction]} of {transaction!r} is"
+        highest = self.highest(transaction)
+        if version <= highest and version in self.committed[transaction]:
+            return f"{DONE}: version {version} of {transaction!r} is"
+        if version <= highest:
+            return (
+                f"{PAST}: version {version} of {transaction!r} is not, and version {highest} is: "
+                "versions only grow. Write a backfill under another transaction"
+            )
         work = self.open.get((transaction, version))
         if work is not None and run in work.fenced:
             return f"{FENCED}: run {run!r} is given up: {work.fenced[run]}"
@@ -336,7 +352,7 @@ class Staging:
             if not op.is_decision:
                 return Outcome(f"{SEALED}: run {op.run!r} waits for the queue that decides")
             run.home = 0
-        elif op.version <= self.committed.get(op.transaction, -1):
+        elif op.version in self.committed.get(op.transaction, ()):
             return Outcome(self.verdict(op.transaction, op.version, op.run))
         dropped = self._fence(op.transaction, op.version, op.run, op.reason)
         told = CrossQueueTask("abort", op.transaction, op.version, op.run)
@@ -419,7 +435,7 @@ class Staging:
     def _fence(self, transaction: str, version: int, run: str, why: str) -> list[Range]:
         work = self.open.setdefault((transaction, version), Work())
         dropped = self._drop_run(work, run)
-        if version > self.committed.get(transaction, -1):
+        if version > self.highest(transaction):
             work.fenced.setdefault(run, why)
         self._tidy((transaction, version))
         return dropped
@@ -456,7 +472,10 @@ class Staging:
     def _finish(self, transaction: str, version: int) -> list[Range]:
         """This version is committed: all of it and of those before it is over, but for what is
         sealed."""
-        self.committed[transaction] = max(version, self.committed.get(transaction, -1))
+        known = self.committed.setdefault(transaction, RangeSet())
+        known.add(version, version)
+        if len(known) > COMMITTED_RANGES_MAX:
+            known.remove(*known.front())
         dropped: list[Range] = []
         for key in [key for key in self.open if key[0] == transaction and key[1] <= version]:
             work = self.open[key]
@@ -472,12 +491,13 @@ class Staging:
     def bytes_about(self) -> int:
         """Of `image`, written down, without making it."""
         runs = len(self.staged) + len(self.sizes) + len(self.origins.by_sequence)
+        runs += sum(map(len, self.committed.values()))
         return RUN_BYTES * runs + NAMED_BYTES * (len(self.open) + len(self.committed))
 
     def image(self) -> Image:
         """All of it; equal ones give equal data."""
         return [
-            sorted(self.committed.items()),
+            [(name, list(known)) for name, known in sorted(self.committed.items())],
             [
                 (
                     transaction,
@@ -518,7 +538,10 @@ class Staging:
             committed, works, sizes, origins, tasks = msgspec.convert(image, _IMAGE)
         except MALFORMED as error:
             raise ValueError(f"what is staged: {error}") from error
-        made.committed = dict(committed)
+        for transaction, versions in committed:
+            if not versions or any(first > last for first, last in versions):
+                raise ValueError(f"transaction {transaction!r} has committed {versions}")
+            made.committed[transaction] = RangeSet(versions)
         made.tasks = {(one[0], one[1]): CrossQueueTask(*one[2:]) for one in tasks}
         made.sizes = Sizes.from_bytes(sizes)
         made.origins = Places.from_bytes(origins, next_sequence)
