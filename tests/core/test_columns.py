@@ -162,9 +162,7 @@ def test_sizes_of_a_frame_without_offsets() -> None:
     assert sizes_of(b"", 3) == [0, 0, 0]
 
 
-@given(
-    st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 40), st.integers(0, 50)
-)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 40), st.integers(0, 50))
 def test_sizes_by_offsets(some: list[int], times: int, start: int) -> None:
     """As those that are looked at one by one, whether they are equal or not, and whether or not
     others are in front of them."""

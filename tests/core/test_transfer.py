@@ -618,4 +618,3 @@ def test_a_page_that_is_no_more_as_it_was_said_ends_the_transfer(tiny: None) -> 
     (again,) = _pursue(joiner, RETRY_MS, has_state=False)
     assert isinstance(again, TransferRequest)
     assert (again.part, again.number != request.number) == (1, True)
-

@@ -109,7 +109,9 @@ def promoted(shape: Shape, count: int) -> tuple[Replica, list[int]]:
     return replica, costs
 
 
-@pytest.mark.parametrize("shape", [prioritised, delayed, moved, resting])
+@pytest.mark.parametrize(
+    "shape", [prioritised, delayed, pytest.param(moved, marks=pytest.mark.slow), resting]
+)
 def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
     """Of ten times as many stretches; and all of them are where they belong in the end."""
     (_, few), (replica, many) = promoted(shape, FEW), promoted(shape, MANY)
@@ -126,6 +128,7 @@ def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
         assert levels == [0 if is_away else MANY]
 
 
+@pytest.mark.slow
 def test_however_much_is_due_in_one_second_an_op_ends_a_portion() -> None:
     """In the order in which it is due."""
     found = []

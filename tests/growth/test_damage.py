@@ -121,12 +121,12 @@ def longest(count: int, prepare: Act, act: Act) -> int:
         (nothing, put),
         (nothing, get),
         (nothing, browse),
-        (nothing, browse_all),
-        (nothing, given_up),
+        pytest.param(nothing, browse_all, marks=pytest.mark.slow),
+        pytest.param(nothing, given_up, marks=pytest.mark.slow),
         (set_aside, put_and_get),
-        (set_aside, browse),
-        (set_aside, purge),
-        (asked_again, one_comes),
+        pytest.param(set_aside, browse, marks=pytest.mark.slow),
+        pytest.param(set_aside, purge, marks=pytest.mark.slow),
+        pytest.param(asked_again, one_comes, marks=pytest.mark.slow),
     ],
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mirrorq import Config, Node
 from mirrorq.demo.ports import free_ports
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.real, pytest.mark.soak]
 
 COUNT = 400_000
 """Their sizes alone are larger than what one message may carry here."""

@@ -14,6 +14,8 @@ import mirrorq
 from mirrorq.errors import StoreFull
 from mirrorq.node.driver import WAITING_SENDS_MAX
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60
 ROUNDS = 3000
 
