@@ -17,6 +17,8 @@ from mirrorq.errors import ConfigError
 from mirrorq.node.node import Node
 from mirrorq.transport.link import part_bytes_max
 
+pytestmark = pytest.mark.real
+
 LIMIT = 4000
 SMALL = Config(message_bytes_max=LIMIT, frame_bytes_max=12_000)
 LARGE: dict[str, dict[str, Any]] = {

@@ -14,6 +14,8 @@ from tests.security.keys import KeyRing, free_endpoint, until
 from mirrorq.errors import AuthenticationError
 from mirrorq.node.node import Node
 
+pytestmark = pytest.mark.real
+
 WAIT_S = 60.0
 
 

@@ -22,6 +22,8 @@ from mirrorq.store.pathlock import holder_of
 
 from .writing import PYTHON, QUEUE, SOURCES, Writer, frames_of, open_store
 
+pytestmark = pytest.mark.real
+
 HOLDER = """
 import os, sys
 from mirrorq.config import Config
