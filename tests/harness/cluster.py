@@ -41,15 +41,18 @@ from mirrorq.engine.events import (
     NotSent,
     Probed,
     RailLetGo,
+    Release,
     SessionClosed,
     SessionOpened,
+    WriteAll,
 )
 from mirrorq.errors import StoreCorrupt
+from mirrorq.node.ending import Ending, endings
 from mirrorq.node.outbox_packing import packed
 from mirrorq.node.steady_time import SteadyTime
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue
 from mirrorq.protocol.effects import OutboxLoaded, RailArm
-from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.raft import AppendRequest
 from mirrorq.protocol.ring import STAR, Data, FetchFrames, FrameChunk
@@ -114,6 +117,18 @@ class SimulatedNode:
     """Its disk refuses every commit before this."""
     is_failing: bool = False
     """Its next commit fails, and that ends the process."""
+    fails_once: bool = False
+    """Its next commit fails, and its disk works again: the node ends by that, and is closed. Its
+    rail has heard of nothing."""
+    has_failed: bool = False
+    """It ends, and not in order."""
+    hang_ms: int = 0
+    """Its next commit takes so much longer, and its thread does nothing meanwhile."""
+    hung_until_ms: int = 0
+    is_stopping: bool = False
+    """It was told to close: it ends after the commit that it is in."""
+    is_wanted: bool = False
+    """It is to start again when it has ended."""
     no_room_until_ms: int = 0
     """Its store says before this that it has no room for messages; commits still work."""
     inbox: list[EngineEvent] = field(factory=list)
@@ -141,6 +156,11 @@ class SimulatedNode:
     """The last record that was taken."""
     ports: dict[SessionId, tuple[int, SessionPort]] = field(factory=dict)
     answers: dict[int, Answer] = field(factory=dict)
+
+    @property
+    def store(self) -> StoreId:
+        """Whose promises it keeps: another disk is another store."""
+        return StoreId(self.name, self.disk.store)
 
     @property
     def has_seen_wall(self) -> bool:
@@ -268,6 +288,7 @@ class SimulatedCluster:
 
     def _start(self, node: SimulatedNode) -> None:
         if node.engine is not None:
+            node.is_wanted = node.is_stopping
             return
         node.life += 1
         self.rail_counts["groups replayed"] += len(node.disk.records)
@@ -275,7 +296,7 @@ class SimulatedCluster:
         me = MemberId(node.name, node.disk.store, incarnation)
         self.note(f"start {node.name} incarnation {incarnation}")
         images = node.disk.images(whole=False)
-        self.onlooker.on_start(node.name, images)
+        self.onlooker.on_start(node.store, images)
         node.contacts.clear()
         config = self.config
         if node.name == self.without_star:
@@ -361,12 +382,21 @@ class SimulatedCluster:
         self.note(f"kill {name}")
         if node.rail is not None and node.rail.queues:
             self.rail_counts["killed while armed"] += 1
+        self._hang_up(node)
+
+    def _hang_up(self, node: SimulatedNode) -> None:
+        """A process is no more, for itself and for others."""
+        name = node.name
         node.engine = None
         node.life += 1
         node.inbox.clear()
         node.commits.clear()
         node.ports.clear()
         node.paused_until_ms = 0
+        if node.is_wanted:
+            self.after(1, self.start, name)
+        node.fails_once = node.is_stopping = node.is_wanted = False
+        node.hang_ms = node.hung_until_ms = 0
         for other in self.nodes.values():
             if other is not node:
                 for link in (
@@ -376,6 +406,55 @@ class SimulatedCluster:
                     link.generation += 1
                 if self.network.is_connected(name, other.name):
                     self._tell_down(other, name)
+
+    def stop(self, name: str) -> None:
+        """`close()`: the node ends in order, when the commit that it is in is done."""
+        node = self.nodes[name]
+        if node.engine is not None and not node.is_stopping:
+            self.note(f"stop {name}")
+            self._tell(node, Release())
+            node.is_stopping = True
+            self.after(1, self._stop, node, node.life)
+
+    def _stop(self, node: SimulatedNode, life: int) -> None:
+        if node.life != life or node.engine is None:
+            return
+        if self.now_ms < node.paused_until_ms:
+            self.at(node.paused_until_ms, self._stop, node, life)
+        elif not node.commits or self.now_ms < node.full_until_ms:
+            self._end(node, has_failed=False)
+
+    def _end(self, node: SimulatedNode, *, has_failed: bool) -> None:
+        """What a node's thread does at its end, in the order of `node.ending`."""
+        node.has_failed = has_failed
+        if node.rail is not None and (node.rail.out or node.rail.group):
+            self.rail_counts["ended with something untaken"] += 1
+        self.note(f"end {node.name}{' after a failure' * has_failed}")
+        for step in endings(lambda: node.has_failed):
+            match step:
+                case Ending.STOP_RAIL if node.rail is not None:
+                    self._write_group(node, node.rail)
+                case Ending.WRITE_REST:
+                    node.has_failed = not self._has_written_rest(node)
+                case Ending.CLOSE_TRANSPORT | Ending.ABANDON_TRANSPORT:
+                    self._hang_up(node)
+                case Ending.CLOSE_STORE if self.now_ms >= node.full_until_ms:
+                    node.disk.end_log(node.taken)
+
+    def _has_written_rest(self, node: SimulatedNode) -> bool:
+        """Make the last round; False: its commit has failed."""
+        node.inbox.append(WriteAll())
+        self._step_node(node)
+        if self.now_ms < node.full_until_ms:
+            return True  # what has no room is lost, as of a process that is killed
+        while node.commits:
+            if not node.commits[0].round:
+                self._carry_out(node, node.commits.popleft())
+            elif node.is_failing or node.fails_once:
+                return False
+            else:
+                self._write_round(node)
+        return True
 
     def wipe(self, name: str, backup: SimulatedDisk | None = None) -> None:
         """The stopped node's disk is replaced by an empty one, or by one with an old copy's
@@ -601,8 +680,14 @@ class SimulatedCluster:
         if node.life != life or node.engine is None:
             return
         node.run_scheduled = False
-        if self.now_ms < node.paused_until_ms:
+        if self.now_ms < max(node.paused_until_ms, node.hung_until_ms):
             return
+        if node.is_stopping and node.commits:
+            return
+        self._step_node(node)
+
+    def _step_node(self, node: SimulatedNode) -> None:
+        assert node.engine is not None
         events, node.inbox = node.inbox, []
         if node.rail is not None:
             events = [*self._taken(node, node.rail), *events]
@@ -672,7 +757,11 @@ class SimulatedCluster:
         while node.commits:
             effects = node.commits[0]
             if effects.round:
-                self.after(node.commit_ms, self._committed, node, node.life)
+                until_ms = self.now_ms + node.commit_ms + node.hang_ms
+                self.at(until_ms, self._committed, node, node.life)
+                if node.hang_ms:
+                    node.hang_ms, node.hung_until_ms = 0, until_ms
+                    self.at(until_ms, self._schedule, node)
                 return
             node.commits.popleft()
             self._carry_out(node, effects)
@@ -686,16 +775,26 @@ class SimulatedCluster:
         if node.is_failing:
             self.kill(node.name)
             return
+        if node.fails_once:
+            self._end(node, has_failed=True)
+            return
         if self.now_ms < node.full_until_ms:
             self.after(RETRY_MS, self._committed, node, life)
             return
+        self._write_round(node)
+        self._commit_next(node)
+        if node.is_stopping:
+            self._stop(node, life)
+
+    def _write_round(self, node: SimulatedNode) -> None:
+        """The first of the rounds that wait is on the disk."""
         effects = node.commits.popleft()
         railed = node.railed.pop(effects.round)
         node.disk.commit_railed(effects.writes, effects.raft, railed)
+        self.onlooker.on_commit(node.store, effects.writes)
         node.inbox.append(Committed(effects.round))
         self._schedule(node)
         self._carry_out(node, effects)
-        self._commit_next(node)
 
     def _carry_out(self, node: SimulatedNode, effects: EngineEffects) -> None:
         if effects.send:
@@ -818,18 +917,23 @@ class SimulatedCluster:
         if self.now_ms < node.paused_until_ms:
             self.at(node.paused_until_ms, self._sync_rail, node, life)
             return
-        is_logging = any(one.kind == TAKEN for one in node.rail.group)
-        if is_logging and (self.now_ms < node.full_until_ms or node.is_failing):
-            self.rail_counts["groups refused by the disk"] += bool(node.rail.group)
-            node.rail.fail()
-        else:
-            record, marks = node.rail.sync()
-            if record is not None:
-                self.rail_counts["groups synced"] += 1
-                node.disk.records.append(record)
-            self._send(node, [(master[0], mark) for master, mark in marks])
+        self._write_group(node, node.rail)
         node.is_rail_busy = False
         self._hurry_rail(node, node.rail)
+
+    def _write_group(self, node: SimulatedNode, rail: Rail) -> None:
+        """What its rail has heard is on its disk, and the masters are told; or the disk fails."""
+        is_logging = any(one.kind == TAKEN for one in rail.group)
+        if is_logging and (self.now_ms < node.full_until_ms or node.is_failing):
+            self.rail_counts["groups refused by the disk"] += bool(rail.group)
+            rail.fail()
+            return
+        record, marks = rail.sync()
+        if record is not None:
+            self.rail_counts["groups synced"] += 1
+            node.disk.records.append(record)
+            self.onlooker.on_railed(node.store, record.messages)
+        self._send(node, [(master[0], mark) for master, mark in marks])
 
     def _taken(self, node: SimulatedNode, rail: Rail) -> list[EngineEvent]:
         """What the rail hands over, first of all in a step."""

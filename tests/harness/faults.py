@@ -27,6 +27,10 @@ SLOW_HOP_MS = 200
 """Between two messages of a hop that has a thousandth of its speed."""
 SHORT_PAUSES_MS = (50, 150, 250)
 LONG_PAUSES_MS = (350, 1200, 4000)
+HANG_MS = 700
+"""A commit that hangs takes so long."""
+ENDS = ("kill", "stop", "failure", "hang")
+"""How processes end, where that is drawn."""
 REPLACED_MS = 3500
 """A master that stops for so long finds itself replaced."""
 BACKUP_SHARE = 0.1
@@ -60,6 +64,8 @@ class Faults:
         self.counts: Counter[str] = Counter()
         """Kind, with its target where it has one -> how often it was done."""
         self._queues = queues
+        self.ends: Random | None = None
+        """Draws how processes end; None: all are killed."""
         self._is_over = False
         self._backups: dict[str, SimulatedDisk] = {}
         kinds = self._kinds()
@@ -72,6 +78,11 @@ class Faults:
             self._changes += [policies.change] * 3
         if members is not None:
             self._changes += [self._join, self._retire, self._forget]
+
+    def draw_ends(self, random: Random) -> None:
+        """Have processes end in all ways, and often."""
+        self.ends = random
+        self._mix += [self._kill] * (len(self._mix) // 2 + 1)
 
     def start(self) -> None:
         """Begin with an unstable period."""
@@ -153,7 +164,8 @@ class Faults:
         cluster.heal_all()
         for node in cluster.nodes.values():
             node.commit_ms = 1
-            node.is_failing = False
+            node.is_failing = node.fails_once = False
+            node.hang_ms = 0
             node.late_ms = (0, 0)
             node.full_until_ms = node.no_room_until_ms = cluster.now_ms
         for name in cluster.nodes:
@@ -219,11 +231,33 @@ class Faults:
     def _restart_later(self, name: str) -> None:
         self.cluster.after(self.random.choice((0, 10, 300, 1500, 4000)), self.start_node, name)
 
+    def _end_process(self, name: str, kind: str) -> None:
+        """Kill it; close it; close it in a commit that hangs, and kill it there or not; or have it
+        fail, at once or in a commit that hangs: it closes by that."""
+        cluster, node, ends = self.cluster, self.cluster.nodes[name], self.ends
+        how = "kill" if ends is None else ends.choice(ENDS)
+        self.counts[f"{how} {kind}"] += 1
+        if ends is None or how == "kill":
+            cluster.kill(name)
+            return
+        if how == "hang" or (how == "failure" and ends.random() < 0.5):
+            node.hang_ms = HANG_MS
+        if how == "failure":
+            node.fails_once = True
+            return
+        cluster.stop(name)
+        if how == "hang":
+            cluster.after(ends.choice((10, 2 * HANG_MS)), self._kill_stopping, name)
+            cluster.after(2 * HANG_MS, self.start_node, name)
+
+    def _kill_stopping(self, name: str) -> None:
+        if self.cluster.nodes[name].is_stopping:
+            self.cluster.kill(name)
+
     def _kill(self) -> None:
         kind, names = self._pick(("one", "one", "minority", "majority", *TARGETS[3:6]))
         for name in names:
-            self.counts[f"kill {kind}"] += 1
-            self.cluster.kill(name)
+            self._end_process(name, kind)
             self._restart_later(name)
 
     def _kill_alone(self) -> None:
@@ -446,7 +480,7 @@ class Faults:
             and all(set(cluster.in_sync(queue_id)) == data_nodes for queue_id in self._queues())
             and all(
                 node.commit_ms <= QUICK_COMMIT_MS
-                and not node.is_failing
+                and not (node.is_failing or node.fails_once or node.is_stopping or node.hang_ms)
                 and not node.late_ms[1]
                 and max(node.paused_until_ms, node.full_until_ms) < cluster.now_ms
                 for node in present.values()

@@ -16,7 +16,7 @@ from attrs import define, evolve, field, frozen
 from harness.rail import RailDisk
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.effects import QueueImage, QueueWrite
-from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.identities import MemberId, SessionId, StoreId
 from mirrorq.protocol.ops import (
     AckOp,
     DiscardOp,
@@ -161,8 +161,48 @@ class Onlooker:
     set_aside: dict[int, RangeSet] = field(factory=dict)
     """Queue -> what a master had to set aside."""
 
-    def on_start(self, node: str, images: Iterable[QueueImage]) -> None:
+    _promised: dict[tuple[StoreId, int], int] = field(factory=dict)
+    """(store, queue) -> the last lsn that its node has told to be there, unless cut since."""
+
+    def on_railed(self, store: StoreId, messages: Iterable[Data]) -> None:
+        """A node's rail has written these, and tells their masters so."""
+        for data in messages:
+            self._promise(store, data.queue_id, data.entries[-1].lsn)
+
+    def on_commit(self, store: StoreId, writes: Iterable[QueueWrite]) -> None:
+        """A node has written these, and what it tells of them rests on that."""
+        for write in writes:
+            key = store, write.queue_id
+            if write.reset:
+                self._promised.pop(key, None)
+            if write.truncate_to is not None and key in self._promised:
+                self._promised[key] = min(self._promised[key], write.truncate_to)
+            if write.append:
+                self._promise(store, write.queue_id, write.append[-1].lsn)
+
+    def _promise(self, store: StoreId, queue_id: int, lsn: int) -> None:
+        self._promised[store, queue_id] = max(self._promised.get((store, queue_id), 0), lsn)
+
+    def _judge_promises(self, store: StoreId, images: Iterable[QueueImage]) -> None:
+        """What a node has told to be on its disk is there when it starts, however it ended."""
+        found = {image.queue_id: image for image in images}
+        for (its_store, queue_id), lsn in self._promised.items():
+            image = found.get(queue_id)
+            if its_store != store or (image is not None and image.broken):
+                continue
+            last = 0
+            if image is not None:
+                last = max((image.state_lsn, *(entry.lsn for entry in image.entries)))
+            if last < lsn:
+                self.wrong.append(
+                    f"promise broken: {store.node} has told that op {lsn} of queue {queue_id} is "
+                    f"on its disk, and begins again with those up to {last}"
+                )
+
+    def on_start(self, store: StoreId, images: Iterable[QueueImage]) -> None:
         """A node starts with what its disk holds."""
+        node = store.node
+        self._judge_promises(store, images)
         for key in [key for key in self._copies if key[0] == node]:
             del self._copies[key]
         for image in images:

@@ -177,12 +177,20 @@ class RailDisk(SimulatedDisk):
 
     def start(self) -> int:
         """What the log holds is taken in first."""
+        self.end_log()
+        return super().start()
+
+    def end_log(self, upto: int | None = None) -> None:
+        """What the log holds, up to a record, is in the files, and the log begins anew: all of it
+        at a start. A close knows of what its node has taken; that there is no more is not looked
+        for here, as the real store does: the order of a node's end has to make it so."""
+        if upto is not None:
+            self.records = [record for record in self.records if record.number <= upto]
         for queue_id, files in self.queues.items():
             write = replayed(files, queue_id, self.records, self.has)
             if write is not None:
                 files.apply(write)
         self.records, self.has = [], 0
-        return super().start()
 
     def commit_railed(
         self, writes: Iterable[QueueWrite], raft: RaftWrite | None, railed: int

@@ -19,6 +19,7 @@ def force_boot(cluster: SimulatedCluster, name: str) -> tuple[Loss, ...]:
     node = cluster.nodes[name]
     assert node.engine is None
     old = node.disk
+    old.end_log()
     recovered = recovered_state(name, old.store, old.raft_image())
     assert recovered is not None, f"{name} is of no cluster yet"
     losses = recovered.losses(tuple(old.queues))

@@ -69,6 +69,8 @@ RETURN_MS = 10_000
 """An owner is waited for so long where there are any, in place of half a minute."""
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
+END_SHARE = 0.35
+"""Of all runs: those in which processes end in all ways, and are not only killed."""
 STAR_SHARE = 0.4
 RAIL_SHARE = 0.6
 """Of the runs with the star: those in which it is taken by a rail."""
@@ -135,6 +137,7 @@ class Swarm:
         pages: bool | None = None,
         star: bool | None = None,
         rail: bool | None = None,
+        ends: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None). Rails want a star."""
         self.seed = seed
@@ -227,6 +230,10 @@ class Swarm:
                 self.cluster.without_star = names[own.randrange(count)]
         else:
             self.cluster.config = evolve(self.cluster.config, star=False, rail=False)
+        own = Random(f"{seed} ends")
+        by_chance = is_plain and own.random() < END_SHARE
+        if by_chance if ends is None else ends:
+            self.faults.draw_ends(own)
         by_chance = Random(f"{seed} clocks").random() < CLOCK_SHARE
         self.clocks: ClockFaults | None = None
         """Who sets wall clocks; None: they are right."""

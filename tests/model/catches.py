@@ -25,6 +25,7 @@ from raft import test_core
 from simulation import (
     test_damage,
     test_dead_letters,
+    test_ends,
     test_hold_times,
     test_limits,
     test_membership,
@@ -244,6 +245,9 @@ SCENARIOS: dict[str, Scenario] = {
 TESTED: dict[str, Scenario] = {
     "restarted replicated member counted as in sync": Scenario(
         test_replicated.test_mutation_a_restarted_member_counted_as_in_sync_is_noticed, "two orders"
+    ),
+    "a failed node's close ends its logs": Scenario(
+        test_ends.test_mutation_a_failed_nodes_close_that_ends_its_logs_is_noticed, "promise broken"
     ),
 }
 """The test switches the mutation on by itself, and passes when its checker has objected."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+import harness.cluster
 from harness.explore_process import Hears, _Work
 from harness.mutations.registry import Patch, named
 from harness.rail import RAW, RECEIVED, Handed, Rail
+from mirrorq.node.ending import Ending, endings
 from mirrorq.protocol.ring import JoinerDurable
 from mirrorq.replication.events import ReplicaEvent
 from mirrorq.replication.rail import RailGuard
@@ -67,3 +69,14 @@ def _unmarked() -> Sequence[Patch]:
         return [one._replace(kind=RAW) if one.kind == RECEIVED else one for one in real(self)]
 
     return [(Rail, "take", take)]
+
+
+@named("a failed node's close ends its logs")
+def _ended_in_order() -> Sequence[Patch]:
+    """What its rail has written, and it has not taken, is not read at the next start."""
+
+    def as_in_order(has_failed: Callable[[], bool]) -> Iterator[Ending]:
+        for step in endings(has_failed):
+            yield Ending.CLOSE_STORE if step is Ending.ABANDON_STORE else step
+
+    return [(harness.cluster, "endings", as_in_order)]
