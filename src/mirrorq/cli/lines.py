@@ -9,7 +9,9 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import cycle
+from random import shuffle
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -46,21 +48,33 @@ def publish(client: Client, name: str, transient: bool, shards: int | None) -> N
     that is refused or by Ctrl-C, it says how many are confirmed.
     """
     lines = _Lines()
-    with _queue_to_fill(client, name, transient=transient, shards=shards) as queue, lines.told():
-        _publish_input(queue, lines)
+    filled = _queue_to_fill(client, name, transient=transient, shards=shards)
+    with filled as queue, _targets(queue) as targets, lines.told():
+        _publish_input(targets, lines)
     echo(f"confirmed: {lines.confirmed}")
 
 
-def _publish_input(queue: MirroredQueue, lines: _Lines) -> None:
+def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines) -> None:
     """Until the end of standard input, and until all of it is confirmed."""
     size = _input_size()
     with progress_bar("published") as show:
         for arrived in _arriving_lines(sys.stdin.buffer):
+            target = next(targets)
             for line in arrived:
-                lines.note_sent(queue.put(line), len(line))
+                lines.note_sent(target.put(line), len(line))
             if show is not None:
                 show(lines.bytes, size, f"published {lines.read}")
         lines.wait()
+
+
+@contextmanager
+def _targets(queue: MirroredQueue) -> Iterator[Iterator[MirroredQueue]]:
+    """Where lines go that arrive together, in their order: each time to the next shard, if the
+    queue has some."""
+    with ExitStack() as opened:
+        shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
+        shuffle(shards)
+        yield cycle(shards or [queue])
 
 
 class _Lines:
