@@ -34,6 +34,9 @@ class FakeTransport:
         self.clients = clients
         return self.has_read
 
+    def takes(self, parts: Sequence[bytes]) -> bool:
+        return True
+
     def reply(self, identity: bytes, parts: Sequence[bytes], channel: int = DATA) -> bool:
         return True
 

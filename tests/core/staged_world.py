@@ -207,7 +207,7 @@ class TwoQueues:
             outcome = queue.on_ask(op, number)
         else:
             if op.is_decision:
-                op = replace(op, sequence=1000, count=sum(n for n, _ in queue.size_runs(op)))
+                op = replace(op, sequence=1000, count=queue.count(op))
             outcome = queue.on_commit(op)
             if not outcome.why:
                 assert not self.shown[number], f"staged: queue {number} shows two runs"
@@ -291,7 +291,7 @@ class World:
         is_sealed = known is not None and known.home > 0
         winners = () if is_sealed else self._winners(run, version)
         op = CommitOp("t", version, run, winners, is_decision=is_sealed)
-        count = sum(n for n, _ in self.state.staging.size_runs(op))
+        count = self.state.staging.count(op)
         sequence = self.state.next_sequence
         before = self.state.live.count
         self._apply(CommitOp("t", version, run, winners, sequence, count, (), is_sealed))

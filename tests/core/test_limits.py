@@ -7,15 +7,24 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mirrorq.containers.run_length import Sizes
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import Confirmed, Delivery, Flow, Publish, Refused, Settle
 from mirrorq.replication.events import Defined, Tick
 from mirrorq.replication.master import ready_bytes
-from mirrorq.replication.master.limits import NO_LIMIT, Depth, InLog, Limit, judge, limit_of
+from mirrorq.replication.master.limits import (
+    NO_LIMIT,
+    Depth,
+    InLog,
+    Limit,
+    judge,
+    judge_pieces,
+    limit_of,
+)
 from mirrorq.testing.disk import QueueFiles
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
@@ -104,6 +113,42 @@ def _limit(count: int | None, size: int | None, overflow: Any) -> Limit:
     made = limit_of(Definition(max_length=count, max_length_bytes=size, overflow=overflow))
     assert made is not None
     return made
+
+
+@given(
+    st.one_of(st.none(), st.integers(0, 8)),
+    st.one_of(st.none(), st.integers(0, 20)),
+    st.sampled_from(["block", "reject-publish", "drop-head"]),
+    st.integers(0, 10),
+    st.integers(0, 25),
+    st.lists(SIZES, min_size=1, max_size=4),
+)
+def test_a_commit_is_judged_as_its_messages_one_by_one(
+    count: int | None,
+    size: int | None,
+    overflow: Any,
+    depth_count: int,
+    depth_size: int,
+    chunks: list[list[int]],
+) -> None:
+    """By sums over its pieces, wherever these lie, with the same verdict."""
+    limit = limit_of(Definition(max_length=count, max_length_bytes=size, overflow=overflow))
+    assume(limit is not None)
+    assert limit is not None
+    pieces: list[tuple[int, int, Sizes]] = []
+    column, first = Sizes(), 5
+    for sizes in chunks:
+        column.append_sizes(first, sizes)
+        pieces.append((first, first + len(sizes) - 1, column))
+        first += len(sizes) + 1
+        column.append_sizes(first - 1, [9])
+    flat = [one for sizes in chunks for one in sizes]
+    depth = Depth(depth_count, depth_size)
+    judged = judge_pieces(limit, depth, pieces, max(flat))
+    expected = judge(limit, depth, flat, True)
+    # Of two reasons why it never fits either is right.
+    assert replace(judged, reason="") == replace(expected, reason="")
+    assert bool(judged.reason) == bool(expected.reason)
 
 
 def test_without_limits_there_is_none() -> None:

@@ -112,6 +112,11 @@ class _Line:
         self._board.send(self._name, peer, [bytes(part) for part in parts], channel)
         return True
 
+    part_bytes_max = 1 << 30
+
+    def takes(self, parts: Sequence[Any]) -> bool:
+        return True
+
     def reply(self, identity: bytes, parts: Sequence[Any], channel: int = DATA) -> bool:
         self._board.send(self._name, "client", [bytes(part) for part in parts], channel)
         return True

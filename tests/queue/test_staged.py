@@ -92,7 +92,9 @@ def arrow(bodies: list[bytes], before: bytes = b"") -> tuple[bytes, bytes]:
     return array("i", ends).tobytes(), before + b"".join(bodies)
 
 
-def test_a_column_comes_as_its_bodies_do(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_a_column_comes_as_its_bodies_do(
+    node: mirrorq.Node, queue: mirrorq.MirroredQueue
+) -> None:
     """Columns and lists in one attempt, small and large, cut into chunks on the way."""
     small = [b"%d" % number for number in range(CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]
@@ -155,9 +157,7 @@ def test_a_version_is_committed_once(node: mirrorq.Node, queue: mirrorq.Mirrored
         assert again.commit([late], 30).already
         assert again.abort(timeout=30) is False
     with node.staged("job", 4, "q") as older, node.staged("job", 6, "q") as newer:
-        with pytest.raises(
-            mirrorq.NotConfirmed, match=r"version 4 of 'job' is not, and version 5 is"
-        ):
+        with pytest.raises(mirrorq.NotConfirmed, match=r"version 4 .* is not, and version 5 is"):
             older.commit([], 30)
         with pytest.raises(mirrorq.NotConfirmed, match="another transaction"):
             part_of(older, 0, 0, [b"lost"])

@@ -441,6 +441,12 @@ def equal_size(offsets: bytes, count: int) -> int | None:
     return int(size)
 
 
+def largest_size(offsets: bytes, count: int) -> int:
+    """Bytes of the largest body between these offsets."""
+    size = equal_size(offsets, count)
+    return max(sizes_of(offsets, count)) if size is None else size
+
+
 @lru_cache(maxsize=32)
 def _equal_steps(start: int, size: int, count: int) -> bytes:
     stop = start + (count + 1) * size

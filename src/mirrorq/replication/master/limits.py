@@ -13,7 +13,9 @@ queue for nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -118,6 +120,49 @@ def _judge_whole(limit: Limit, depth: Depth, sizes: Sequence[int]) -> Verdict:
         if bad:
             return Verdict("refuse", count, reason=_never(limit, 1, bad[0]))
         return _dropping(limit, sizes)
+    return _judge_sum(limit, depth, count, size)
+
+
+def judge_pieces(
+    limit: Limit, depth: Depth, pieces: Sequence[SizedPiece], largest: int
+) -> Verdict:
+    """Judge a commit, all or none: steps grow with the pieces, not with the messages.
+
+    Args:
+        largest: bytes of the largest body in them, or more.
+    """
+    count = sum(last - first + 1 for first, last, _ in pieces)
+    if limit.overflow != "drop-head":
+        size = sum(sizes.total(first, last) for first, last, sizes in pieces)
+        return _judge_sum(limit, depth, count, size)
+    if not _may_ever_fit(limit, 1, largest):
+        return Verdict("refuse", count, reason=_never(limit, 1, largest))
+    need = _newest(limit, pieces)
+    return Verdict("store", count, need.count, need)
+
+
+def _newest(limit: Limit, pieces: Sequence[SizedPiece]) -> Depth:
+    """How much of the newest messages has room in an empty queue."""
+    count = size = 0
+    for first, last, sizes in reversed(pieces):
+        low = max(first, last + 1 - (limit.count - count))
+        room = limit.size - size
+        # The sums rise as the beginning goes back: the first beginning that is small enough.
+        begins = range(low, last + 1)
+        low += bisect_left(begins, True, key=partial(_has_room, sizes, last, room))
+        if low <= last:
+            count, size = count + last - low + 1, size + sizes.total(low, last)
+        if low > first:
+            break
+    return Depth(count, size)
+
+
+def _has_room(sizes: Sizes, last: int, room: int, first: int) -> bool:
+    return sizes.total(first, last) <= room
+
+
+def _judge_sum(limit: Limit, depth: Depth, count: int, size: int) -> Verdict:
+    """All or none, where nothing is dropped for it."""
     if not _may_ever_fit(limit, count, size):
         return Verdict("refuse", count, reason=_never(limit, count, size))
     room = limit.room(depth)

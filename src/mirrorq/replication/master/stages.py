@@ -27,7 +27,7 @@ from mirrorq.replication.master.courier import is_courier, source_of
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.intake import HELD_COUNT, Intake
 from mirrorq.replication.master.length_limit import LengthLimit
-from mirrorq.replication.master.limits import judge
+from mirrorq.replication.master.limits import judge_pieces
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.term import Term
 
@@ -186,8 +186,8 @@ class Stages:
             if waits:
                 return op, f"{WAIT}: {waits}"
             depth = length_limit.depth()
-            sizes = [size for count, size in staging.size_runs(op) for _ in range(count)]
-            verdict = judge(length_limit.limit, depth, sizes, True)
+            pieces, largest = staging.sizes_of(op), staging.largest(op)
+            verdict = judge_pieces(length_limit.limit, depth, pieces, largest)
             if verdict.action != "store":
                 wait = f"{WAIT}: " if verdict.action == "hold" else ""
                 return op, wait + verdict.reason

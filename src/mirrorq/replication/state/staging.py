@@ -34,7 +34,7 @@ from attrs import define, field, frozen
 
 from mirrorq.containers.range_map import Places
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.containers.run_length import SizedPiece, Sizes
+from mirrorq.containers.run_length import SizedPiece, Sizes, largest_size
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.staged import (
     DONE,
@@ -64,7 +64,7 @@ NAMED_BYTES = 64
 Image = list[Any]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Ranges = list[tuple[_Number, _Number]]
-_Attempts = list[tuple[_Number, _Number, _Number, _Ranges]]
+_Attempts = list[tuple[_Number, _Number, _Number, _Ranges, _Number]]
 _Winners = tuple[tuple[_Number, _Number, _Number, _Number], ...]
 _Runs = list[tuple[str, _Number, _Number, bool, _Winners, _Attempts]]
 _Works = list[tuple[str, _Number, _Runs, list[tuple[str, str]]]]
@@ -98,6 +98,8 @@ class Attempt:
     """Messages."""
     ranges: list[Range] = field(factory=list)
     """Their origins, one range a chunk."""
+    largest: int = 0
+    """Bytes of the largest body."""
 
 
 @define
@@ -211,13 +213,12 @@ class Staging:
             found += known.ranges if known is not None else ()
         return found
 
-    def size_runs(self, op: CommitOp) -> list[tuple[int, int]]:
-        """(so many messages, bytes of each) of the winners, in order."""
-        return [
-            (high - low + 1, size)
-            for first, last in self.pieces(op)
-            for low, high, size in self.sizes.runs(first, last)
-        ]
+    def largest(self, op: CommitOp) -> int:
+        """Bytes of the largest body of the winners."""
+        run = self.run(op.transaction, op.version, op.run)
+        attempts = run.attempts if run is not None else {}
+        named = [(partition, attempt) for partition, attempt, _, _ in self.winners_of(op)]
+        return max((attempts[one].largest for one in named if one in attempts), default=0)
 
     def count(self, op: CommitOp) -> int:
         """How many messages the winners have."""
@@ -292,6 +293,7 @@ class Staging:
         attempt.chunks += 1
         attempt.count += count
         attempt.ranges.append((first, last))
+        attempt.largest = max(attempt.largest, largest_size(offsets, count))
         self.staged.add(first, last)
         self.sizes.append_offsets(first, offsets, count)
         self.size += self.sizes.total(first, last)
@@ -510,7 +512,7 @@ class Staging:
                             run.has_asked,
                             run.winners,
                             [
-                                (partition, attempt, one.chunks, one.ranges)
+                                (partition, attempt, one.chunks, one.ranges, one.largest)
                                 for (partition, attempt), one in sorted(run.attempts.items())
                             ],
                         )
@@ -549,17 +551,17 @@ class Staging:
             work = made.open[transaction, version] = Work(fenced=dict(fenced))
             for name, used_us, home, has_asked, winners, attempts in runs:
                 run = work.runs[name] = Run({}, used_us, home, has_asked, winners)
-                for partition, number, chunks, ranges in attempts:
-                    made._restore(run, (partition, number), chunks, ranges)
+                for partition, number, chunks, ranges, largest in attempts:
+                    made._restore(run, (partition, number), Attempt(chunks, 0, ranges, largest))
         if made.staged and made.staged.last >= next_sequence:
             raise ValueError(f"message {made.staged.last} of {next_sequence - 1} is staged")
         made.size = sum(made.sizes.total(*piece) for piece in made.staged)
         return made
 
-    def _restore(self, run: Run, name: tuple[int, int], chunks: int, ranges: list[Range]) -> None:
-        attempt = run.attempts[name] = Attempt(chunks, 0, ranges)
+    def _restore(self, run: Run, name: tuple[int, int], attempt: Attempt) -> None:
+        run.attempts[name] = attempt
         self.attempts += 1
-        for first, last in ranges:
+        for first, last in attempt.ranges:
             is_sound = 0 < first <= last and not self.staged.within(first, last)
             if not is_sound or self.origins.by_sequence.within(first, last):
                 raise ValueError(f"attempt {name} has a wrong chunk, {first} to {last}")
