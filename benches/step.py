@@ -107,6 +107,11 @@ class Loop:
     def wake(self) -> None:
         pass
 
+    def close(self) -> None:
+        """There is no socket."""
+
+    abandon = close
+
 
 LOOPS: dict[str, Loop] = {}
 

@@ -140,6 +140,8 @@ class _Line:
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None: ...
+
 
 class _ClientLine:
     """The client's socket; it is always on node `a`."""
