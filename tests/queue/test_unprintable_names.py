@@ -39,6 +39,7 @@ def test_other_names_are_left_alone(good: str) -> None:
     assert escaped(good) == good
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("bad", BAD, ids=ascii)
 def test_it_is_refused_where_it_is_given(tmp_path: Path, bad: str) -> None:
     """Queues, exchanges, policies, nodes and keys; also by the node, whatever a client has sent."""
