@@ -187,16 +187,6 @@ class Driver(HostThread[_Port]):
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._doorbell = Doorbell()
-        self._endings: dict[Ending, Callable[[], None]] = {
-            Ending.STOP_RAIL: _nothing if rail is None else rail.stop,
-            Ending.WRITE_REST: self._write_rest,
-            Ending.TELL_WAITING: self._tell_waiting,
-            Ending.CLOSE_TRANSPORT: _nothing if transport is None else transport.close,
-            Ending.ABANDON_TRANSPORT: _nothing if transport is None else transport.abandon,
-            Ending.FREE_RAIL: _nothing if rail is None else rail.free,
-            Ending.CLOSE_STORE: store.close,
-            Ending.ABANDON_STORE: store.abandon,
-        }
 
     # --- From other threads -------------------------------------------------------------
 
@@ -280,15 +270,32 @@ class Driver(HostThread[_Port]):
     def _run_rounds(self) -> None:
         self._attempt(self._make_rounds)
         for step in endings(lambda: self.failure is not None):
-            self._attempt(self._endings[step])
+            self._attempt(partial(self._end, step))
 
     def _make_rounds(self) -> None:
         while not self.is_stopping:
             self._round()
 
-    def _write_rest(self) -> None:
-        self.post(WriteAll())
-        self._round()
+    def _end(self, step: Ending) -> None:
+        transport, rail, store = self._transport, self._rail, self._store
+        match step:
+            case Ending.STOP_RAIL if rail is not None:
+                rail.stop()
+            case Ending.WRITE_REST:
+                self.post(WriteAll())
+                self._round()
+            case Ending.TELL_WAITING:
+                self._tell_waiting()
+            case Ending.CLOSE_TRANSPORT if transport is not None:
+                transport.close()
+            case Ending.ABANDON_TRANSPORT if transport is not None:
+                transport.abandon()
+            case Ending.FREE_RAIL if rail is not None:
+                rail.free()
+            case Ending.CLOSE_STORE:
+                store.close()
+            case Ending.ABANDON_STORE:
+                store.abandon()
 
     def _tell_waiting(self) -> None:
         for port in self._ports:
@@ -699,10 +706,6 @@ class Driver(HostThread[_Port]):
                 event = Closed("the queue was deleted", deleted=True)
         for port in self._ports.of_queue(change.queue_id):
             self._ports.tell(port, event)
-
-
-def _nothing() -> None:
-    """A step that this node has no need of."""
 
 
 @cache
