@@ -15,6 +15,7 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.deduplication import OUTCOMES_MAX, Deduplication, Request
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     Bind,
     CatalogCommand,
     ChangeView,
@@ -200,6 +201,7 @@ commands: st.SearchStrategy[CatalogCommand] = st.one_of(
     st.builds(Bind, names, names, st.just(""), st.just("")),
     st.builds(Unbind, names, names, st.just(""), st.just("")),
     st.builds(Synchronise, names, st.booleans()),
+    st.builds(AcknowledgeLosses, names, st.integers(0, 9)),
     st.builds(RemoveNode, st.sampled_from("ab"), st.sampled_from([1, 2, 9]), st.booleans()),
     st.builds(
         lambda replaces, flag: ChangeView(1, replaces, (Member(A, True), Member(B, flag))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     CatalogCommand,
     ChangeView,
     DeclareQueue,
@@ -81,3 +82,16 @@ def test_its_value_is_how_many_were_told() -> None:
     assert catalog.apply(6, OFF).value == 0
     assert catalog.apply(7, ON).queues == (1,)
     assert catalog.apply(8, Synchronise("nothing", False)).error == "QueueNotFound"
+
+
+def test_losses_are_acknowledged_up_to_a_number() -> None:
+    """A smaller one, of somebody who looked earlier, takes nothing back; it is in the snapshot."""
+    catalog = Catalog()
+    catalog.apply(1, DECLARE)
+    for index, (lost, known) in enumerate(((3, 3), (2, 3), (5, 5)), 2):
+        command = decode_command(encode_command(AcknowledgeLosses("orders", lost)))
+        assert catalog.apply(index, command).queues == (1,)
+        record = Catalog.restore(catalog.snapshot()).queue_named("orders")
+        assert record is not None
+        assert record.losses_known == known
+    assert catalog.apply(9, AcknowledgeLosses("nothing", 1)).error == "QueueNotFound"

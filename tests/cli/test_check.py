@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import attrs
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 import mirrorq
 from mirrorq.cli import main
+from mirrorq.cli.check import _acknowledge
 from mirrorq.demo.ports import free_ports
 from mirrorq.monitoring.health import judge
 from mirrorq.monitoring.status import NodeStatus, QueueStatus
@@ -74,6 +76,28 @@ def test_other_warnings_do_not_fail_it() -> None:
     assert [warning.text for warning in health.warnings] == ["1 unclean promotions"]
 
 
+class Losing:
+    """A client of a cluster that has lost messages of some queues."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[tuple[str, int]] = []
+
+    def queues(self, *, shards: bool) -> list[QueueStatus]:
+        assert shards
+        wide = QueueStatus("w", "running", shards=2, messages_lost=3)
+        parts = [QueueStatus(f"w#shard{one}", "running", messages_lost=3 * one) for one in (0, 1)]
+        return [QueueStatus("q", "running", messages_lost=5), wide, *parts]
+
+    def acknowledge_losses(self, queue: str, messages: int) -> None:
+        self.acknowledged.append((queue, messages))
+
+
+def test_each_ring_is_acknowledged_for_what_it_has_lost() -> None:
+    client = Losing()
+    _acknowledge(cast("mirrorq.Client", client))
+    assert client.acknowledged == [("q", 5), ("w#shard1", 3)]
+
+
 def test_alarms_are_named_with_what_to_do() -> None:
     """Of every node; they fail nothing. One of a later version is named, too."""
     busy = attrs.evolve(ABC[1], alarms=("disk_low", "too_hot"))
@@ -121,7 +145,7 @@ def test_a_cluster_is_checked(nodes: dict[str, mirrorq.Node]) -> None:
     """All is well; a mirror that is not in sync and a node that has ended are named."""
     endpoint = nodes["a"].listening
     handle = nodes["a"].queue("orders", timeout=COMMAND_S)
-    done = check_until(endpoint, 0)
+    done = check_until(endpoint, 0, "--acknowledge")
     assert told(done) == ["3 nodes, 1 queue: all run, all copies are in sync, node a may stop"]
     assert done.stderr == ""
 

@@ -24,6 +24,7 @@ from mirrorq.protocol.clients import (
     ClientWatch,
 )
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     Administrative,
     Bind,
     ClearPolicy,
@@ -280,6 +281,7 @@ def test_a_call_needs_its_right(
         Rebalance(),
         RemoveNode("a"),
         Synchronise("own", True),
+        AcknowledgeLosses("own", 1),
     ],
 )
 def test_administration_is_for_admins(command: Administrative) -> None:

@@ -13,7 +13,7 @@ from harness.mutations.registry import mutation
 from mirrorq.config import Config
 from mirrorq.engine.events import WriteAll
 from mirrorq.node.status import queue_status
-from mirrorq.protocol.commands import ClearPolicy, SetPolicy
+from mirrorq.protocol.commands import AcknowledgeLosses, ClearPolicy, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.views import View
 from mirrorq.replication import writes
@@ -272,6 +272,15 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     status = queue_status(engine, world.queue_id, engine_ms(world, "v"), 0, "")
     assert "1 unclean promotions: 10 messages are known to be lost" in " ".join(status.warnings)
     assert any("power of all members" in text for text in status.warnings)
+    assert status.messages_lost == 10
+    for lost, is_warned in ((9, True), (10, False)):
+        world.cluster.ask("v", AcknowledgeLosses("orders", lost))
+        world.cluster.run(1000)
+        for name in "abcv":
+            engine = world.cluster.engine(name)
+            status = queue_status(engine, world.queue_id, engine_ms(world, name), 0, "")
+            assert ("unclean promotions" in " ".join(status.warnings)) == is_warned
+            assert status.messages_lost == 10
     wrong = drained(world)
     assert len(wrong) == 10
     assert wrong == checkers.lost(world.journal)

@@ -90,6 +90,17 @@ class Administration:
         """
         return await in_thread(partial(self.host.cancel_sync, queue, timeout=timeout))
 
+    async def acknowledge_losses(
+        self, queue: str, messages: int, *, timeout: float | None = 30
+    ) -> None:
+        """End the warning of messages that unclean promotions have lost.
+
+        Arguments, result and errors are those of `mirrorq.Client.acknowledge_losses`.
+        """
+        await in_thread(
+            partial(self.host.acknowledge_losses, queue, messages, timeout=timeout)
+        )
+
     async def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
         """Make a mirror in sync the master of a queue.
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_text
+from mirrorq.api.arguments import check_sequence, check_text
 from mirrorq.errors import ConfigError, MirrorQError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
 from mirrorq.monitoring.status import PolicyStatus, QueueStatus
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     Administrative,
     ClearPolicy,
     Rebalance,
@@ -224,6 +225,23 @@ class Administration(ABC):
             NoQuorum: no majority in time. It may still be cancelled.
         """
         return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
+
+    def acknowledge_losses(
+        self, queue: str, messages: int, *, timeout: float | None = 30
+    ) -> None:
+        """Have the warning of messages that unclean promotions have lost end, until more are lost.
+
+        Args:
+            queue: its name; of a sharded queue a shard's.
+            messages: how many are known: `status().messages_lost`.
+            timeout: seconds to wait for a majority. None waits.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            NoQuorum: no majority in time. It may still end.
+        """
+        check_sequence("messages", messages)
+        self._administer(AcknowledgeLosses(_checked_name(queue), messages), timeout)
 
     # --- Where masters are --------------------------------------------------------------
 

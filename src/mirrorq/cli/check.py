@@ -21,9 +21,14 @@ __all__ = ["check"]
 @click.option(
     "--node", "name", metavar="NODE", help="Node that is to stop. Default: the one that answers."
 )
+@click.option(
+    "--acknowledge",
+    is_flag=True,
+    help="You know of all messages lost so far: end the warnings of them, on all nodes.",
+)
 @looking
 @as_json
-def check(client: Client, name: str | None, is_json: bool) -> None:
+def check(client: Client, name: str | None, acknowledge: bool, is_json: bool) -> None:
     """Say whether every queue has its copies in sync, and may do without a node.
 
     Exit status 0 when all nodes run, every queue has as many copies in sync as its policy wants,
@@ -32,6 +37,8 @@ def check(client: Client, name: str | None, is_json: bool) -> None:
     """
     from mirrorq.monitoring.health import judge
 
+    if acknowledge:
+        _acknowledge(client)
     nodes = client.nodes()
     asked = name or client.entry_node
     if asked not in [node.name for node in nodes]:
@@ -47,6 +54,12 @@ def check(client: Client, name: str | None, is_json: bool) -> None:
         raise Failed(health.summary)
     if not is_json:
         echo(health.summary)
+
+
+def _acknowledge(client: Client) -> None:
+    for queue in client.queues(shards=True):
+        if queue.messages_lost and not queue.shards:
+            client.acknowledge_losses(queue.name, queue.messages_lost)
 
 
 def _shown(health: Health) -> dict[str, object]:

@@ -38,6 +38,9 @@ class LeaseKeeping:
         self._follower = follower
         self._leader_requests = leader_requests
         self._is_released = False
+        self._begun_ms = consensus.led_ms
+        """A start has no contact with a majority until it first has: that is no news."""
+        self._is_told_paused = False
         self._look_ms = LONG_AGO_MS
         """Before this nothing changes by time alone. What is over already is looked at again at
         each step: contact with a majority may come back."""
@@ -84,7 +87,9 @@ class LeaseKeeping:
         self._look_ms = min(cut_off_ms, until_ms) if now_ms < until_ms else cut_off_ms
         if was_paused is is_paused and was_held is (now_ms < until_ms):
             return
-        if was_paused != is_paused:
+        was_led = self._consensus.led_ms > self._begun_ms
+        if is_paused != self._is_told_paused and (was_led or follower.outdated):
+            self._is_told_paused = is_paused
             kind, has = ("paused", "no") if is_paused else ("resumed", "has")
             context.notice(kind, f"{kind}: {has} contact with a majority")
         context.hosting.post_masters(LeaseChanged())

@@ -84,6 +84,8 @@ class QueueStatus:
     the same, the lesser number holds, and else the policy's word."""
     missing: tuple[str, ...] = ()
     """Nodes that the policy wants in the ring, that do not run and are out of it."""
+    messages_lost: int = 0
+    """Messages that unclean promotions are known to have lost, acknowledged ones too."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:

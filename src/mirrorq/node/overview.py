@@ -97,6 +97,7 @@ def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
         shards=len(parts),
         arguments=shown_arguments(record.arguments),
         missing=tuple(dict.fromkeys(name for part in parts for name in part.missing)),
+        messages_lost=sum(part.messages_lost for part in parts),
     )
 
 

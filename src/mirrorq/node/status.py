@@ -78,6 +78,7 @@ def queue_status(
         arguments=shown_arguments(record.arguments),
         shortfall=lacks,
         missing=missing,
+        messages_lost=_lost(engine, record),
     )
 
 
@@ -101,16 +102,22 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
     text = _durability_text(engine, record)
     if text:
         yield text
-    report = engine.reports.get(record.id)
-    lost = max(
+    lost = _lost(engine, record)
+    if lost > record.losses_known:
+        yield (
+            f"{record.view.generation} unclean promotions: {lost} messages are known to be lost, "
+            "and what only the masters before had beyond that. Put them again where you have "
+            "them; mirrorq check --acknowledge ends this warning"
+        )
+
+
+def _lost(engine: Engine, record: QueueRecord) -> int:
+    """Messages that unclean promotions are known to have lost."""
+    replica, report = engine.replicas.get(record.id), engine.reports.get(record.id)
+    return max(
         replica.state.lost if replica is not None else 0,
         report[0].lost if report is not None else 0,
     )
-    if record.view.generation:
-        yield (
-            f"{record.view.generation} unclean promotions: {lost} messages are known to be lost, "
-            "and what only the masters before had beyond that"
-        )
 
 
 def _durability_text(engine: Engine, record: QueueRecord) -> str:

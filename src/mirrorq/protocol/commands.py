@@ -146,6 +146,15 @@ class Synchronise(Struct, frozen=True, gc=False):
     on: bool
 
 
+class AcknowledgeLosses(Struct, frozen=True, gc=False):
+    """Somebody knows that so many messages of a queue were lost: no warning of them any more."""
+
+    queue: str
+    """Its name, or a shard's."""
+    lost: int
+    """Of the queue, since it was made."""
+
+
 class DeclareExchange(Struct, frozen=True, gc=False):
     """Make an exchange; one that is there must be equal."""
 
@@ -222,6 +231,7 @@ CatalogCommand = (
     | SetLaterPolicy
     | ClearPolicy
     | Synchronise
+    | AcknowledgeLosses
     | DeclareExchange
     | DeleteExchange
     | Bind
@@ -250,6 +260,7 @@ Administrative = (
     | Rebalance
     | RemoveNode
     | Synchronise
+    | AcknowledgeLosses
     | DeclareExchange
     | DeleteExchange
     | Bind

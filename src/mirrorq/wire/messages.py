@@ -126,6 +126,7 @@ _TAGS: dict[type, int] = {
     commands.NoteConsumers: 89,
     commands.NoteOutbox: 170,
     commands.Synchronise: 87,
+    commands.AcknowledgeLosses: 179,
     commands.DeclareExchange: 150,
     commands.DeleteExchange: 151,
     commands.Bind: 152,

@@ -35,6 +35,7 @@ _COMMANDS: dict[int, Any] = {
     40: commands.DeclareWithArguments,
     41: commands.DeclareShardsWithArguments,
     42: commands.SetLaterPolicy,
+    43: commands.AcknowledgeLosses,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""
 

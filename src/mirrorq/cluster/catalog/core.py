@@ -28,6 +28,7 @@ from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
 from mirrorq.cluster.catalog.view_changes import changed, loss_error, promotion_error, without
 from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     Bind,
     CatalogCommand,
     ChangeView,
@@ -284,6 +285,8 @@ class Catalog:
                 return self._on_set_policy(command)
             case ClearPolicy():
                 return self._on_clear_policy(command)
+            case AcknowledgeLosses():
+                return self._on_acknowledge_losses(command)
             case Synchronise():
                 return self._on_synchronise(command)
             case DeclareExchange():
@@ -449,6 +452,16 @@ class Catalog:
             )
         told = sum(self._synchronise(each, on=command.on) for each in known)
         return CatalogResult(value=told, queues=tuple(each.id for each in known))
+
+    def _on_acknowledge_losses(self, command: AcknowledgeLosses) -> CatalogResult:
+        known = self.queue_named(command.queue)
+        if known is None:
+            return CatalogResult(
+                error="QueueNotFound", text=f"no queue is named {command.queue!r}: declare it"
+            )
+        losses = max(known.losses_known, command.lost)
+        self._queues.put(evolve(known, losses_known=losses))
+        return CatalogResult(queues=(known.id,))
 
     def _rings_named(self, name: str) -> tuple[QueueRecord, ...]:
         """Return the rings that a user means by a name: all shards of a sharded queue."""

@@ -74,6 +74,8 @@ class QueueRecord:
     """It is being deleted: its master sees to it that its outbox becomes empty first."""
     arguments: str = ""
     """With which it was declared: `policy.arguments_text`."""
+    losses_known: int = 0
+    """Messages of which somebody knows that unclean promotions have lost them."""
 
     @property
     def connection(self) -> str:

@@ -19,6 +19,7 @@ from mirrorq.cluster.controller.placement import Spread, wanted_members
 from mirrorq.cluster.controller.transfers import Transfers
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import (
+    AcknowledgeLosses,
     Bind,
     CatalogCommand,
     ChangeView,
@@ -117,7 +118,7 @@ class Admission:
                 wrong = self._drop_error(request.member, command)
             case DeleteQueue() | NoteConsumers() | NoteOutbox():
                 wrong = ""
-            case ClearPolicy() | Synchronise() | NameCluster():
+            case ClearPolicy() | Synchronise() | AcknowledgeLosses() | NameCluster():
                 wrong = ""
             case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
                 wrong = ""
