@@ -120,7 +120,7 @@ def test_the_page_for_an_index_links_to_no_neighbour() -> None:
     exec(compile(code, "setup.py", "exec"), names)
     text = names["page"]()  # type: ignore[operator]
     assert "# mirrorq" in text
-    assert "docs/start.md: five minutes" in text
+    assert "Five minutes · write a worker" in text
     targets = re.findall(r"\]\(([^)]*)\)", text)
     assert [target for target in targets if not target.startswith(("http://", "https://"))] == []
 
