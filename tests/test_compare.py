@@ -22,7 +22,7 @@ def test_the_embedded_ones_side_by_side(tmp_path: Path) -> None:
     samples = [json.loads(line) for line in results.read_text().splitlines()]
     assert [sample["peer"] for sample in samples] == 2 * [
         "mirrorq alone, batches",
-        "mirrorq alone, one by one",
+        "mirrorq alone, without waiting",
         "queue.Queue",
     ]
     assert all(each["publish"] > 0 and each["take"] > 0 for each in samples)

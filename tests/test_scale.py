@@ -107,7 +107,7 @@ def test_an_aim_that_is_missed_says_so(tmp_path: Path) -> None:
     assert page.read_text() == f"a\n<!-- aims: begin -->\n{text}\n<!-- aims: end -->\nb\n"
     rows = {line.split(" | ")[0]: line for line in text.splitlines()}
     assert "| 50 % | 49 % | missed |" in rows["| `put_many`, 100 bytes, share of the ceiling"]
-    assert "| 250,050 |  |" in rows["| `put` one by one, confirmed"]
+    assert "| 250,050 |  |" in rows["| `put` without waiting, confirmed"]
     assert "not yet" in rows["| the same, NATS R3"]
     with pytest.raises(SystemExit, match="has no lines <!-- scale nodes: begin -->"):
         report.write_into(page, text, "scale nodes")

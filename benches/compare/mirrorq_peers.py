@@ -139,9 +139,9 @@ ONE = "fsynced"
 MEMORY = "in the memory of three nodes, on disk soon after"
 PEERS = [
     Peer("mirrorq, batches", "replicated", THREE, _embedded(Batches, "fsync")),
-    Peer("mirrorq, one by one", "replicated", THREE, _embedded(Singly, "fsync")),
+    Peer("mirrorq, without waiting", "replicated", THREE, _embedded(Singly, "fsync")),
     Peer(
-        "mirrorq, one by one, `replicated`",
+        "mirrorq, without waiting, `replicated`",
         "replicated",
         MEMORY,
         _embedded(Singly, "replicated"),
@@ -153,25 +153,25 @@ PEERS = [
         _embedded(Batches, "fsync", NEITHER),
     ),
     Peer(
-        "mirrorq without star and rail, one by one",
+        "mirrorq without star and rail, without waiting",
         "replicated",
         THREE,
         _embedded(Singly, "fsync", NEITHER),
     ),
     Peer(
-        "mirrorq without star and rail, one by one, `replicated`",
+        "mirrorq without star and rail, without waiting, `replicated`",
         "replicated",
         MEMORY,
         _embedded(Singly, "replicated", NEITHER),
     ),
     Peer("mirrorq client, batches", "replicated", THREE, _client(Batches)),
-    Peer("mirrorq client, one by one", "replicated", THREE, _client(Singly)),
+    Peer("mirrorq client, without waiting", "replicated", THREE, _client(Singly)),
     Peer(
-        "mirrorq client without star and rail, one by one",
+        "mirrorq client without star and rail, without waiting",
         "replicated",
         THREE,
         _client(Singly, NEITHER),
     ),
     Peer("mirrorq alone, batches", "embedded", ONE, lambda path: _alone(path, Batches)),
-    Peer("mirrorq alone, one by one", "embedded", ONE, lambda path: _alone(path, Singly)),
+    Peer("mirrorq alone, without waiting", "embedded", ONE, lambda path: _alone(path, Singly)),
 ]

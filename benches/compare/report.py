@@ -6,13 +6,24 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Callable, Sequence
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
 
 BESIDE = "RabbitMQ, quorum queue"
+LIKE_FOR_LIKE = ("mirrorq client, without waiting", BESIDE)
+"""The first rows: both are a client that calls once for each message and does not wait."""
+LIBRARIES = ("mirrorq", "pika", "nats-py", "pysyncobj", "persist-queue", "litequeue")
+SERVERS = {
+    "RabbitMQ": ["rabbitmqctl", "version"],
+    "NATS": ["nats-server", "--version"],
+}
 HEAD = "| | a confirm means | put /s | x | get + ack /s | x | one put, p50 / p99 ms |"
 RULE = "|---|---|---:|---:|---:|---:|---:|"
 
@@ -36,10 +47,10 @@ def tables(peers: Sequence[Peer], samples: Sequence[Sample], day: str) -> str:
 def summary(peers: Sequence[Peer], samples: Sequence[Sample], size: int = 100) -> str:
     """Markdown: one table of medians, for who wants to know it at a glance."""
     lines = [
-        "| | a confirm means | put /s | get + ack /s | one put, p50 / p99 ms |",
+        "| | a confirm means | put /s | get + ack /s | waiting for each put, p50 / p99 ms |",
         "|---|---|---:|---:|---:|",
     ]
-    for peer in peers:
+    for peer in sorted(peers, key=lambda peer: peer.name not in LIKE_FOR_LIKE):
         own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
         if own:
             put, took, p50, p99 = (
@@ -48,7 +59,20 @@ def summary(peers: Sequence[Peer], samples: Sequence[Sample], size: int = 100) -
             )
             rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
             lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"{time.strftime('%Y-%m-%d')}; {', '.join(versions())}."])
+
+
+def versions() -> Iterator[str]:
+    """Of mirrorq, and of each server and library beside it that is installed here."""
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            yield f"{name} {metadata.version(name)}"
+    for name, command in SERVERS.items():
+        with suppress(OSError, subprocess.SubprocessError):
+            said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+            found = re.search(r"\d+\.\d+\.\d+", said)
+            if found:
+                yield f"{name} {found[0]}"
 
 
 def notes_of(page: Path) -> Path:

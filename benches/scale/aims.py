@@ -15,10 +15,10 @@ FAILOVER = Path(__file__).parents[1] / "results" / "failover.jsonl"
 LARGE = ("16384", "65536", "262144", "1048576", "4194304", "16777216")
 DEEPEST = "50000000"
 MASTER, MIRROR, CLIENT = "on the master", "on a mirror", "client of a mirror"
-BATCHES, SINGLE = "mirrorq, batches", "mirrorq, one by one"
-ALONE_BATCHES, ALONE_SINGLE = "mirrorq alone, batches", "mirrorq alone, one by one"
+BATCHES, SINGLE = "mirrorq, batches", "mirrorq, without waiting"
+ALONE_BATCHES, ALONE_SINGLE = "mirrorq alone, batches", "mirrorq alone, without waiting"
 QUORUM = "RabbitMQ, quorum queue"
-MEMORY = "mirrorq, one by one, `replicated`"
+MEMORY = "mirrorq, without waiting, `replicated`"
 
 
 class Unknown(Exception):
@@ -107,7 +107,7 @@ AIMS = [
         "others",
     ),
     Aim(
-        "`put` one by one, confirmed",
+        "`put` without waiting, confirmed",
         "250,000 a second",
         at_least(250_000),
         lambda f: f.bench("put"),
@@ -147,7 +147,7 @@ AIMS = [
         "takes --seconds 1",
     ),
     Aim(
-        "get + ack on the master, one by one",
+        "get + ack on the master, without waiting",
         "150,000 a second",
         at_least(150_000),
         lambda f: f.of("takes", MASTER, "single"),
@@ -163,7 +163,7 @@ AIMS = [
         "takes --seconds 1",
     ),
     Aim(
-        "on a mirror, one by one, of the master's",
+        "on a mirror, without waiting, of the master's",
         "50 %",
         at_least(50),
         lambda f: 100 * f.times("takes", "single", MIRROR, MASTER),
@@ -179,7 +179,7 @@ AIMS = [
         "takes --seconds 1",
     ),
     Aim(
-        "by a client of a mirror, one by one, of the master's",
+        "by a client of a mirror, without waiting, of the master's",
         "50 %",
         at_least(50),
         lambda f: 100 * f.times("takes", "single", CLIENT, MASTER),
@@ -211,7 +211,7 @@ AIMS = [
         "busy",
     ),
     Aim(
-        "the same: `put` one by one",
+        "the same: `put` without waiting",
         "50 % of without",
         at_least(50),
         lambda f: 100 * f.times("busy", "single", "one in each process", "none"),
@@ -243,7 +243,7 @@ AIMS = [
         "embedded",
     ),
     Aim(
-        "alone, one by one: litequeue",
+        "alone, without waiting: litequeue",
         "20 times",
         at_least(20),
         lambda f: f.times("embedded", "cycle", ALONE_SINGLE, "litequeue"),

@@ -52,7 +52,7 @@ EMBEDDED = Part(
         "embedded",
         (
             "mirrorq alone, batches",
-            "mirrorq alone, one by one",
+            "mirrorq alone, without waiting",
             "persist-queue",
             "litequeue",
             "litequeue, FULL",
@@ -67,8 +67,8 @@ REPLICATED = Part(
         "replicated",
         (
             "ceiling",
-            "mirrorq, one by one",
-            "mirrorq, one by one, `replicated`",
+            "mirrorq, without waiting",
+            "mirrorq, without waiting, `replicated`",
             "RabbitMQ, quorum queue",
         ),
     ),
@@ -81,7 +81,7 @@ OTHERS = Part(
         "others",
         (
             "mirrorq, batches",
-            "mirrorq, one by one",
+            "mirrorq, without waiting",
             "RabbitMQ, quorum queue",
             "NATS JetStream R3",
             "queue.Queue",

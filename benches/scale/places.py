@@ -93,7 +93,7 @@ TAKES = Part(
         Column("batches", "batches /s"),
         Column("batches_us", "CPU us a message, all processes", 2),
         Column("batches_instructions", "instructions"),
-        Column("single", "one by one /s"),
+        Column("single", "without waiting /s"),
         Column("single_us", "CPU us a message, all processes", 2),
         Column("single_instructions", "instructions"),
     ],
