@@ -13,7 +13,7 @@ from mirrorq.protocol.sessions import (
     Subscribe,
     Unsubscribe,
 )
-from mirrorq.replication.events import Declared, NodeGone, SessionGone
+from mirrorq.replication.events import Declared, LinkLost, NodeGone, SessionGone
 from mirrorq.replication.master.auto_delete import AutoDelete
 
 from .entries import QUEUE
@@ -168,6 +168,21 @@ def test_a_consumer_that_was_lost_is_waited_for_though_another_leaves() -> None:
     queue.ask(TWO, Subscribe(1, 10))
     queue.now_ms += Config().failure_ms
     queue.ask(TWO, Unsubscribe(1))
+    assert asked == [DeleteQueue(QUEUE, 1)]
+
+
+def test_consumers_behind_a_link_that_broke_get_time_to_attach() -> None:
+    """A new master knows nobody by name, so one that has come does not end the wait for those on a
+    node whose link breaks or comes anew."""
+    queue, asked = consumed()
+    queue.now_ms += 10 * Config().failure_ms
+    queue.step(LinkLost("elsewhere"))
+    queue.ask(ONE, Unsubscribe(1))
+    queue.now_ms += 2 * Config().failure_ms - 1
+    queue.step()
+    assert asked == []
+    queue.now_ms += 1
+    queue.step()
     assert asked == [DeleteQueue(QUEUE, 1)]
 
 

@@ -320,14 +320,22 @@ def test_who_may_write_an_exchange_may_write_what_is_bound_to_it() -> None:
 
 
 def test_a_right_that_is_lost_is_told() -> None:
-    """What was gained, or never had, is not."""
+    """To a session that has needed it, or that may do nothing any more. What was gained, or never
+    had, is not lost."""
     some = permits(read=["own"])
     more = permits(read=["own"], write=["own"])
-    assert lost_right(some, more, OWN) == ""
-    assert lost_right(some, None, OWN) == ""
-    assert "may not write" in lost_right(more, some, OWN)
-    assert "may not read" in lost_right(None, permits(write=["*"], configure=["*"]), OWN)
-    assert lost_right(more, some, OTHER) == ""
+    both = (READ, WRITE)
+    assert lost_right(some, more, OWN, both) == ""
+    assert lost_right(some, None, OWN, both) == ""
+    assert "may not write" in lost_right(more, some, OWN, both)
+    assert lost_right(more, some, OWN, (READ,)) == ""
+    makers = permits(write=["*"], configure=["*"])
+    assert "may not read" in lost_right(None, makers, OWN, both)
+    assert lost_right(None, makers, OWN, (WRITE,)) == ""
+    assert lost_right(None, more, OWN, both) == "", "nothing that a session does needs configure"
+    assert "may not read" in lost_right(more, permits(), OWN, (READ,))
+    assert lost_right(more, permits(), OWN, ())
+    assert lost_right(more, some, OTHER, both) == ""
 
 
 def test_a_queue_that_is_not_known_yet_is_told_from_one_that_was_deleted() -> None:

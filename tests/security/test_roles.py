@@ -259,6 +259,24 @@ def test_a_right_that_is_taken_away_ends_what_rests_on_it(
     assert "queue 'orders'" in refused(lambda: worker.queue("orders"))
 
 
+def test_a_right_that_is_taken_away_leaves_what_does_not_need_it(
+    orders: MirroredQueue, client: Clients, ring: KeyRing
+) -> None:
+    """A handle that only takes goes on, with what it holds, when its key may not put any more."""
+    reader = client("reader", read=["orders"], write=["orders"], configure=["orders"])
+    taking, own = reader.queue("orders"), reader.queue("orders")
+    message = taking.get(timeout=WAIT_S)
+    own.put(b"4").result(WAIT_S)
+    listed = (ring.directory / "keys.toml").read_text()
+    patterns = listed[listed.index('["reader"]') :]
+    less = patterns.replace('write = ["orders"]', "write = []")
+    replace_listed(ring, patterns, less.replace('configure = ["orders"]', "configure = []"))
+    until(lambda: own._handle.is_closed)
+    assert "may not write queue 'orders'" in refused(lambda: own.put(b"5"))
+    message.ack().result(WAIT_S)
+    assert taking.get(timeout=WAIT_S).body == b"2"
+
+
 def test_a_key_that_is_taken_off_the_list_is_out(
     orders: MirroredQueue, client: Clients, ring: KeyRing
 ) -> None:

@@ -24,6 +24,9 @@ from model import runs
 
 from .world import Taker
 
+JUST_MS = 20
+"""After the end of a cut: both ends know of it, and no session has attached yet."""
+
 
 def a_cluster(names: str = "abc") -> SimulatedCluster:
     cluster = SimulatedCluster(tuple(names), seed=1)
@@ -278,6 +281,30 @@ def test_an_auto_delete_queue_survives_its_master_with_its_consumer() -> None:
     cluster.run(10_000)
     assert cluster.master(queue_id) in ("b", "c")
     taker.close()
+    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_an_auto_delete_queue_waits_for_a_consumer_that_a_cut_kept_from_its_new_master(
+    silent: bool,
+) -> None:
+    """The new master knows nobody by name: another consumer that came back, and leaves when the cut
+    has just been healed, does not take the queue along."""
+    cluster = a_cluster()
+    queue_id = cluster.declare("a", "fleeting", auto_delete=True)
+    takers = {node: consuming(cluster, node, queue_id) for node in "bc"}
+    for other in "ab":
+        cluster.cut("c", other, silent=silent)
+    assert not cluster.ask("a", TransferMaster("fleeting", "b")).error
+    cluster.run(5 * cluster.config.failure_ms)
+    assert cluster.master(queue_id) == "b"
+    cluster.heal_all()
+    cluster.run(JUST_MS)
+    takers["b"].close()
+    cluster.run(10 * cluster.config.failure_ms)
+    assert not is_gone(cluster, queue_id)
+    assert not takers["c"].session.closed
+    takers["c"].close()
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
 
 

@@ -12,6 +12,8 @@ write that queue.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from attrs import define, field
 
 from mirrorq.cluster.catalog.core import Catalog
@@ -58,13 +60,22 @@ _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
 
 
-def lost_right(before: Permits | None, after: Permits | None, queue_id: int) -> str:
-    """Why something that was allowed on a queue is not any more, "" when nothing is lost."""
+def lost_right(
+    before: Permits | None, after: Permits | None, queue_id: int, used: Collection[Right]
+) -> str:
+    """Why a session cannot go on with what it does to a queue, "" when it has lost nothing of it.
+
+    Args:
+        used: the rights that the session has needed so far.
+    """
     if after is None:
         return ""
     was_refused = {} if before is None else before.refusals(queue_id)
     refused = after.refusals(queue_id)
-    return next((why for right, why in refused.items() if right not in was_refused), "")
+    lost = [right for right in refused if right not in was_refused]
+    if len(refused) == len(Right) and lost:
+        return next((refused[right] for right in lost if right in used), refused[lost[0]])
+    return next((refused[right] for right in lost if right in used), "")
 
 
 @define(eq=False)

@@ -63,6 +63,8 @@ class ClientSession:
     """The client's number of the last request that was passed on."""
     sent: int = 0
     """The number under which it was: credits are passed on when there is room, and repeated."""
+    used: dict[Right, None] = field(factory=dict)
+    """Rights that its requests have needed."""
     subscriptions: dict[int, Subscription] = field(factory=dict)
     """Consumers of this attachment."""
 
@@ -234,7 +236,7 @@ class ClientSessions:
         """What the client's key allows has changed: sessions that have lost a right end."""
         before, self._link.permits = self._link.permits, permits
         for session in list(self._open.values()):
-            why = lost_right(before, permits, session.queue_id)
+            why = lost_right(before, permits, session.queue_id, session.used)
             if why:
                 self._refuse(session, why)
 
@@ -292,7 +294,10 @@ class ClientSessions:
             if why:
                 self._refuse(session, why)
                 return
+        if isinstance(body, Publish):
+            session.used[Right.WRITE] = None
         if isinstance(body, READING) or (isinstance(body, Publish) and body.deliveries):
+            session.used[Right.READ] = None
             record = self._foreign(session.queue_id, session.session)
             if record is not None:
                 self.close(session.number)

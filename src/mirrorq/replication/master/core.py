@@ -435,7 +435,14 @@ class Master:
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
-        """Handles on that node must attach again; who does not is gone."""
+        """Handles on that node must attach again; who does not is gone.
+
+        Of a former term nobody is known by name: a consumer there that has not attached in this one
+        gets time to do so, as all had when the term began.
+        """
+        for users in (self.auto_delete, self.ownership):
+            if users.was_consumed:
+                users.expect(now_ms + 2 * self._config.failure_ms)
         self.waiting = deque(r for r in self.waiting if r.session.node != node)
         self.attachments.on_link_lost(now_ms, node)
 
