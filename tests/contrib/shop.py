@@ -33,10 +33,12 @@ def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
         time.sleep(0.02)
 
 
+# A node that stands still for a second, as on a busy machine, is not taken for dead.
 NODE = """
 import json, sys, mirrorq
 name, path, peers = sys.argv[1:]
-with mirrorq.Node(name, path=path, peers=json.loads(peers)) as node:
+patient = mirrorq.Config(failure_ms=3000, lag_ms_max=3000, session_expiry_ms=3000)
+with mirrorq.Node(name, path=path, peers=json.loads(peers), config=patient) as node:
     node.wait_ready(60)
     print("ready", flush=True)
     sys.stdin.read()

@@ -15,6 +15,8 @@ from mirrorq.client.client import Client
 from mirrorq.errors import MirrorQError, PreconditionFailed
 from mirrorq.node.node import Node
 
+pytestmark = pytest.mark.real
+
 Named = Callable[[str, str], Client]
 ALL = {right: ["*"] for right in ("read", "write", "configure")}
 
