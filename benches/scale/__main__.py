@@ -103,7 +103,7 @@ def _report(samples: list[Sample], page: Path | None) -> None:
     aims = aims_table(samples)
     print(aims)
     if page is not None:
-        write_into(page, aims, "aims")
+        write_into(notes_of(page), aims, "aims")
         plot(CURVES, samples, notes_of(page).with_name("scale.svg"))
 
 
