@@ -31,7 +31,7 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.ring import Data
 from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
-from mirrorq.protocol.views import View
+from mirrorq.protocol.views import View, find_store
 from mirrorq.replication.queue_time import KEPT_US
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.queue_state import QueueState
@@ -163,6 +163,9 @@ class Onlooker:
 
     _promised: dict[tuple[StoreId, int], int] = field(factory=dict)
     """(store, queue) -> the last lsn that its node has told to be there, unless cut since."""
+    _begun_anew: dict[tuple[StoreId, int], int] = field(factory=dict)
+    """(store, queue) -> the epoch of the newest view, which had this copy not in sync when it was
+    dropped to be taken anew: a confirm in an earlier view may count what it had."""
 
     def on_railed(self, store: StoreId, messages: Iterable[Data]) -> None:
         """A node's rail has written these, and tells their masters so."""
@@ -175,10 +178,19 @@ class Onlooker:
             key = store, write.queue_id
             if write.reset:
                 self._promised.pop(key, None)
+                self._note_begun_anew(*key)
             if write.truncate_to is not None and key in self._promised:
                 self._promised[key] = min(self._promised[key], write.truncate_to)
             if write.append:
                 self._promise(store, write.queue_id, write.append[-1].lsn)
+
+    def _note_begun_anew(self, store: StoreId, queue_id: int) -> None:
+        view = self.views.get(queue_id)
+        if view is None:
+            return
+        member = find_store(view, store.node, store.store)
+        if member is None or not member.in_sync:
+            self._begun_anew[store, queue_id] = view.epoch
 
     def _promise(self, store: StoreId, queue_id: int, lsn: int) -> None:
         self._promised[store, queue_id] = max(self._promised.get((store, queue_id), 0), lsn)
@@ -435,6 +447,9 @@ class Onlooker:
             disk = disk_of(member.id.node)
             if not member.in_sync or disk.store != member.id.store:
                 continue
+            store = StoreId(member.id.node, member.id.store)
+            if view.epoch < self._begun_anew.get((store, queue_id), 0):
+                continue  # a later view is in force, and there it has to have nothing yet
             # A confirm may come late, by a resend: what has ended needs no disk any more, and a
             # copy that was transferred meanwhile never had its frame.
             ended = self.ended.get(queue_id, {})

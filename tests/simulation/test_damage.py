@@ -266,3 +266,31 @@ def test_damaged_bodies_that_were_staged_are_fetched() -> None:
     scene.world.until(lambda: len(taker.seen) == len(rows))
     assert sorted(bodies(taker)) == sorted(rows)
     scene.world.until(lambda: is_whole(scene.world, "a"))
+
+
+def test_a_confirm_may_count_a_copy_that_was_damaged_since() -> None:
+    """A mirror's mark comes to the master; then the mirror's copy is damaged while it is down, and
+    begins anew in a view that has it joining. The master's slow disk has the message only then,
+    before the master knows that view: its confirm is true (seed 163)."""
+    world = World("abcde", seed=2)
+    leader = world.cluster.engine("a").leader
+    assert leader not in (None, "a")
+    victim = next(name for name in "bcde" if name != leader)
+    disk = world.cluster.nodes[victim].disk
+    producer = world.producer("a", 1)
+    world.until(lambda: producer.is_done)
+    world.cluster.fill_disk("a", 100)
+    ring = world.cluster.engine("a").replicas[world.queue_id].ring
+    lsn = ring.received + 1
+    producer.count = 2
+    producer.publish()
+    world.until(lambda: list(ring.reported.values()) == 4 * [lsn])
+    world.cluster.cut("a", leader)
+    world.cluster.kill(victim)
+    damaged(world, victim, first=2)
+    world.cluster.start(victim)
+    world.until(lambda: world.queue_id not in disk.queues)
+    assert not producer.is_done
+    world.until(lambda: producer.is_done)
+    assert ring.epoch == 1
+    assert world.cluster.onlooker.wrong == []
