@@ -52,6 +52,9 @@ class Others:
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
         return None if queue_id in self.deleted else (1, True)
 
+    def name(self, queue_id: int) -> str:
+        return ""
+
     def session_number(self, queue_id: int) -> int:
         self._counter += 1
         return courier_number(queue_id, self._counter)

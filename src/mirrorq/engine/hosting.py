@@ -103,6 +103,9 @@ class _Targets:
             return None if catalog.is_deleted(queue_id) else (0, False)
         return record.view.master_epoch, self._hosting.is_alive(record.view.members[0].id)
 
+    def name(self, queue_id: int) -> str:
+        return self._hosting.catalog.name_of(queue_id)
+
     def session_number(self, queue_id: int) -> int:
         self._counter += 1
         return courier_number(queue_id, self._counter)

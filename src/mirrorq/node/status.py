@@ -99,6 +99,12 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
     is_there = dead is None or catalog.queue_named(dead) or catalog.sharded_named(dead)
     if not is_there:
         yield f"dead-letter-queue {dead!r} does not exist: what ends goes nowhere. Declare it"
+    if replica is not None and replica.master is not None:
+        for name, count in replica.master.departures.circled.items():
+            yield (
+                f"{count} message(s) for {name!r} went nowhere: they had died there before, and "
+                "the dead-letter queues form a circle. Give one of them another dead-letter-queue"
+            )
     text = _durability_text(engine, record)
     if text:
         yield text

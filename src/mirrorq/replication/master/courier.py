@@ -57,6 +57,9 @@ attachment."""
 _SOURCE_SHIFT = 24
 _COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
 
+CIRCLE = "they have died there before, and would go in a circle"
+"""Why messages are not sent on."""
+
 
 class Targets(Protocol):
     """What a master asks of the catalog that its node knows."""
@@ -67,6 +70,10 @@ class Targets(Protocol):
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
         """(term, whether its master runs) of a queue; None when it has been deleted."""
+        ...
+
+    def name(self, queue_id: int) -> str:
+        """The queue's name, "" when it has been deleted or is not known."""
         ...
 
     def session_number(self, queue_id: int) -> int:
@@ -82,6 +89,9 @@ class NoTargets:
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
         return 0, False
+
+    def name(self, queue_id: int) -> str:
+        return ""
 
     def session_number(self, queue_id: int) -> int:
         return courier_number(queue_id, 0)
@@ -160,8 +170,8 @@ class Couriers:
         self.loads: list[OutboxLoad] = []
         self.done: list[OutboxDoneOp] = []
         """Ops to propose."""
-        self.refused: list[tuple[int, int, str]] = []
-        """(target, messages, why) of what a target would not take."""
+        self.lost: list[tuple[int, int, str]] = []
+        """(target, messages, why) of messages that went nowhere, until somebody is told."""
         self._me = me
         self._queue_id = queue_id
         self._state = state
@@ -215,6 +225,7 @@ class Couriers:
         if loaded.cycled:
             courier.sent = loaded.number + loaded.cycled - 1
             self.done.append(OutboxDoneOp(loaded.target, courier.sent, "cycle"))
+            self.lost.append((loaded.target, loaded.cycled, CIRCLE))
         if loaded.count:
             courier.until = courier.sent + loaded.count
             courier.open_count = loaded.count
@@ -281,6 +292,9 @@ class Couriers:
         if target in outbox and self._given_up.get(target) != number:
             self._given_up[target] = number
             self.done.append(OutboxDoneOp(target, number, "deleted"))
+            count = outbox.messages_for(target)
+            if count:
+                self.lost.append((target, count, "it was deleted"))
 
     def _serve(self, now_ms: int, target: int, serving: tuple[int, bool]) -> None:
         target_outbox = self._state.outbox.target_outboxes.get(target)
@@ -367,7 +381,7 @@ class Couriers:
                     courier.is_unsure = True
                 elif not _is_idle_talk(courier.task, output.reason):
                     courier.refused += output.count
-                    self.refused.append((target, output.count, output.reason))
+                    self.lost.append((target, output.count, output.reason))
         if courier.until and courier.open_count <= 0:
             until, courier.until = courier.until, 0
             if courier.is_unsure:

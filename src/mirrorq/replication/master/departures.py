@@ -8,7 +8,7 @@ goes when its outbox is empty.
 from __future__ import annotations
 
 from mirrorq.protocol.commands import DeleteQueue, NoteOutbox
-from mirrorq.replication.master.courier import Couriers
+from mirrorq.replication.master.courier import CIRCLE, Couriers
 from mirrorq.replication.master.term import Term
 
 __all__ = ["Departures"]
@@ -32,6 +32,8 @@ class Departures:
         """The catalog knows that the queue may send to others."""
         self.is_ending = False
         """The queue is being deleted."""
+        self.circled: dict[str, int] = {}
+        """Dead-letter queue -> messages that were dropped in this term, not to go in a circle."""
         self._term = term
         self._has_asked = False
         self._is_deleted = False
@@ -60,12 +62,21 @@ class Departures:
         done, couriers.done = couriers.done, []
         for op in done:
             term.log.propose(op)
-            if op.outcome != "confirmed" and op.target in term.state.outbox.target_outboxes:
-                text = f"messages for queue {op.target} went nowhere: {op.outcome}"
-                term.notice("dead letters lost", text)
+        self._tell_lost()
         if self.is_ending and not self._is_deleted and not self._has_any():
             self._is_deleted = True
             term.commands.append(DeleteQueue(term.ring.queue_id, is_drained=True))
+
+    def _tell_lost(self) -> None:
+        lost, self.couriers.lost = self.couriers.lost, []
+        for target, count, why in lost:
+            name = self._term.targets.name(target)
+            queue = repr(name) if name else f"with the id {target}"
+            self._term.notice(
+                "dead letters lost", f"{count} message(s) for queue {queue} went nowhere: {why}"
+            )
+            if why == CIRCLE:
+                self.circled[name] = self.circled.get(name, 0) + count
 
     def _has_any(self) -> bool:
         """Whether something is on its way to another queue, or about to be."""

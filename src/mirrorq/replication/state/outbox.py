@@ -99,6 +99,12 @@ class Outbox:
         self._tasks = 0
         """Entries that are no messages."""
 
+    def messages_for(self, target: int) -> int:
+        """Messages on their way to one queue."""
+        target_outbox = self.target_outboxes.get(target)
+        entries = target_outbox.entries if target_outbox is not None else ()
+        return sum(entry.last - entry.first + 1 for entry in entries if entry.reason != TASK)
+
     @property
     def count(self) -> int:
         """Messages and tasks on their way."""
