@@ -228,6 +228,7 @@ class NodeCalls:
             is_told: who waits for the cluster is told what it lacks, after a moment.
         """
         began_ms, waited_s = clock.now_ms(), 0.0
+        needs_cluster = is_told
         with interruptible() as call:
             while True:
                 pauses = [LOOK_S]
@@ -235,7 +236,7 @@ class NodeCalls:
                     pauses.append(timeout - waited_s)
                 if is_told:
                     pauses.append(SILENCE_S - waited_s)
-                if self._wait_once(call, done, max(min(pauses), 0.0)):
+                if self._wait_once(call, done, max(min(pauses), 0.0), needs_cluster):
                     return True
                 check()
                 waited_s = (clock.now_ms() - began_ms) / 1000
@@ -245,19 +246,30 @@ class NodeCalls:
                     is_told = False
                     self._warn()
 
-    def _wait_once(self, call: Interruptible, done: Latch, timeout: float) -> bool:
-        """Wait; raise ShutDown when the call is to end, and its cluster has no majority."""
+    def _wait_once(
+        self, call: Interruptible, done: Latch, timeout: float, needs_cluster: bool
+    ) -> bool:
+        """Wait until something is done, or no wait brings it, which raises."""
 
-        def is_ended() -> bool:
-            return bool(call.why) and self._lacks_majority()
+        def error() -> MirrorQError | None:
+            return self._hopeless(call, needs_cluster)
 
-        call.wait_for(done.waiters, lambda: done.is_set() or is_ended(), timeout)
-        if not done.is_set() and is_ended():
-            raise ShutDown(
+        call.wait_for(done.waiters, lambda: done.is_set() or error() is not None, timeout)
+        found = None if done.is_set() else error()
+        if found is not None:
+            raise found
+        return done.is_set()
+
+    def _hopeless(self, call: Interruptible, needs_cluster: bool) -> MirrorQError | None:
+        """Why a call is to wait no longer, None while it may."""
+        if needs_cluster and self._driver.engine.is_out_for_good:
+            return NoQuorum(f"node {self._name} {self._waiting_text()}")
+        if call.why and self._lacks_majority():
+            return ShutDown(
                 f"{call.why}: the call waits for a majority no longer. Node {self._name} "
                 f"{self._waiting_text()}"
             )
-        return done.is_set()
+        return None
 
     def _lacks_majority(self) -> bool:
         engine = self._driver.engine
