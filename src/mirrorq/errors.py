@@ -49,7 +49,7 @@ _ShutDownBase: type[Exception] = getattr(_queue, "ShutDown", Exception)
 
 
 class ShutDown(MirrorQError, _ShutDownBase):  # type: ignore[misc, valid-type]
-    """The handle, its node or its client is closed."""
+    """The handle, its node or its client is closed, or a signal has ended the call."""
 
 
 class NotConfirmed(MirrorQError):

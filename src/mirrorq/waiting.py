@@ -200,21 +200,22 @@ class Latch:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._waiters = Waiters()
+        self.waiters = Waiters()
+        """Told when it is set."""
 
     def is_set(self) -> bool:
         return self._is_set
 
     def set(self) -> None:
         self._is_set = True
-        self._waiters.notify()
+        self.waiters.notify()
 
     def clear(self) -> None:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait at most `timeout` seconds; say whether it is set."""
-        return self._waiters.wait_for(self.is_set, timeout)
+        return self.waiters.wait_for(self.is_set, timeout)
 
 
 class Doorbell:

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.engine.addresses import Addresses
+from mirrorq.protocol.control import Unwelcome
 
 OLD, NEW, PROXY = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3"
+AWAY = Unwelcome("go away")
 
 
 def wanted(contacts: Addresses) -> dict[str, str] | None:
@@ -79,9 +81,9 @@ def test_who_came_was_forgotten_and_came_again_in_one_step_is_wanted(endpoint: s
 def test_a_stranger_that_is_left_and_told_again_in_one_step_is_wanted() -> None:
     """And seeds are, until this node has joined."""
     contacts = Addresses("z", "", {}, (OLD,))
-    assert contacts.tell(0, NEW, "go away") == "?" + NEW
+    assert contacts.tell(0, NEW, AWAY) == "?" + NEW
     contacts.end_silent(1)
-    assert contacts.tell(1, NEW, "go away") == "?" + NEW
+    assert contacts.tell(1, NEW, AWAY) == "?" + NEW
     assert wanted(contacts) == {"?" + OLD: OLD, "?" + NEW: NEW}
     contacts.end_seeds()
     contacts.end_silent(2)
@@ -125,7 +127,7 @@ def test_steps_of_any_length_come_to_the_same(changes: list[Change], lengths: li
             case "forget" if not contacts.is_needed(change.name):
                 contacts.forget(change.name)
             case "tell":
-                contacts.tell(now_ms, change.endpoint, "go away")
+                contacts.tell(now_ms, change.endpoint, AWAY)
             case "end_silent":
                 contacts.end_silent(now_ms)
             case "end_seeds":

@@ -20,8 +20,8 @@ they can be awaited as they are.
 
 *Cancellation*: a cancelled call loses nothing. A `get` takes its message in the moment in which
 it returns it and not before; a cancelled `put`, `publish`, `ack_and_put` or transaction was not
-accepted, and what it would have acked is still the caller's. What runs in a thread is not ended by
-the cancellation of who waits for it: it may still take effect; what it opens is closed again.
+accepted, and what it would have acked is still the caller's. What runs in a thread may still take
+effect, but waits for no majority any more; what it opens is closed again.
 
 *Threads*: an object of this module belongs to the loop in which it was made; the handle below
 it (`queue.handle`) may be used from any thread beside it.

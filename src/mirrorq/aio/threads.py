@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from mirrorq.api.termination import Interruptible
+
 __all__ = ["in_thread", "opened"]
 
 Result = TypeVar("Result")
+CANCELLED = "it was cancelled"
 
 
 def _close(opened: Any) -> None:
@@ -17,8 +20,14 @@ def _close(opened: Any) -> None:
 
 
 async def in_thread(function: Callable[[], Result]) -> Result:
-    """Run what blocks, and seldom happens. Who is cancelled meanwhile does not end it."""
-    return await asyncio.get_running_loop().run_in_executor(None, function)
+    """Run what blocks, and seldom happens. Cancelled, or after a signal, it waits for no majority
+    any more: the end of the loop waits for its thread."""
+    with Interruptible() as call:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, call.run, function)
+        except asyncio.CancelledError:
+            call.end(CANCELLED)
+            raise
 
 
 async def opened(function: Callable[[], Result], close: Callable[[Any], object] = _close) -> Result:
@@ -36,7 +45,7 @@ async def opened(function: Callable[[], Result], close: Callable[[Any], object] 
         return made[0]
 
     try:
-        return await loop.run_in_executor(None, open_in_thread)
+        return await in_thread(open_in_thread)
     except asyncio.CancelledError:
         if not first.acquire(blocking=False):
             loop.run_in_executor(None, close, made[0])

@@ -34,6 +34,7 @@ from mirrorq.api.options import ClientOptions, said_of_client, spelled_out
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Sharing, Use
+from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.client.address import Address
 from mirrorq.client.connect_errors import ASK_S, Inquiry, Refusals, tried_text
 from mirrorq.client.driver import Call, ClientDriver
@@ -345,15 +346,16 @@ class Client(Access):
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences = Inquiry(silence_of)
-        while True:
-            self._check_open()
-            driver = self._driver
-            heard = self._news_count
-            if not (self.is_paused() or not driver.has_told or driver.unfounded):
-                return
-            if self._is_late(deadline, silences):
-                raise self._no_answer(timeout, self._tried_text(silences))
-            self._hear(heard, deadline)
+        with interruptible() as call:
+            while True:
+                self._check_open()
+                driver = self._driver
+                heard = self._news_count
+                if not (self.is_paused() or not driver.has_told or driver.unfounded):
+                    return
+                if self._is_late(deadline, silences):
+                    raise self._no_answer(timeout, self._tried_text(silences))
+                self._hear(call, heard, deadline)
 
     def wait_founded(self, timeout: float | None = None) -> None:
         """Wait until a node that knows a cluster serves this client, with a majority or not.
@@ -363,22 +365,31 @@ class Client(Access):
                 `timeout` seconds.
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        while True:
-            self._check_open()
-            driver = self._driver
-            heard, why = self._news_count, driver.unfounded
-            if driver.welcomed.is_set() and driver.has_told and not why:
-                return
-            # The endpoints go round: when one says it for the second time all were tried.
-            if why and driver.unfounded_count >= min(len(self.endpoints), 2):
-                raise NoQuorum(why)
-            if deadline is not None and clock.now_ms() >= deadline:
-                raise NoQuorum(why) if why else self._no_answer(timeout)
-            self._hear(heard, deadline)
+        with interruptible() as call:
+            while True:
+                self._check_open()
+                driver = self._driver
+                heard, why = self._news_count, driver.unfounded
+                if driver.welcomed.is_set() and driver.has_told and not why:
+                    return
+                # The endpoints go round: when one says it for the second time all were tried.
+                if why and driver.unfounded_count >= min(len(self.endpoints), 2):
+                    raise NoQuorum(why)
+                if deadline is not None and clock.now_ms() >= deadline:
+                    raise NoQuorum(why) if why else self._no_answer(timeout)
+                self._hear(call, heard, deadline)
 
-    def _hear(self, heard: int, deadline: int | None, tell_ms: int | None = None) -> None:
+    def _hear(
+        self, call: Interruptible, heard: int, deadline: int | None, tell_ms: int | None = None
+    ) -> None:
         """Wait until its node, or another one, has said more than was heard; not past the deadline,
-        nor the moments at which `_is_late` and `_tell_waiting` look."""
+        nor the moments at which `_is_late` and `_tell_waiting` look.
+
+        Raises:
+            ShutDown: the call is to wait no longer.
+        """
+        if call.why:
+            raise self._ended(call)
         driver = self._driver
         left_s = None
         if deadline is not None:
@@ -388,8 +399,16 @@ class Client(Access):
             till_tell_s = (tell_ms - clock.now_ms()) / 1000
             till_tell_s += ASK_S if till_tell_s <= 0 else 0.0
             left_s = till_tell_s if left_s is None else min(left_s, till_tell_s)
-        driver.news.wait_for(
-            lambda: self._news_count != heard or not driver.is_running, left_s
+
+        def is_news() -> bool:
+            return self._news_count != heard or not driver.is_running or bool(call.why)
+
+        call.wait_for(driver.news, is_news, left_s)
+
+    def _ended(self, call: Interruptible) -> ShutDown:
+        return ShutDown(
+            f"{call.why}: the call waits for a majority no longer. No node that has one serves "
+            f"this client, which tries {', '.join(self.endpoints)}"
         )
 
     @property
@@ -401,20 +420,21 @@ class Client(Access):
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences, driver = Inquiry(silence_of), self._driver
         tell_ms: int | None = clock.now_ms() + SILENCE_MS
-        while True:
-            heard = self._news_count
-            if driver.welcomed.is_set():
-                return
-            self._check_open()
-            if tell_ms is not None and clock.now_ms() >= tell_ms:
-                tell_ms = self._tell_waiting(tell_ms, silences)
-            is_late = self._is_late(deadline, silences)
-            refused = self._refusals.error(driver.refusals, is_late=is_late)
-            if refused is not None:
-                raise refused
-            if is_late:
-                raise self._no_answer(timeout, self._tried_text(silences))
-            self._hear(heard, deadline, tell_ms)
+        with interruptible() as call:
+            while True:
+                heard = self._news_count
+                if driver.welcomed.is_set():
+                    return
+                self._check_open()
+                if tell_ms is not None and clock.now_ms() >= tell_ms:
+                    tell_ms = self._tell_waiting(tell_ms, silences)
+                is_late = self._is_late(deadline, silences)
+                refused = self._refusals.error(driver.refusals, is_late=is_late)
+                if refused is not None:
+                    raise refused
+                if is_late:
+                    raise self._no_answer(timeout, self._tried_text(silences))
+                self._hear(call, heard, deadline, tell_ms)
 
     def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
         """Ask the endpoints why they serve nobody; say so in the log when they have had time to
@@ -588,25 +608,32 @@ class Client(Access):
 
     def _answer(self, call: Call, timeout: float | None) -> ClientAnswer:
         self._driver.call(lambda: self._driver.start_call(call))
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-        warn_ms: int | None = clock.now_ms() + SILENCE_MS
-        while not call.done.wait(CHECK_S if timeout is None else min(CHECK_S, timeout)):
-            if not self._driver.is_running:
-                break
-            if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
-                warn_ms = None
-                log.warning("a call waits for a cluster: %s", self._driver.unfounded)
-            if deadline is not None and clock.now_ms() >= deadline:
-                self._driver.call(lambda: self._driver.forget_call(call))
-                raise self._no_answer(timeout)
-            refused = self._refusal(is_late=False)
-            if refused is not None:
-                self._driver.call(lambda: self._driver.forget_call(call))
-                raise refused
+        try:
+            with interruptible() as waiting:
+                self._wait_answered(call, waiting, timeout)
+        except MirrorQError:
+            self._driver.call(lambda: self._driver.forget_call(call))
+            raise
         if call.answer is None:
             self._check_open()
             raise ShutDown("the client is closed")
         return call.answer
+
+    def _wait_answered(self, call: Call, waiting: Interruptible, timeout: float | None) -> None:
+        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        warn_ms: int | None = clock.now_ms() + SILENCE_MS
+        pause_s = CHECK_S if timeout is None else min(CHECK_S, timeout)
+        while not call.done.wait(pause_s) and self._driver.is_running:
+            if waiting.why and (self.is_paused() or self._driver.unfounded):
+                raise self._ended(waiting)
+            if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
+                warn_ms = None
+                log.warning("a call waits for a cluster: %s", self._driver.unfounded)
+            if deadline is not None and clock.now_ms() >= deadline:
+                raise self._no_answer(timeout)
+            refused = self._refusal(is_late=False)
+            if refused is not None:
+                raise refused
 
     # --- Host of handles ----------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 from attrs import define
 
+from mirrorq.protocol.control import Unwelcome
+
 __all__ = ["STRANGERS_MAX", "Addresses"]
 
 STRANGERS_MAX = 64
@@ -22,7 +24,7 @@ MARK = "?"
 
 @define
 class _Stranger:
-    text: str
+    word: Unwelcome
     """What it is told."""
     heard_ms: int
 
@@ -113,7 +115,7 @@ class Addresses:
 
     # --- Strangers ------------------------------------------------------------------------
 
-    def tell(self, now_ms: int, endpoint: str, text: str) -> str:
+    def tell(self, now_ms: int, endpoint: str, word: Unwelcome) -> str:
         """Say something to the process there. Returns its name in `wanted`, "" for none."""
         key = MARK + endpoint
         if not endpoint or endpoint == self._own_endpoint or key in self.seeds:
@@ -122,13 +124,13 @@ class Addresses:
             if len(self._strangers) >= STRANGERS_MAX:
                 return ""
             self.has_changed = True
-        self._strangers[key] = _Stranger(text, now_ms)
+        self._strangers[key] = _Stranger(word, now_ms)
         return key
 
-    def word_for(self, key: str) -> str:
-        """What this stranger is told, "" for nothing."""
+    def word_for(self, key: str) -> Unwelcome | None:
+        """What this stranger is told, None for nothing."""
         stranger = self._strangers.get(key)
-        return "" if stranger is None else stranger.text
+        return None if stranger is None else stranger.word
 
     def end_silent(self, before_ms: int) -> None:
         """Leave strangers that were last heard before."""

@@ -294,6 +294,11 @@ class Engine:
         return self._consensus.waiting_text()
 
     @property
+    def is_out_for_good(self) -> bool:
+        """Whether this store is no part of its cluster any more: `waiting_text` says why."""
+        return self._admission.is_out_for_good and self._may_be_kept_out
+
+    @property
     def _may_be_kept_out(self) -> bool:
         """A node that takes part is told nothing of the kind."""
         return not self.is_registered or self.leader is None
@@ -480,7 +485,7 @@ class Engine:
                 self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():
                 if self._may_be_kept_out:
-                    self._admission.on_unwelcome(message.text)
+                    self._admission.on_unwelcome(message.text, is_final=message.is_final)
             case _:
                 pass
 

@@ -9,7 +9,7 @@ from mirrorq.engine.context import EngineContext
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.peer_admission import foreign_text
 from mirrorq.protocol.commands import LEVEL
-from mirrorq.protocol.control import Hello
+from mirrorq.protocol.control import Hello, Unwelcome
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
 
@@ -73,9 +73,9 @@ class Greetings:
             heard = Heard(peer.member, hello.unheard, hello.broken)
             self._leadership.supervise(now_ms, heard)
             return
-        text = admission.reason_against(hello, self._context.catalog, raft.voters)
-        if text is not None:
-            self._keep_out(now_ms, hello, text)
+        word = admission.reason_against(hello, self._context.catalog, raft.voters)
+        if word is not None:
+            self._keep_out(now_ms, hello, word)
             return
         is_new = admission.take_in(now_ms, hello)
         if is_new is None:
@@ -125,9 +125,9 @@ class Greetings:
             if record is not None and not context.hosting.is_alive(record.view.members[0].id):
                 context.out.send.append((node, report))
 
-    def _keep_out(self, now_ms: int, hello: Hello, text: str) -> None:
+    def _keep_out(self, now_ms: int, hello: Hello, word: Unwelcome) -> None:
         admission = self._context.admission
-        key = admission.keep_out(now_ms, hello, text) if text else ""
+        key = admission.keep_out(now_ms, hello, word) if word.text else ""
         if key:
             self.say(key)
             admission.say_unwelcome(key)

@@ -43,6 +43,8 @@ class PeerAdmission:
         self.contacts = Addresses(me.node, endpoint, peers, joins)
         self.unwelcome = ""
         """Why a cluster keeps this node out, as one of its nodes has said."""
+        self.is_out_for_good = False
+        """No wait changes that."""
         self._failure_ms = failure_ms
         self._noticed: dict[str, None] = {}
         """What is told once a life."""
@@ -60,7 +62,7 @@ class PeerAdmission:
     def on_founded(self) -> None:
         """This node is in a cluster: it looks for none any more."""
         self.contacts.end_seeds()
-        self.unwelcome = ""
+        self.unwelcome, self.is_out_for_good = "", False
 
     @property
     def has_listeners(self) -> bool:
@@ -71,27 +73,30 @@ class PeerAdmission:
 
     def reason_against(
         self, hello: Hello, catalog: Catalog, voters: tuple[StoreId, ...]
-    ) -> str | None:
-        """Why the process that says hello is kept out; "" without a word to it, None: it may in."""
+    ) -> Unwelcome | None:
+        """Why the process that says hello is kept out, with no text: without a word to it. None: it
+        may in."""
         store = StoreId(hello.node, hello.store)
         if hello.node == self.me.node:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
             self.out.notices.append(Notice("name", text))
-            return text
+            return Unwelcome(text)
         known = catalog.cluster
         if hello.founded and 0 not in (known, hello.cluster) and known != hello.cluster:
             self._notice_once("foreign", foreign_text(store))
-            return ""
+            return Unwelcome("")
         if catalog.is_past(store):
             self._notice_once("past", f"kept out: {past_text(hello.node)}")
-            return past_text(hello.node)
+            return Unwelcome(past_text(hello.node), is_final=True)
         member = MemberId(hello.node, hello.store, hello.incarnation)
         if catalog.was_set_back(member) and not self.peers.is_outlived(member):
             self._notice_once("set back", f"kept out: {set_back_text(hello.node)}")
-            return set_back_text(hello.node)
+            return Unwelcome(set_back_text(hello.node), is_final=True)
         if store not in voters and self.peers.on_rival(hello):
             # Believing each in turn would end the other's sessions several times a second.
-            return f"a node named {hello.node} is alive in this cluster: use another name"
+            return Unwelcome(
+                f"a node named {hello.node} is alive in this cluster: use another name"
+            )
         return None
 
     def take_in(self, now_ms: int, hello: Hello) -> bool | None:
@@ -111,19 +116,20 @@ class PeerAdmission:
 
     # --- Words ----------------------------------------------------------------------------
 
-    def keep_out(self, now_ms: int, hello: Hello, text: str) -> str:
+    def keep_out(self, now_ms: int, hello: Hello, word: Unwelcome) -> str:
         """Have a process told why it is ignored; its name leads to another, or to nobody.
 
         Returns what it goes by here, "" when it is not told.
         """
-        return self.contacts.tell(now_ms, hello.endpoint, text)
+        return self.contacts.tell(now_ms, hello.endpoint, word)
 
     def say_unwelcome(self, key: str) -> None:
-        text = self.contacts.word_for(key)
-        if text:
-            self.out.send.append((key, Unwelcome(text)))
+        word = self.contacts.word_for(key)
+        if word is not None:
+            self.out.send.append((key, word))
 
-    def on_unwelcome(self, text: str) -> None:
+    def on_unwelcome(self, text: str, *, is_final: bool = False) -> None:
+        self.is_out_for_good = is_final
         if self.unwelcome != text:
             self.unwelcome = text
             self.out.notices.append(Notice("kept out", text))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import define, field
 
 from mirrorq import clock
+from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.engine.events import SessionClosed
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown, named_error
 from mirrorq.node.gateway.calls import Calls
@@ -227,21 +228,52 @@ class NodeCalls:
             is_told: who waits for the cluster is told what it lacks, after a moment.
         """
         began_ms, waited_s = clock.now_ms(), 0.0
-        while True:
-            pauses = [LOOK_S]
-            if timeout is not None:
-                pauses.append(timeout - waited_s)
-            if is_told:
-                pauses.append(SILENCE_S - waited_s)
-            if done.wait(max(min(pauses), 0.0)):
-                return True
-            check()
-            waited_s = (clock.now_ms() - began_ms) / 1000
-            if is_host_thread() or (timeout is not None and waited_s >= timeout):
-                return done.is_set()
-            if is_told and waited_s >= SILENCE_S:
-                is_told = False
-                self._warn()
+        needs_cluster = is_told
+        with interruptible() as call:
+            while True:
+                pauses = [LOOK_S]
+                if timeout is not None:
+                    pauses.append(timeout - waited_s)
+                if is_told:
+                    pauses.append(SILENCE_S - waited_s)
+                if self._wait_once(call, done, max(min(pauses), 0.0), needs_cluster):
+                    return True
+                check()
+                waited_s = (clock.now_ms() - began_ms) / 1000
+                if is_host_thread() or (timeout is not None and waited_s >= timeout):
+                    return done.is_set()
+                if is_told and waited_s >= SILENCE_S:
+                    is_told = False
+                    self._warn()
+
+    def _wait_once(
+        self, call: Interruptible, done: Latch, timeout: float, needs_cluster: bool
+    ) -> bool:
+        """Wait until something is done, or no wait brings it, which raises."""
+
+        def error() -> MirrorQError | None:
+            return self._hopeless(call, needs_cluster)
+
+        call.wait_for(done.waiters, lambda: done.is_set() or error() is not None, timeout)
+        found = None if done.is_set() else error()
+        if found is not None:
+            raise found
+        return done.is_set()
+
+    def _hopeless(self, call: Interruptible, needs_cluster: bool) -> MirrorQError | None:
+        """Why a call is to wait no longer, None while it may."""
+        if needs_cluster and self._driver.engine.is_out_for_good:
+            return NoQuorum(f"node {self._name} {self._waiting_text()}")
+        if call.why and self._lacks_majority():
+            return ShutDown(
+                f"{call.why}: the call waits for a majority no longer. Node {self._name} "
+                f"{self._waiting_text()}"
+            )
+        return None
+
+    def _lacks_majority(self) -> bool:
+        engine = self._driver.engine
+        return engine.lease.paused or bool(engine.waiting_text())
 
     def _check(self, one: _Call) -> None:
         """Raise for a call that nobody will answer."""

@@ -327,7 +327,7 @@ class Driver(HostThread[_Port]):
         hosting = self.engine.hosting
         if hosting.led:
             self.timings.note_steps(hosting.led)
-        if self.waits.at_any_time or self.waits.on_catalog:
+        if self.waits.need_time or self.waits.on_catalog:
             self.waits.look(self.engine.catalog.applied_index)
         if effects.contacts is not None:
             self._connect(effects.contacts)
@@ -435,7 +435,7 @@ class Driver(HostThread[_Port]):
         gateway = self.gateway
         if gateway is not None and gateway.wake_ms is not None:
             wake = min(wake, gateway.wake_ms)
-        if self.waits.at_any_time:
+        if self.waits.need_time:
             wake = min(wake, now_ms + LOOK_MS)
         return wake - now_ms if wake > now_ms else 0
 

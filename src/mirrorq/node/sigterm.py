@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.sharing import Closable
+from mirrorq.api.termination import handler_of
 from mirrorq.waiting import Latch
 
 __all__ = ["end_with", "forget"]
@@ -44,8 +45,9 @@ def end_with(node: Closable) -> bool:
     global _owner_pid
     if threading.current_thread() is not threading.main_thread():
         return False
-    if signal.getsignal(signal.SIGTERM) is not _on_sigterm:
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    handler = handler_of(signal.SIGTERM)
+    if handler is not _on_sigterm:
+        if handler is not signal.SIG_DFL:
             return False
         signal.signal(signal.SIGTERM, _on_sigterm)
     if _owner_pid != os.getpid():

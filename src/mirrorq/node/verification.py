@@ -310,7 +310,8 @@ class _Walk:
                 raise LogDamaged(f"op {expected} of queue {queue_id} is missing")
         for entry in (*image.entries, *self._logged.get(queue_id, ())):
             if isinstance(entry.payload, UnknownOp):
-                text = f"queue {queue_id}: op {entry.lsn} is of a later version of mirrorq"
+                why = entry.payload.why or "it is of a later version of mirrorq"
+                text = f"queue {queue_id}: op {entry.lsn} cannot be read: {why}"
                 self._report.notes.append(text)
                 return
             self._apply(queue_id, key, state, entry)

@@ -43,6 +43,8 @@ class Unwelcome(Struct, frozen=True, gc=False):
     """The sender keeps the receiver's store out of its cluster, and why."""
 
     text: str
+    is_final: bool = False
+    """No wait changes it: the store is no part of the cluster any more."""
 
 
 class LeaseRequest(Struct, frozen=True, gc=False):

@@ -230,6 +230,8 @@ class UnknownOp(Struct, frozen=True, gc=False):
     """An op of a version to come: the queue stops here and names the version it needs."""
 
     kind: int
+    why: str = ""
+    """Of a kind that is known: what is wrong with its payload."""
 
 
 Payload = (

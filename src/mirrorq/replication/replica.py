@@ -641,9 +641,11 @@ class Replica:
 
     def _apply(self, now_ms: int, entry: Entry) -> bool:
         if isinstance(entry.payload, UnknownOp):
+            why = entry.payload.why
             self.halted = (
                 f"op {entry.lsn} is of kind {entry.header.kind}, which this version does not "
-                "know: upgrade this node to the version of the queue's master"
+                f"{f'understand ({why})' if why else 'know'}: upgrade this node to the version of "
+                "the queue's master"
             )
             return False
         ended = self.state.apply(entry)

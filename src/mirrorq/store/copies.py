@@ -1,8 +1,8 @@
 """Copies of whole stores: a backup of one that may be open, and the way back.
 
 LMDB lets other processes read while one writes: a copy is made in one read transaction, so it
-is the store as of one moment, with all that was confirmed before: the write-ahead log is copied
-first, so that what has left it is in LMDB's copy. Meanwhile pages that the node
+is the store as of one moment, with all that was confirmed before: the logs are copied first, both
+as of one moment, so that what has left them is in LMDB's copy. Meanwhile pages that the node
 frees are not used again, and its file grows by what it writes. What does not become whole leaves
 nothing under the name that was asked for.
 """
@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle, islice
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +38,8 @@ CHUNK_BYTES = 8 << 20
 TRIES = 10
 """The node may let its map grow between opening and reading."""
 _LOGS = (LOG_FILE, RAIL_FILE)
+LOOKS = 1000
+"""At the logs: each takes 1 ms. A node that is busy writes to one of them, as a rule."""
 
 
 @contextmanager
@@ -93,7 +96,7 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
             raise
         # The process that has it open has looked at its pages.
     for _ in range(TRIES):
-        logs = {name: contents(path, name) for name in _LOGS}
+        logs = _logs_at_once(path)
         try:
             _copy(path, part, on_progress)
             if any(log is None and contents(path, name) for name, log in logs.items()):
@@ -109,6 +112,22 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
         except lmdb.Error as error:
             raise StoreError(f"store {path} cannot be copied to {part.parent}: {error}") from error
     raise StoreError(f"store {path} grows too fast to be copied: try again")
+
+
+def _logs_at_once(path: Path) -> dict[str, bytes | None]:
+    """Both logs as of one moment: a queue's ops may be in both in turn. Each is read again until it
+    is as it was before the other was read.
+
+    Raises:
+        StoreError: Both change all the time.
+    """
+    logs = {name: contents(path, name) for name in _LOGS}
+    for name in islice(cycle(_LOGS), LOOKS):
+        found = contents(path, name)
+        if found == logs[name]:
+            return logs
+        logs[name] = found
+    raise StoreError(f"the logs of store {path} change too fast to be copied: try again")
 
 
 def _whole(name: str, log: bytes) -> bytes:

@@ -10,7 +10,7 @@ from mirrorq.errors import ProtocolError
 from mirrorq.protocol.ops import Entry, Header
 from mirrorq.store.records import Buffer, Damaged
 from mirrorq.wire import frames
-from mirrorq.wire.ops import make_entry
+from mirrorq.wire.ops import make_logged_entry
 
 RUN_BYTES_MAX = 1 << 20
 """A run is cut before it grows past this; a larger frame is a run of its own. Large values cost
@@ -164,7 +164,7 @@ def _span(frame: Buffer) -> tuple[int, int, int]:
 def entry(table: str, key: Buffer, frame: memoryview) -> Entry:
     """The entry of a checked frame of a run."""
     try:
-        return make_entry(frame)
+        return make_logged_entry(frame)
     except ProtocolError as error:
         raise Damaged(table, key, str(error)) from error
 

@@ -37,7 +37,7 @@ from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ops import Entry, OpKind
 from mirrorq.store.records import Damaged
 from mirrorq.wire.frames import crc32c, split_run
-from mirrorq.wire.ops import make_entry
+from mirrorq.wire.ops import make_logged_entry
 
 FILE_NAME = "mirrorq.wal"
 FILE_BYTES = 2 << 20
@@ -235,7 +235,7 @@ def unpacked(payload: bytes) -> list[QueueWrite]:
             run = payload[at : at + size]
             if len(run) < size:
                 raise ProtocolError("it ends early")
-            entries = tuple(make_entry(frame) for frame in split_run(run)) if run else ()
+            entries = tuple(make_logged_entry(frame) for frame in split_run(run)) if run else ()
             known = None if stable == _NO_STABLE else stable
             writes.append(QueueWrite(queue_id, append=entries, stable=known))
             at += size

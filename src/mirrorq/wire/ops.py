@@ -53,6 +53,7 @@ __all__ = [
     "encode_staged",
     "encode_step",
     "make_entry",
+    "make_logged_entry",
     "step_of",
 ]
 
@@ -262,6 +263,21 @@ def make_entry(frame: frames.Frame) -> Entry:
     """
     frame = bytes(frame)
     return _read(frames.check(frame), frame)
+
+
+def make_logged_entry(frame: frames.Frame) -> Entry:
+    """As `make_entry`, of a frame that is in a log. Who wrote it, as the rail, may have checked the
+    frame alone: a payload that cannot be read stops its queue, and nobody else.
+
+    Raises:
+        ProtocolError: the frame is not as it was written.
+    """
+    frame = bytes(frame)
+    header = frames.check(frame)
+    try:
+        return _read(header, frame)
+    except ProtocolError as error:
+        return Entry(header, UnknownOp(header.kind, str(error)), frame)
 
 
 class FrameCodec:

@@ -11,7 +11,7 @@ from mirrorq.errors import ProtocolError
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import STAR, Data
 from mirrorq.wire.frames import split_run
-from mirrorq.wire.ops import make_entry
+from mirrorq.wire.ops import make_logged_entry
 
 __all__ = ["DISK", "LOGGED", "RAW", "STOPPED", "Handed", "handed_in", "pack_data", "unpack_mark"]
 
@@ -81,7 +81,7 @@ def handed_in(data: memoryview) -> Iterator[Handed]:
 def _entries(run: memoryview, *, is_checked: bool) -> tuple[Entry, ...] | None:
     """The ops of a run; None: they are damaged, and lost as on a link that breaks."""
     try:
-        return tuple([make_entry(bytes(frame)) for frame in split_run(run)]) if run else ()
+        return tuple([make_logged_entry(bytes(frame)) for frame in split_run(run)]) if run else ()
     except ProtocolError:
         if is_checked:
             raise

@@ -156,7 +156,12 @@ class Calls:
                 self.answer(refused(number, ShutDown("the node is closed")))
 
         self._driver.waits.begin(
-            self._key(number), look, self.answer, at_end=at_end, on_catalog=on_catalog
+            self._key(number),
+            look,
+            self.answer,
+            at_end=at_end,
+            on_catalog=on_catalog,
+            is_clients=not self.is_own,
         )
 
     def ask(
