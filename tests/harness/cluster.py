@@ -529,7 +529,7 @@ class SimulatedCluster:
         """When this node last heard what a queue's master counts; -1: never."""
         assert node.engine is not None
         report = node.engine.hosting.reports.get(queue_id)
-        return -1 if report is None else self.true_ms(node, report[1])
+        return -1 if report is None else self._read_ms(node, report[1])
 
     def clock_ms(self, node: SimulatedNode) -> int:
         """What the node's own clock says."""
@@ -558,11 +558,12 @@ class SimulatedCluster:
 
     def true_ms(self, node: SimulatedNode, clock_ms: int) -> int:
         """When the node's clock will have come so far; the next moment when it has."""
-        if not node.clock_gain:
-            true_ms = clock_ms - node.clock_offset_ms
-            return true_ms if true_ms > self.now_ms else self.now_ms + 1
+        return max(self._read_ms(node, clock_ms), self.now_ms + 1)
+
+    def _read_ms(self, node: SimulatedNode, clock_ms: int) -> int:
+        """When the node's clock says this for the first time, in the past too."""
         gone_ms = (clock_ms - node.clock_offset_ms) * 1000
-        return max(-(-gone_ms // (1000 + node.clock_gain)), self.now_ms + 1)
+        return -(-gone_ms // (1000 + node.clock_gain))
 
     def fill_disk(self, name: str, duration_ms: int, *, noticed: bool = False) -> None:
         """The disk is full for a while: every commit is refused, and tried again.

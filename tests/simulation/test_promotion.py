@@ -149,6 +149,40 @@ def test_a_master_alone_confirms_nothing_when_it_may_have_been_replaced(
     assert producer.sent > 20
 
 
+@pytest.mark.parametrize("ended", ["a", "abcvw"])
+@pytest.mark.parametrize("seed", [1, 3, 4, 5])
+def test_who_is_in_sync_and_comes_back_at_once_is_waited_for(seed: int, ended: str) -> None:
+    """Its new process is heard and has not registered yet: no mirror that lacks what was confirmed
+    takes its place in these milliseconds, though the policy allows that."""
+    world, _ = alone_in_sync(seed, ha_promote_on_failure="always")
+    for name in ended:
+        world.cluster.kill(name)
+    world.cluster.start(*ended)
+    world.until(lambda: world.master is not None)
+    assert world.master == "a"
+    assert world.live("a") == 18
+    assert drained(world) == []
+
+
+def test_who_comes_back_with_a_copy_that_cannot_be_read_is_not_waited_for() -> None:
+    """The mirror goes on, as the policy says."""
+    world, _ = alone_in_sync(3, ha_promote_on_failure="always")
+    world.cluster.kill("a")
+    world.cluster.damage_state("a", world.queue_id)
+    world.cluster.start("a")
+    world.until(lambda: world.master == "b")
+
+
+def test_the_time_of_the_last_report_before_an_unclean_promotion_is_known() -> None:
+    """Checkers count a loss by it: it lies in the past, where a node's clock has been."""
+    world, _ = alone_in_sync(3, ha_promote_on_failure="always")
+    world.cluster.kill("a")
+    killed_ms = world.cluster.now_ms
+    world.until(lambda: world.master == "b")
+    (reported_ms,) = world.cluster.onlooker.reports[world.queue_id]
+    assert 0 < reported_ms <= killed_ms
+
+
 def test_21_a_shutdown_is_known_to_the_next_leader_too() -> None:
     """The stopped master led the catalog: who leads after it judges its end as a shutdown."""
     for seed in range(30):

@@ -403,7 +403,7 @@ class Controller:
         how = "cold" if cold else "clean"
         if head is None:
             head, how = self._nodes.unclean_head(queue), "unclean"
-            if head is None:
+            if head is None or (queue.durable and self._nodes.is_one_coming_back(queue)):
                 return None, False
         if cold and Status.UNKNOWN in runs:
             return None, False  # one that may still run would spare what a cold start drops

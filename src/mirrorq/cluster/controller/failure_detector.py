@@ -163,6 +163,13 @@ class FailureDetector:
             return Status.SILENT
         return peer.status
 
+    def later(self, member: MemberId) -> MemberId | None:
+        """Return a later incarnation of this member's store, if one is alive."""
+        peer = self._peers.get(StoreId(member.node, member.store))
+        if peer is None or peer.member.incarnation <= member.incarnation:
+            return None
+        return peer.member if self.status(peer.member) is Status.ALIVE else None
+
     def is_heard(self, name: str) -> bool:
         """Say whether some incarnation of this node is alive."""
         peer = self._peer_named(name)

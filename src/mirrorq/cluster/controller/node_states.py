@@ -148,6 +148,20 @@ class NodeStates:
             return None
         return None if counts_incarnations(queue.view) and member != known else member
 
+    def is_one_coming_back(self, queue: QueueRecord) -> bool:
+        """Say whether a member in sync was restarted with a copy that it can read: its new
+        incarnation is heard, and is about to register."""
+        for known in promotable(queue.view):
+            later = self.liveness.later(known)
+            if later is None or self.is_broken(later, queue.id):
+                continue
+            node = self.catalog.node(known.node)
+            if node is None or node.store != known.store:
+                continue
+            if node.incarnation < later.incarnation:
+                return True
+        return False
+
     def unclean_head(self, queue: QueueRecord) -> MemberId | None:
         """Choose the oldest mirror that runs, where the policy in force lets one that is not
         in sync become master (DESIGN 4.4). The catalog checks that again.
