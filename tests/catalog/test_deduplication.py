@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.catalog.deduplication import OUTCOMES_MAX, Deduplication, Request
+from mirrorq.cluster.catalog.deduplication import (
+    OUTCOMES_MAX,
+    PAST_RANGES_MAX,
+    Deduplication,
+    Request,
+)
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.protocol.commands import (
     AcknowledgeLosses,
@@ -162,18 +167,45 @@ def test_a_repeated_permission_to_drop_a_copy_is_none() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """What an asker no longer waits for goes; with one that waits for ever, the oldest do."""
+    """What an asker no longer waits for goes; with one that waits for ever, old outcomes do."""
     askers = Deduplication()
     for number in range(1, 1000):
         askers.note(Request(A, number, number), number, "", "")
     (record,) = askers.records()
     assert [outcome.number for outcome in record.outcomes] == [999]
-    for number in range(1000, 2000):
-        askers.note(Request(A, number, 1), number, "", "")
+    for number in (one for one in range(1000, 2000) if one != 1100):
+        askers.note(Request(A, number, 999), number, "", "")
     (record,) = askers.records()
     assert len(record.outcomes) == OUTCOMES_MAX
-    assert record.floor == 2000 - OUTCOMES_MAX
-    assert askers.is_past(A, 1)
+    assert record.past == ((999, 1099), (1101, 1999 - OUTCOMES_MAX))
+    assert askers.is_past(A, 999)
+    assert askers.is_past(A, 1999 - OUTCOMES_MAX)
+    assert not askers.is_past(A, 1100)
+    assert Deduplication(askers.records()).records() == (record,)
+    askers.note(Request(A, 2000, 2000), 2000, "", "")
+    (record,) = askers.records()
+    assert [outcome.number for outcome in record.outcomes] == [2000]
+    assert record.past == ()
+    for number in range(2001, 2001 + 4 * PAST_RANGES_MAX, 2):
+        askers.note(Request(A, number, 2000), number, "", "")
+    (record,) = askers.records()
+    assert len(record.past) <= PAST_RANGES_MAX
+    assert len(record.outcomes) == OUTCOMES_MAX
+
+
+def test_a_request_that_waits_is_done_however_many_later_ones_are_done_before() -> None:
+    """The leader makes a node wait that is to be forgotten; others declare meanwhile. It was told
+    that it is too old."""
+    catalog = catalog_of(register(A))
+    for number in range(2, 600):
+        apply(catalog, DeclareExchange(f"x{number}", "fanout"), Request(A, number, 1))
+    restored = Catalog.restore(catalog.snapshot())
+    for one in (catalog, restored):
+        assert one.repeated(A, 1) is None
+        assert not apply(one, SetPolicy("p", ONE), Request(A, 1, 1)).error
+        assert apply(one, SetPolicy("p", ONE), Request(A, 1, 1)).is_repeat
+        assert apply(one, DeclareExchange("x2", "topic"), Request(A, 2, 1)).is_repeat
+    assert restored.snapshot() == catalog.snapshot()
 
 
 def test_a_snapshot_of_before_is_read() -> None:

@@ -200,6 +200,7 @@ def began(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Began]:
     made.node.close()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("when", ["in a round", "in the last round"])
 def test_a_node_that_fails_and_is_closed_keeps_what_its_rail_has_promised(
     began: Began, monkeypatch: pytest.MonkeyPatch, when: str
@@ -218,6 +219,7 @@ def test_a_node_that_fails_and_is_closed_keeps_what_its_rail_has_promised(
     assert loaded(began.path) == frames_of(began.ops)
 
 
+@pytest.mark.real
 def test_a_node_whose_log_handler_always_raises_ends(
     began: Began, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_node_whose_log_handler_always_raises_ends(
     assert loaded(began.path) == frames_of(began.ops)
 
 
+@pytest.mark.real
 def test_a_node_that_is_closed_takes_what_its_rail_has_written(began: Began) -> None:
     for _ in range(3):
         began.write()
@@ -249,6 +252,7 @@ def test_a_node_that_is_closed_takes_what_its_rail_has_written(began: Began) -> 
     assert loaded(began.path) == frames_of(began.ops)
 
 
+@pytest.mark.real
 def test_a_rail_that_was_freed_refuses_each_call(began: Began) -> None:
     began.node.close()
     native: Any = began.rail._native

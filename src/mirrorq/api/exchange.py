@@ -51,8 +51,20 @@ __all__ = ["Exchange", "ExchangeHost", "PublishRequest"]
 class ExchangeHost(Host, Protocol):
     """What an exchange asks of the process that it lives in."""
 
+    def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """As `_exchange_record`, the first time a handle asks for this name. When it raises,
+        nothing is followed."""
+        ...
+
+    def _leave_exchange(self, name: str) -> None:
+        """A handle that has followed it is closed: undoes one `_follow_exchange`."""
+        ...
+
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """The exchange as this process knows it, not older than a version it was told of."""
+        """The exchange as this process knows it, not older than a version it was told of.
+
+        The handle that asks follows it.
+        """
         ...
 
     def _queue_name(self, queue_id: int) -> str:
@@ -84,8 +96,8 @@ class Exchange:
         """Held while a message is accepted: by all of its queues or by none."""
         self._handles: dict[int, Handle | ShardedHandle] = {}
         self._routes: dict[str, Routes] = {}
-        self._asked: set[str] = set()
-        """Exchanges that the host has been asked for: it knows them at once."""
+        self._followed: dict[str, None] = {}
+        """Exchanges that the host knows at once, until this handle is closed: alternates too."""
         self._outcomes = Outcomes()
         self._open: dict[Gathering, None] = {}
         """Publishes without an outcome."""
@@ -106,15 +118,22 @@ class Exchange:
             wrong = exchange_error(name, "topic", "")
             if wrong:
                 raise ConfigError(wrong)
-            if host._exchange_record(name) is None:
-                raise QueueNotFound(f"no exchange is named {name!r}: declare it")
-            return cls(host, name)
+            return cls(host, name)._begun(0)
         wrong = exchange_error(name, kind, alternate or "")
         if wrong:
             raise ConfigError(wrong)
         version = host._administer(DeclareExchange(name, str(kind), alternate or ""), timeout)
-        host._exchange_record(name, version)
-        return cls(host, name)
+        return cls(host, name)._begun(version)
+
+    def _begun(self, version: int) -> Exchange:
+        """This handle, once its host knows an exchange of this version, or a later one."""
+        try:
+            if self._known(self.name, version) is None:
+                raise QueueNotFound(f"no exchange is named {self.name!r}: declare it")
+        except BaseException:
+            self.close()
+            raise
+        return self
 
     # --- Bindings -------------------------------------------------------------------------
 
@@ -154,10 +173,11 @@ class Exchange:
     def _change(self, command: Bind | Unbind, timeout: float | None) -> None:
         self._check_open()
         version = self._host._administer(command, timeout)
-        self._host._exchange_record(self.name, version)
+        self._known(self.name, version)
 
     def bindings(self) -> list[tuple[str, str, str]]:
         """(queue's name, key, arguments as JSON) of each binding, in the order made."""
+        self._check_open()
         record = self._record()
         named = [(self._host._queue_name(b.queue_id), b.key, b.arguments) for b in record.bindings]
         return [binding for binding in named if binding[0]]
@@ -301,7 +321,7 @@ class Exchange:
         passed: list[str] = []
         while name and name not in passed:
             passed.append(name)
-            if name not in self._asked:
+            if name not in self._followed:
                 return False
             record = self._host._exchange_record(name)
             if record is None:
@@ -333,12 +353,22 @@ class Exchange:
         passed: list[str] = []
         while record is not None and record.name not in passed:
             passed.append(record.name)
-            self._asked.update((record.name, record.alternate))
             yield record
-            record = self._host._exchange_record(record.alternate) if record.alternate else None
+            record = self._known(record.alternate) if record.alternate else None
+
+    def _known(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """An exchange as the host knows it, followed from the first time on."""
+        with self._lock:
+            if self._is_closed:
+                raise ShutDown(f"the handle on exchange {self.name!r} is closed")
+            if name in self._followed:
+                return self._host._exchange_record(name, at_least)
+            record = self._host._follow_exchange(name, at_least)
+            self._followed[name] = None
+            return record
 
     def _record(self) -> ExchangeRecord:
-        record = self._host._exchange_record(self.name)
+        record = self._known(self.name)
         if record is None:
             raise QueueNotFound(f"exchange {self.name!r} no longer exists: declare it again")
         return record
@@ -403,6 +433,9 @@ class Exchange:
         with self._lock:
             self._is_closed = True
             handles, self._handles = list(self._handles.values()), {}
+            followed, self._followed = list(self._followed), {}
+        for name in followed:
+            self._host._leave_exchange(name)
         for handle in handles:
             handle.close()
         self._outcomes.close(1.0)

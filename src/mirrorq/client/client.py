@@ -270,7 +270,7 @@ class Client(Access):
         self.name = self._own_name()
         self._numbers = itertools.count(1)
         """Of sessions and calls."""
-        self._watches = ExchangeWatches(self._watch_again)
+        self._watches = ExchangeWatches(self._watch_again, self._end_watch)
         self._driver = self._open_driver()
         self._refusals = Refusals(self.endpoints, self._security, self._driver.news.notify)
         self._listeners.begin()
@@ -536,14 +536,28 @@ class Client(Access):
             )
         return Reader(self, declared.queue_id, name)
 
+    def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """Have the entry node tell of an exchange until the last handle leaves it."""
+        self._check_open()
+        watches = self._watches
+        watches.begin(name)
+        try:
+            return self._exchange_record(name, at_least)
+        except BaseException:
+            watches.end(name)
+            raise
+
+    def _leave_exchange(self, name: str) -> None:
+        self._watches.end(name)
+
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """The exchange as the entry node last told; the first time it is asked."""
+        """The exchange as the entry node last told."""
         watch = self._watches.known(name, at_least, CLOSE_S)
         if watch is None:
             self._check_open()
             raise self._no_answer(CLOSE_S)
-        if watch.refusal:
-            raise AuthenticationError(watch.refusal)
+        if watch.refusal is not None:
+            raise named_error(watch.refusal.error, watch.refusal.text)
         return watch.record
 
     def _queue_name(self, queue_id: int) -> str:
@@ -557,8 +571,14 @@ class Client(Access):
     def _watch_again(self, watch: ExchangeWatch) -> None:
         """Have the entry node say when the exchange has changed again."""
         message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
-        call = Call(message, on_answer=watch.take)
+        call = watch.call = Call(message, on_answer=watch.take)
         self._driver.call(lambda: self._driver.start_call(call))
+
+    def _end_watch(self, watch: ExchangeWatch) -> None:
+        """Have the entry node say nothing more of it."""
+        call = watch.call
+        if call is not None:
+            self._driver.call(lambda: self._driver.forget_call(call))
 
     # --- What is asked of a node ----------------------------------------------------------
 

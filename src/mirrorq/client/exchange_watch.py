@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mirrorq.client.driver import Call
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.clients import ClientAnswer, Seen
 from mirrorq.protocol.routing import ExchangeRecord
@@ -21,8 +22,6 @@ NEVER = 2**62
 """Version that no exchange has: the first answer comes at once."""
 
 
-
-
 class ExchangeWatch:
     """One exchange. `take` is called on the client's thread, the rest on any."""
 
@@ -34,8 +33,12 @@ class ExchangeWatch:
         self.rings: dict[int, tuple[int, ...]] = {}
         self.index = 0
         """Of the catalog, at the last answer: a node that is behind it does not answer yet."""
-        self.refusal = ""
-        """Why this client may not know it: nothing more is asked."""
+        self.refusal: ClientAnswer | None = None
+        """Why this client is not told of it: nothing more is asked."""
+        self.call: Call | None = None
+        """The last that was asked of the entry node."""
+        self.user_count = 0
+        """Handles that follow it."""
         self._again = again
         self._changed = Waiters()
 
@@ -44,12 +47,12 @@ class ExchangeWatch:
         return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
 
     def _is_known(self, at_least: int) -> bool:
-        return self.refusal != "" or (self.version != NEVER and self.index >= at_least)
+        return self.refusal is not None or (self.version != NEVER and self.index >= at_least)
 
     def take(self, answer: ClientAnswer) -> None:
         """The entry node has answered."""
         if answer.error:
-            self.refusal = answer.text
+            self.refusal = answer
             self._changed.notify()
             return
         try:
@@ -65,36 +68,63 @@ class ExchangeWatch:
 
 
 class ExchangeWatches:
-    """All exchanges that one client has been asked for. Every method may be called on any thread.
+    """All exchanges that handles of one client follow, each watched once. Every method may be
+    called on any thread.
 
     Args:
         ask: has the entry node say when an exchange is no more as the watch knows it.
+        end: has it say nothing more.
     """
 
-    def __init__(self, ask: Callable[[ExchangeWatch], None]) -> None:
+    def __init__(
+        self, ask: Callable[[ExchangeWatch], None], end: Callable[[ExchangeWatch], None]
+    ) -> None:
         self._ask = ask
+        self._end = end
         self._watches: dict[str, ExchangeWatch] = {}
         self._lock = threading.RLock()
 
+    def begin(self, name: str) -> None:
+        """A handle follows an exchange."""
+        with self._lock:
+            watch = self._watches.get(name) or self._begun(name)
+            watch.user_count += 1
+
+    def end(self, name: str) -> None:
+        """A handle follows an exchange no more; with the last one its watch ends."""
+        with self._lock:
+            watch = self._watches.get(name)
+            if watch is None:
+                return  # It was followed in the process that this one was forked from.
+            watch.user_count -= 1
+            if not watch.user_count:
+                del self._watches[name]
+                self._end(watch)
+
     def known(self, name: str, at_least: int, timeout: float) -> ExchangeWatch | None:
-        """One exchange, not older than this index of the catalog; None: nothing came in time.
+        """A followed exchange, not older than this index of the catalog; None: nothing came in
+        time.
 
         Args:
             timeout: in seconds; as a rule only the first time takes any.
         """
         with self._lock:
-            watch = self._watches.get(name)
-            if watch is None:
-                watch = ExchangeWatch(name, self._ask)
-                self._ask(watch)
-                self._watches[name] = watch
-        if not watch.wait(at_least, timeout):
-            return None
-        if watch.refusal:
-            with self._lock:
-                # Asked again next time: the key may have been given the right.
-                self._watches.pop(name, None)
+            watch = self._watches[name]
+            if watch.refusal is not None:
+                # Asked again: the key may have been given the right.
+                watch = self._begun(name, watch.user_count)
+        return watch if watch.wait(at_least, timeout) else None
+
+    def _begun(self, name: str, user_count: int = 0) -> ExchangeWatch:
+        watch = self._watches[name] = ExchangeWatch(name, self._ask_again)
+        watch.user_count = user_count
+        self._ask(watch)
         return watch
+
+    def _ask_again(self, watch: ExchangeWatch) -> None:
+        with self._lock:
+            if self._watches.get(watch.name) is watch:
+                self._ask(watch)
 
     def queue_name(self, queue_id: int) -> str:
         """The name of a queue that one of them is bound to, "" of another."""

@@ -501,6 +501,13 @@ class Node(Access):
     def _wait_known(self, timeout: float | None) -> None:
         self.wait_ready(timeout)
 
+    def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
+        """A node knows every exchange."""
+        return self._exchange_record(name, at_least)
+
+    def _leave_exchange(self, name: str) -> None:
+        """Nothing is kept for who follows."""
+
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as this node knows it. Records never change: any thread may read them."""
         return self._driver.engine.catalog.exchange(name)

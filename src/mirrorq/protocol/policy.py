@@ -13,7 +13,6 @@ that no queue could have, and what it returns is kept in the catalog as it stand
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
@@ -22,7 +21,7 @@ import msgspec
 from attrs import asdict, evolve, fields_dict, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError
-from mirrorq.protocol.pattern_cost import cost_error
+from mirrorq.protocol.name_pattern import PatternError, compiled, is_found
 from mirrorq.protocol.printable import unprintable
 
 __all__ = [
@@ -53,7 +52,7 @@ NAME_CHARS_MAX = 255
 OWNER_CHARS_MAX = 400
 """A client's name, its key and the number of a handle."""
 PATTERN_CHARS_MAX = 255
-"""A pattern is looked for on each node's own thread: it and the names it meets are short."""
+"""As a name. A pattern is looked for on each node's own thread (`name_pattern`)."""
 NUMBER_MAX = 2**53
 """Numbers up to here are exact in JSON, which policies come as."""
 PRIORITY_MAX = 2**31
@@ -166,7 +165,7 @@ class Policy:
 
     name: str
     pattern: str
-    """A regular expression, looked for anywhere in the queue's name."""
+    """A regular expression (`name_pattern`), looked for anywhere in the queue's name."""
     definition: Definition
     keys: tuple[str, ...]
     """Those that were given, in the order given."""
@@ -180,7 +179,7 @@ class Policy:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
 
     def matches(self, queue: str) -> bool:
-        return _compiled(self.pattern).search(queue) is not None
+        return is_found(self.pattern, queue)
 
 
 def in_force(policies: Iterable[Policy], queue: str) -> Policy | None:
@@ -390,21 +389,13 @@ def _pattern(name: str, pattern: object) -> str:
     about = f"the pattern of policy {name!r}"
     text = "" if pattern == "" else _text(about, pattern, PATTERN_CHARS_MAX)
     try:
-        re.compile(text)
-        wrong = cost_error(text)
-    except (re.error, RecursionError, OverflowError) as error:
+        compiled(text)
+    except PatternError as error:
         raise PolicyError(
-            f"the pattern {text!r} of policy {name!r} is not a regular expression: {error} (.* "
-            "matches every name)"
+            f"the pattern {text!r} of policy {name!r} is not a regular expression that policies "
+            f"know: {error} (.* matches every name)"
         ) from None
-    if wrong:
-        raise PolicyError(f"the pattern {text!r} of policy {name!r} {wrong}")
     return text
-
-
-@lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _known(definition: Mapping[Any, Any]) -> Iterable[str]:

@@ -7,11 +7,14 @@ that ever asked, the requests of its newest incarnation:
 
     floor     all requests below it have ended at the asker: one that comes is of the past.
               Each request says which is the oldest one that its asker still waits for.
-    outcomes  of each request at or above it that was applied. A node's requests may overtake each
-              other, so these need not follow each other.
+    outcomes  of each request at or above it that was applied, the newest of them. A node's
+              requests may overtake each other, so these need not follow each other.
+    past      numbers of older ones that were applied, without their outcomes: a request that the
+              leader makes wait is not among them, however many later ones are done meanwhile.
 
 A repeated request changes nothing and gets the outcome of the first: its asker may have missed
-that, as a snapshot took the place of the entry. One of an older incarnation has nobody who waits.
+that, as a snapshot took the place of the entry. One of an older incarnation, or of the past, has
+nobody who waits.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from collections.abc import Iterable
 
 from attrs import define, field, frozen
 
+from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import MemberId, StoreId
 
 __all__ = ["AskerRecord", "Deduplication", "Request", "RequestOutcome"]
 
 OUTCOMES_MAX = 256
-"""Remembered of one asker, though it still waits for an older request: that one fails then."""
+"""Remembered of one asker, though it still waits for an older request."""
+PAST_RANGES_MAX = 1024
+"""Of one asker. An open request divides two ranges, and so does one that was refused. Beyond it the
+oldest request that is still waited for fails."""
 
 
 @frozen
@@ -60,6 +67,7 @@ class AskerRecord:
     floor: int
     outcomes: tuple[RequestOutcome, ...]
     """By number."""
+    past: tuple[Range, ...] = ()
 
 
 @define
@@ -70,6 +78,22 @@ class _Asker:
     incarnation: int
     floor: int = 0
     outcomes: dict[int, RequestOutcome] = field(factory=dict)
+    past: RangeSet = field(factory=RangeSet)
+
+    def shrink(self) -> None:
+        """Keep no more than is bounded, and nothing below the floor."""
+        while len(self.outcomes) > OUTCOMES_MAX:
+            number = min(self.outcomes)
+            del self.outcomes[number]
+            self.past.add(number, number)
+        while len(self.past) > PAST_RANGES_MAX:
+            _, last = next(iter(self.past))
+            self.floor = max(self.floor, last + 1)
+            self.past.remove(0, last)
+        for number in [number for number in self.outcomes if number < self.floor]:
+            del self.outcomes[number]
+        if self.past and self.past.first < self.floor:
+            self.past.remove(0, self.floor - 1)
 
 
 class Deduplication:
@@ -79,7 +103,8 @@ class Deduplication:
         self._known: dict[StoreId, _Asker] = {}
         for record in records:
             outcomes = {outcome.number: outcome for outcome in record.outcomes}
-            asker = _Asker(record.incarnation, record.floor, outcomes)
+            past = RangeSet(record.past)
+            asker = _Asker(record.incarnation, record.floor, outcomes, past)
             self._known[StoreId(record.node, record.store)] = asker
 
     def records(self) -> tuple[AskerRecord, ...]:
@@ -88,16 +113,22 @@ class Deduplication:
         for store in sorted(self._known, key=lambda store: (store.node, store.store)):
             asker = self._known[store]
             outcomes = tuple(asker.outcomes[number] for number in sorted(asker.outcomes))
-            record = AskerRecord(store.node, store.store, asker.incarnation, asker.floor, outcomes)
+            past = tuple(asker.past)
+            record = AskerRecord(
+                store.node, store.store, asker.incarnation, asker.floor, outcomes, past
+            )
             found.append(record)
         return tuple(found)
 
     def is_past(self, member: MemberId, number: int) -> bool:
-        """Say whether a request has ended at its asker, or that incarnation of the asker has."""
+        """Say whether a request has ended at its asker, or that incarnation of the asker has, or
+        it was applied so long ago that its outcome is not kept."""
         asker = self._known.get(_store_of(member))
         if asker is None or member.incarnation > asker.incarnation:
             return False
-        return member.incarnation < asker.incarnation or number < asker.floor
+        if member.incarnation < asker.incarnation:
+            return True
+        return number < asker.floor or number in asker.past
 
     def outcome(self, member: MemberId, number: int) -> RequestOutcome | None:
         """Return what came of a request that was applied and is not of the past."""
@@ -115,10 +146,7 @@ class Deduplication:
             asker = self._known[store] = _Asker(member.incarnation)
         asker.outcomes[request.number] = RequestOutcome(request.number, value, error, text)
         asker.floor = max(asker.floor, min(request.oldest, request.number))
-        if len(asker.outcomes) > OUTCOMES_MAX:
-            asker.floor = max(asker.floor, min(asker.outcomes) + 1)
-        for number in [number for number in asker.outcomes if number < asker.floor]:
-            del asker.outcomes[number]
+        asker.shrink()
 
     def forget(self, store: StoreId) -> None:
         """The store is none of this cluster's any more."""

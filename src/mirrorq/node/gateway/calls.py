@@ -14,6 +14,7 @@ from mirrorq.protocol.clients import (
     ClientCall,
     ClientDeclare,
     ClientDeclareWithArguments,
+    ClientWatch,
 )
 from mirrorq.protocol.commands import LATER, LEVEL, CatalogCommand
 from mirrorq.protocol.identities import SessionId, client_handle
@@ -29,6 +30,8 @@ COMMAND_BYTES_MAX = 256 * 1024
 """Of one command of the catalog, which every node keeps."""
 CALLS_MAX = 256
 """Declarations and questions of one client under way."""
+WATCHES_MAX = 16_384
+"""Exchanges that handles of one client are open on: some 500 bytes each."""
 
 
 def refused(number: int, error: MirrorQError) -> ClientAnswer:
@@ -80,6 +83,8 @@ class Calls:
         self._note_done = note_done
         self._open: dict[int, int] = {}
         """number -> token of what was asked of the catalog, 0 while there is none."""
+        self._watches: dict[int, None] = {}
+        """Those of them that watch an exchange: they are no calls, and wait for long."""
 
     @property
     def permits(self) -> Permits | None:
@@ -109,12 +114,24 @@ class Calls:
         number, requester = message.number, self._requester
         if number in self._open:
             return False
-        if len(self._open) >= CALLS_MAX:
-            text = f"more than {CALLS_MAX} calls of one client at a time: wait for some"
-            requester.send(refused(number, MirrorQError(text)))
+        why = self._too_many(message)
+        if why:
+            requester.send(refused(number, MirrorQError(why)))
             return False
         self.begin(number)
+        if isinstance(message.call, ClientWatch):
+            self._watches[number] = None
         return True
+
+    def _too_many(self, message: ClientCall) -> str:
+        """Why a client may not have one more under way, "" when it may."""
+        if isinstance(message.call, ClientWatch):
+            if len(self._watches) < WATCHES_MAX:
+                return ""
+            return f"one client may use {WATCHES_MAX} exchanges at a time: close some"
+        if len(self._open) - len(self._watches) < CALLS_MAX:
+            return ""
+        return f"more than {CALLS_MAX} calls of one client at a time: wait for some"
 
     def begin(self, number: int) -> None:
         """Take a call that is to be served."""
@@ -123,6 +140,7 @@ class Calls:
     def answer(self, answer: ClientAnswer) -> None:
         """A call is over."""
         self._open.pop(answer.number, None)
+        self._watches.pop(answer.number, None)
         self._driver.waits.end(self._key(answer.number))
         self._requester.send(answer)
 
@@ -197,6 +215,7 @@ class Calls:
         """The requester wants no answer any more."""
         self._driver.waits.end(self._key(number))
         token = self._open.pop(number, 0)
+        self._watches.pop(number, None)
         if token:
             self._driver.forget(token)
 
