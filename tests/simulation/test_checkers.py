@@ -15,6 +15,7 @@ from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.protocol.commands import ClearPolicy, SetPolicy
+from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, SessionReply
 
@@ -474,6 +475,25 @@ def test_two_masters_and_an_early_confirm_are_seen() -> None:
     onlooker.wrong.clear()
     onlooker.on_reply("c", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
     assert onlooker.wrong[0].startswith("two masters")
+
+
+def test_a_copy_that_began_anew_owes_nothing_to_an_earlier_view_only() -> None:
+    """It lacks what is confirmed in the view in which it began anew: that is seen."""
+    world = World()
+    world.put("b", 1)
+    onlooker, disk = world.cluster.onlooker, world.cluster.nodes["c"].disk
+    replica = world.cluster.engine("a").replicas[world.queue_id]
+    view = replica.ring.view
+    assert view is not None
+    del disk.queues[world.queue_id]
+    session = world.cluster.new_session("b")
+    confirmed = Confirmed(1, ((1, 1, 1),))
+    reply = SessionReply(world.queue_id, view.epoch, session, 1, 1, confirmed)
+    for later, count in ((0, 1), (1, 0)):
+        onlooker._begun_anew[StoreId("c", disk.store), world.queue_id] = view.epoch + later
+        onlooker.wrong.clear()
+        onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)
+        assert len(onlooker.wrong) == count
 
 
 def test_a_hole_in_the_frames_of_a_batch_is_seen() -> None:
