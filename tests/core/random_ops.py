@@ -11,6 +11,7 @@ from mirrorq.protocol.ops import (
     DueOp,
     Entry,
     HorizonOp,
+    IdleOp,
     ProducerOp,
     PromotedOp,
     ReturnLaterOp,
@@ -72,5 +73,6 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
             tuple((a, b) for a, b, _ in state.delayed.within(1, END)), state.next_sequence, ()
         ),
         8: PromotedOp(chance.choice(("clean", "cold"))),
-    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8))]
+        9: IdleOp(chance.choice((0, stamp_us))),
+    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9))]
     return CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us)

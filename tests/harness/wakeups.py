@@ -101,7 +101,7 @@ def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:
     for purge in master.purging.open._open:
         yield "a purge", purge.until_ms
     yield "auto-delete", master.auto_delete.wake_at_ms()
-    yield "expires", master.idle_expiry.wake_at_ms()
+    yield "expires", master.idle_expiry.wake_at_ms(now_ms, term.log.time_us)
     intake = master.intake
     if intake.held:
         yield "held puts", None if intake.held_by else now_ms + HELD_MS

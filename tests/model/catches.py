@@ -27,6 +27,7 @@ from simulation import (
     test_dead_letters,
     test_ends,
     test_hold_times,
+    test_idle_queues,
     test_limits,
     test_membership,
     test_policies,
@@ -179,6 +180,12 @@ SCENARIOS: dict[str, Scenario] = {
         test_priorities.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
     ),
     "idle time forgotten by the next master": Scenario(scenarios.idle_before_a_failover, "until"),
+    "expires counted from each master's beginning": Scenario(
+        test_idle_queues.test_masters_that_die_often_keep_no_idle_queue_alive, ""
+    ),
+    "a use of an idle queue not told": Scenario(
+        test_idle_queues.test_a_use_after_a_while_is_known_to_the_next_master, ""
+    ),
     "promise of another epoch": Scenario(
         test_handover.test_promises_of_others_and_of_other_epochs_are_none, "promises"
     ),

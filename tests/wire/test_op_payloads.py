@@ -19,6 +19,7 @@ from mirrorq.protocol.ops import (
     ExpiryOp,
     HorizonOp,
     HorizonsOp,
+    IdleOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -62,6 +63,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(ReturnOp, ranges),
     st.builds(HorizonOp, numbers),
     st.builds(HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)),
+    st.builds(IdleOp, numbers),
     st.builds(DueOp, short_ranges, st.integers(0, 2**40), ranges),
     st.builds(ReturnLaterOp, ranges, numbers),
     st.builds(
@@ -97,6 +99,7 @@ KINDS = {
     ReturnOp: OpKind.RETURN,
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
+    IdleOp: OpKind.IDLE,
     DueOp: OpKind.DUE,
     ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,

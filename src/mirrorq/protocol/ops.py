@@ -36,6 +36,7 @@ class OpKind(IntEnum):
     DISCARD = 21
     RETURN_LATER = 22
     ASK = 23
+    IDLE = 24
 
 
 FLAG_PROPERTIES = 1
@@ -146,6 +147,13 @@ class HorizonsOp(Struct, frozen=True, gc=False):
     horizons: tuple[tuple[int, int], ...]
 
 
+class IdleOp(Struct, frozen=True, gc=False):
+    """Whether the queue is in use, for `expires`: every next master goes on from there."""
+
+    since_us: int
+    """Nobody uses it since then, by the queue's time; 0: somebody does."""
+
+
 class PromotedOp(Struct, frozen=True, gc=False):
     """The first op of a new master. `how`: clean, unclean or cold.
 
@@ -241,6 +249,7 @@ Payload = (
     | DueOp
     | HorizonOp
     | HorizonsOp
+    | IdleOp
     | PromotedOp
     | RefusalOp
     | PurgeOp

@@ -30,6 +30,7 @@ from mirrorq.protocol.ops import (
     Header,
     HorizonOp,
     HorizonsOp,
+    IdleOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -89,6 +90,7 @@ _FORMS = (
     _form(OpKind.RETURN, ReturnOp, tuple[_Ranges]),
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
+    _form(OpKind.IDLE, IdleOp, tuple[_Number]),
     _form(OpKind.DUE, DueOp, tuple[_Ranges, _Number, _Ranges]),
     _form(OpKind.RETURN_LATER, ReturnLaterOp, tuple[_Ranges, _Number]),
     _form(

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from harness.mutations.registry import Patch, named
 from mirrorq.node.steady_time import SteadyTime
+from mirrorq.protocol.ops import IdleOp
+from mirrorq.replication.master.auto_delete import IdleExpiry
 from mirrorq.replication.queue_time import QueueTime
 
 
@@ -40,6 +42,29 @@ def _stamp_alone() -> Sequence[Patch]:
             self.ahead_us = self._stamp_us - self._steady_us
 
     return [(QueueTime, "install", install)]
+
+
+@named("expires counted from each master's beginning")
+def _expires_anew() -> Sequence[Patch]:
+    """What the log says of idle time is not looked at."""
+    real = IdleExpiry.begin
+
+    def begin(self: IdleExpiry, now_us: int, idle_since_us: int, return_us: int) -> None:
+        real(self, now_us, 0, return_us)
+
+    return [(IdleExpiry, "begin", begin)]
+
+
+@named("a use of an idle queue not told")
+def _use_not_told() -> Sequence[Patch]:
+    """Once it is said that a queue is idle, the next master knows of no use after that."""
+    real = IdleExpiry.look
+
+    def look(self: IdleExpiry, now_us: int, is_used: bool) -> IdleOp | None:
+        op = real(self, now_us, is_used)
+        return None if op is not None and not op.since_us else op
+
+    return [(IdleExpiry, "look", look)]
 
 
 @named("steps of the wall clock taken for time")

@@ -17,16 +17,28 @@ from collections.abc import Hashable
 
 from attrs import define, field
 
+from mirrorq.containers.timers import earliest
 from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
+from mirrorq.protocol.ops import IdleOp
 
 __all__ = ["AutoDelete", "IdleExpiry"]
+
+NOTE_PARTS = 8
+"""Who has not used the queue for one part in so many of `expires` may be noted as gone."""
+NOTE_US_MIN = 1_000_000
+"""And for so long: what is used again and again costs no two ops each time."""
 
 
 # Whether a queue with `expires` has been unused for so long: a master's judgement.
 #
 # A use is what it is in RabbitMQ: a consumer, a get, a declaration (which is a handle that is
 # opened: it attaches to the master). A message that a handle holds is one too. Publishing is
-# none. Nothing of it is replicated: a new master counts from the start of its term.
+# none. All times are the queue's.
+#
+# An op says since when the queue is idle, once it is so for a part of `expires`, and another one
+# that it is used again. A new master goes on from there, and counts from the start of its term
+# where the queue was in use: it may have been so until then. A queue that is used all the time,
+# and one that nobody uses, costs no op.
 #
 # The deletion names the term, so that it fails when another master has taken over. Once it is
 # asked for it may be done at any moment and is not taken back: a consumer that comes after that
@@ -41,33 +53,78 @@ class IdleExpiry:
     expires_ms: int | None = None
     is_ending: bool = False
     """The deletion is asked for: nobody is seated any more."""
-    _used_ms: int = 0
+    _used_us: int = 0
     """When the queue was last used."""
+    _is_used: bool = False
+    """By somebody who stays: whenever he goes, that is a step."""
+    _noted_us: int = 0
+    """What the log says: idle since then; 0: in use."""
+    _not_before_us: int = 0
+    """Users of a former term may come back until then."""
 
-    def use(self, now_ms: int) -> None:
+    def begin(self, now_us: int, idle_since_us: int, return_us: int) -> None:
+        """The term begins.
+
+        Args:
+            idle_since_us: what the log says.
+            return_us: how long users of the former term may take to come back.
+        """
+        self._noted_us = idle_since_us
+        self._used_us = idle_since_us or now_us
+        self._not_before_us = now_us + return_us
+
+    def use(self, now_us: int) -> None:
         """Somebody uses the queue at this moment."""
-        self._used_ms = max(self._used_ms, now_ms)
+        self._used_us = max(self._used_us, now_us)
 
-    def judge(self, now_ms: int, is_used: bool) -> DeleteQueue | None:
-        """Return the deletion that is due, if any.
+    def look(self, now_us: int, is_used: bool) -> IdleOp | None:
+        """Return what is to be said in the log, if anything.
 
         Args:
             is_used: there are consumers, gets that wait, or messages that are held.
         """
-        if is_used:
-            self.use(now_ms)
-        if self.is_ending or self.expires_ms is None:
+        if is_used or self._is_used:
+            self.use(now_us)
+        self._is_used = is_used
+        due_us = self._note_due_us
+        is_idle = due_us is not None and now_us >= due_us
+        if self._noted_us:
+            is_idle = self._used_us == self._noted_us
+        if is_idle == bool(self._noted_us):
             return None
-        if is_used or now_ms < self._used_ms + self.expires_ms:
+        self._noted_us = self._used_us if is_idle else 0
+        return IdleOp(self._noted_us)
+
+    @property
+    def _note_due_us(self) -> int | None:
+        if self.expires_ms is None or self._is_used or self._noted_us:
+            return None
+        return self._used_us + max(self.expires_ms * 1000 // NOTE_PARTS, NOTE_US_MIN)
+
+    @property
+    def _end_us(self) -> int | None:
+        if self.expires_ms is None or self._is_used:
+            return None
+        return max(self._used_us + self.expires_ms * 1000, self._not_before_us)
+
+    def judge(self, now_us: int) -> DeleteQueue | None:
+        """Return the deletion that is due, if any."""
+        end_us = self._end_us
+        if self.is_ending or end_us is None or now_us < end_us:
             return None
         self.is_ending = True
         return DeleteQueue(self.queue_id, self.term)
 
-    def wake_at_ms(self) -> int | None:
-        """When to judge again though nothing happens."""
-        if self.is_ending or self.expires_ms is None:
+    def wake_at_ms(self, now_ms: int, now_us: int) -> int | None:
+        """When to judge again though nothing happens.
+
+        Args:
+            now_us: the queue's time, `now_ms` the node's.
+        """
+        due_us = earliest(self._end_us, self._note_due_us)
+        if self.is_ending or due_us is None:
             return None
-        return self._used_ms + self.expires_ms
+        return now_ms + max(-((now_us - due_us) // 1000), 1)
 
 
 @define

@@ -250,7 +250,8 @@ class Master:
         self.endings.begin()
         self.length_limit.count()
         self.active = True
-        self.idle_expiry.use(now_ms)
+        return_us = 2 * self._config.failure_ms * 1000
+        self.idle_expiry.begin(self.log.time_us, self._state.idle_since_us, return_us)
         for users in (self.auto_delete, self.ownership):
             if users.was_consumed:
                 users.lose(None, now_ms, self._config.consumer_return_ms)
@@ -308,7 +309,7 @@ class Master:
         if former is not None:
             self._succeed(former, session)
         if not is_courier(session):
-            self.idle_expiry.use(now_ms)
+            self.idle_expiry.use(self.log.time_us)
         self.deliveries.attach(session, body.held)
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
@@ -340,7 +341,7 @@ class Master:
             case Purge() if self._is_foreign(attachment):
                 self._term.reply(session, Purged(body.request, 0, self._owner_text))
             case Credit():
-                self.idle_expiry.use(now_ms)
+                self.idle_expiry.use(self.log.time_us)
                 self._term.dispatch.credit((session, body.number), body.total, body.size)
             case Subscribe():
                 if not self._is_ending:
@@ -619,8 +620,10 @@ class Master:
         dispatch, auto_delete, idle_expiry = self._term.dispatch, self.auto_delete, self.idle_expiry
         consumers = dispatch.consumer_count
         is_used = bool(consumers or dispatch.unacknowledged or dispatch.waiting)
-        if is_used:
-            idle_expiry.use(now_ms)
+        time_us = self.log.time_us
+        op = None if self.has_yielded else idle_expiry.look(time_us, is_used)
+        if op is not None:
+            self.log.propose(op)
         is_leavable = auto_delete.auto_delete or self.ownership.auto_delete
         if not is_leavable and idle_expiry.expires_ms is None:
             if self._unused.at_ms != FOREVER_MS:
@@ -629,11 +632,11 @@ class Master:
         for command in (
             auto_delete.judge(now_ms, consumers),
             self.ownership.judge(now_ms, self.attachments.count_of(self.connection)),
-            idle_expiry.judge(now_ms, is_used),
+            idle_expiry.judge(time_us),
         ):
             if command is not None:
                 self._term.commands.append(command)
-        look_ms = earliest(auto_delete.wake_at_ms(), idle_expiry.wake_at_ms())
+        look_ms = earliest(auto_delete.wake_at_ms(), idle_expiry.wake_at_ms(now_ms, time_us))
         look_ms = earliest(look_ms, self.ownership.wake_at_ms())
         self._unused.set(FOREVER_MS if look_ms is None else look_ms)
 

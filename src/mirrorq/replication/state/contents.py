@@ -76,6 +76,8 @@ class Contents:
         self.applied = 0
         self.time_us = 0
         """The greatest stamp of an op: the queue's time goes on from there."""
+        self.idle_since_us = 0
+        """When the queue was used last, by its time; 0: it is in use."""
         self.next_sequence = 1
         self.horizon = 1
         """Messages below this sequence may be handed out."""

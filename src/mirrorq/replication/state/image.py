@@ -75,6 +75,7 @@ class StateImage(msgspec.Struct, array_like=True):
     there is nothing in it), so that no page can be missing."""
     producer_pages: _Number = 0
     """Which pages of producers there are (`Producers.seal`); 0: an older version did not say."""
+    idle_since_us: _Number = 0
 
 
 class MessagesPage(msgspec.Struct, array_like=True):

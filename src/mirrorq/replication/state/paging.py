@@ -268,6 +268,7 @@ class PagedContents(Contents):
             time_us=self.time_us,
             held=(self.live.count, len(self.producers), self.columns.tail_end),
             producer_pages=self.producers.seal(),
+            idle_since_us=self.idle_since_us,
         )
         return msgspec.msgpack.encode(image)
 
@@ -311,6 +312,7 @@ class PagedContents(Contents):
             self.time_us,
             b"" if is_plain else self.returned.to_bytes(),
             b"" if is_plain else self.resting.to_bytes(),
+            idle_since_us=self.idle_since_us,
         )
         return msgspec.msgpack.encode(image)
 
@@ -349,6 +351,7 @@ class PagedContents(Contents):
         state.generation = image.generation
         state.fence = image.fence
         state.lost = image.lost
+        state.idle_since_us = image.idle_since_us
         state.producers.load(image.producers)
         state.time_us = image.time_us or state.latest_stamp_us()
         return state

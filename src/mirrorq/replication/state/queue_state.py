@@ -17,6 +17,7 @@ from mirrorq.protocol.ops import (
     Header,
     HorizonOp,
     HorizonsOp,
+    IdleOp,
     OpKind,
     OutboxDoneOp,
     OutboxOp,
@@ -133,6 +134,8 @@ class QueueState(PagedContents):
             self._return_later(payload, header.lsn)
         elif isinstance(payload, HorizonsOp):
             self._move_horizons(payload)
+        elif isinstance(payload, IdleOp):
+            self.idle_since_us = payload.since_us
         elif isinstance(payload, PromotedOp):
             return self._promote(payload, header.lsn)
         elif isinstance(payload, ProducerOp):
@@ -352,6 +355,8 @@ class QueueState(PagedContents):
         least = 0
         if payload.how == "unclean":
             ended += self._begin_anew(payload)
+            # What was used in the lost past is not known either.
+            self.idle_since_us = 0
             # What the lost past has handed out is not known: it may have been everything.
             least = ends
             self._skip_to(payload.generation << GENERATION_BITS)
