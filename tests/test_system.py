@@ -19,7 +19,7 @@ from mirrorq.store.write_ahead import LogFile
 
 SOURCES = Path(system.__file__).parent
 LINUX_ALONE = re.compile(
-    r"/proc/|CLOCK_BOOTTIME|\bos\.fsync|\bfdatasync|O_DSYNC|O_DIRECT|posix_fallocate|TCP_INFO|eventfd|prctl"
+    r"/proc/|CLOCK_BOOTTIME|\bos\.fsync|\bfdatasync|O_DSYNC|O_DIRECT\b|posix_fallocate|TCP_INFO|eventfd|prctl"
     r"|pidfd|setns|unshare|memfd|sched_setaffinity|SO_PEERCRED|sys\.platform"
 )
 SHORT_S = 60

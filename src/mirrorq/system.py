@@ -30,6 +30,7 @@ PRIVATE_DIRECTORY = 0o700
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
+_LOCKS = Path("/proc/locks")
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_OUTGOING = 32_768
 _ZEROS = bytes(1 << 20)
@@ -59,6 +60,23 @@ def file_system_of(path: Path) -> str:
         if source and mount.split()[2] == wanted:
             return source.split()[0]
     return ""
+
+
+def users_with_locks_on(file: os.stat_result) -> set[int]:
+    """The users whose processes have locked a file; none where that is not known."""
+    found: set[int] = set()
+    if IS_PORTABLE:
+        return found
+    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+    try:
+        for line in _LOCKS.read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF
+            *_, process, locked, _, _ = line.split()
+            if locked == f"{device}:{file.st_ino}":
+                found.add(os.stat(f"/proc/{process}").st_uid)
+    except OSError:
+        return set()
+    return found
 
 
 def make_private_directory(path: Path) -> None:

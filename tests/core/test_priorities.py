@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from attrs import define
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -414,6 +415,7 @@ class Oracle:
             assert wake_ms <= max(min(wakes) - self.now_ms, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(STEPS, st.sampled_from([1, 2, term.BEGIN_COUNT]))
 def test_a_queue_with_levels_and_delays_does_what_a_sort_does(

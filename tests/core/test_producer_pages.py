@@ -157,6 +157,7 @@ def test_a_checkpoint_writes_the_pages_that_have_changed() -> None:
     assert many.state.producers.held_count == 0
 
 
+@pytest.mark.slow
 def test_memory_has_so_many_pages_and_no_more() -> None:
     """Those that have changed are bytes, but for a few; of too many a checkpoint is due."""
     many = deep_of(128 * (HELD_PAGES + 9))

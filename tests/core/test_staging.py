@@ -234,6 +234,7 @@ def test_every_order_of_two_drivers_and_their_tasks() -> None:
     assert seen == {"a", "b"}
 
 
+@pytest.mark.slow
 def test_every_order_in_two_queues() -> None:
     """Two drivers that seal in one queue and commit in another, an expiry, an abort, questions,
     and what the queues tell each other: both show the same run in the end."""

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 
+import pytest
 from attrs import define
 
 from mirrorq.cluster.bootstrap import (
@@ -202,6 +203,7 @@ def _healed(world: World) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_two_nodes_in_every_interleaving() -> None:
     """Two nodes with a crash and a wipe: every reachable state is safe."""
     states = _explore(("a", "b"), crashes_max=1, wipes_max=1, states_max=1_000_000)

@@ -42,6 +42,7 @@ def test_readers(target: Target) -> None:
     assert not outcome.wrong, outcome.wrong[0]
 
 
+@pytest.mark.slow
 def test_nodes_and_clients() -> None:
     """Nodes whose peers and clients send what is well-formed and wrong go on."""
     outcome = run(CLUSTER, 1, range(EPISODES), nothing)

@@ -108,6 +108,7 @@ def test_work_in_hand_costs_the_same(past: Callable[[int], World], few: int, man
     )
 
 
+@pytest.mark.slow
 def test_a_minority_that_is_heard_again_costs_the_same_however_long_it_was_alone() -> None:
     """Twenty seconds or four minutes, with a mirror that was ready to be counted in: what was
     wanted all the time was wanted once."""

@@ -164,7 +164,9 @@ def test_a_clock_that_nobody_sets_is_never_written() -> None:
     assert [one.time_ahead_us for one in files] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
 def test_swarms_with_clocks_that_are_set(seed: int) -> None:
     """Every other fault too, and machines that are booted: each duration is what was asked for."""
     swarm = Swarm(seed, clocks=True, delays_ms=(0, 0, 60, 1500, 4000), chain=False, fan=False)

@@ -96,6 +96,7 @@ def test_idle_time_goes_on_through_a_restart_of_all() -> None:
         assert not exists(cluster)
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_used_and_one_that_is_not_cost_no_ops() -> None:
     """One op when it is left, none as long as nothing changes."""
     with begun(15) as cluster:

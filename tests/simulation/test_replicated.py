@@ -393,6 +393,7 @@ def test_the_master_dies_on_the_way_back_to_fsync(killed_ms: int) -> None:
     assert view_of(world).generation == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 6))]
 )

@@ -28,6 +28,7 @@ def test_random_faults(seed: int) -> None:
     assert report.faults["version committed"] > 10
 
 
+@pytest.mark.slow
 def test_random_faults_with_two_queues() -> None:
     """Whoever dies, a version shows in both queues or in none."""
     report = StagedSwarm(0, is_pair=True).run()

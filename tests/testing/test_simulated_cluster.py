@@ -53,6 +53,7 @@ def history(seed: int) -> tuple[list[str], list[tuple[float, str, bytes]], list[
         return cluster.log, taken, stored, cluster._scheduler.random.random()
 
 
+@pytest.mark.real
 def test_the_same_seed_gives_the_same_history() -> None:
     """To the last microsecond and the last draw, in one process and in another, whose hashes are
     others."""
@@ -67,6 +68,7 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert done.stdout.strip() == repr(first)
 
 
+@pytest.mark.real
 def test_virtual_time_costs_no_real_time_and_real_threads_keep_theirs() -> None:
     """A day is skipped at once; a thread outside sees the machine's clock all the while."""
     look = threading.Lock()
@@ -344,6 +346,7 @@ def test_a_task_that_waits_for_something_real_is_named(monkeypatch: pytest.Monke
     os.close(writer)
 
 
+@pytest.mark.real
 def test_another_thread_is_refused() -> None:
     """It has no place in the order of things: nothing would be decided by the seed any more."""
     errors: list[BaseException] = []

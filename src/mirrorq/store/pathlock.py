@@ -261,19 +261,8 @@ def _flocked(file: Path, flags: int, how: int) -> int:
 
 def _is_locked_by_strangers(directory: os.stat_result) -> bool:
     """Whether all who have locked it are other users' processes, as far as the system tells."""
-    strangers = 0
-    with suppress(OSError):
-        device = f"{os.major(directory.st_dev):02x}:{os.minor(directory.st_dev):02x}"
-        for line in Path("/proc/locks").read_text().splitlines():
-            # "1: FLOCK  ADVISORY  WRITE 1234 08:02:131 0 EOF"
-            words = line.split()
-            if words[-3] == f"{device}:{directory.st_ino}":
-                owner = os.stat(f"/proc/{words[-4]}").st_uid
-                if owner in (os.geteuid(), directory.st_uid, 0):
-                    return False
-                strangers += 1
-        return strangers > 0
-    return False
+    owners = system.users_with_locks_on(directory)
+    return bool(owners) and not owners & {os.geteuid(), directory.st_uid, 0}
 
 
 def _unlock(descriptor: int) -> None:
