@@ -245,8 +245,8 @@ class Incoming:
             self._state.add_page(self._on_disk(self._later.popleft()[1]))
 
     def _on_disk(self, page: Page) -> Page:
-        """A page that need not be in memory any more."""
-        return replace(page, data=None) if self._cache.can_read else page
+        """A page that need not be in memory any more; one that no commit writes stays there."""
+        return replace(page, data=None) if page.lsn and self._cache.can_read else page
 
     def _follows(self, message: TransferState) -> bool:
         self._check = crc32(message.state, self._check)
