@@ -484,7 +484,7 @@ class Engine:
             case Directory():
                 self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():
-                if self._may_be_kept_out:
+                if self._may_be_kept_out and message.store in (0, self.me.store):
                     self._admission.on_unwelcome(message.text, is_final=message.is_final)
             case _:
                 pass

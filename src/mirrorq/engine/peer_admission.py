@@ -80,22 +80,23 @@ class PeerAdmission:
         if hello.node == self.me.node:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
             self.out.notices.append(Notice("name", text))
-            return Unwelcome(text)
+            return Unwelcome(text, store=hello.store)
         known = catalog.cluster
         if hello.founded and 0 not in (known, hello.cluster) and known != hello.cluster:
             self._notice_once("foreign", foreign_text(store))
             return Unwelcome("")
         if catalog.is_past(store):
             self._notice_once("past", f"kept out: {past_text(hello.node)}")
-            return Unwelcome(past_text(hello.node), is_final=True)
+            return Unwelcome(past_text(hello.node), is_final=True, store=hello.store)
         member = MemberId(hello.node, hello.store, hello.incarnation)
         if catalog.was_set_back(member) and not self.peers.is_outlived(member):
             self._notice_once("set back", f"kept out: {set_back_text(hello.node)}")
-            return Unwelcome(set_back_text(hello.node), is_final=True)
+            return Unwelcome(set_back_text(hello.node), is_final=True, store=hello.store)
         if store not in voters and self.peers.on_rival(hello):
             # Believing each in turn would end the other's sessions several times a second.
             return Unwelcome(
-                f"a node named {hello.node} is alive in this cluster: use another name"
+                f"a node named {hello.node} is alive in this cluster: use another name",
+                store=hello.store,
             )
         return None
 
@@ -153,7 +154,7 @@ class PeerAdmission:
         elif record is not None and record.store != member.store and is_alive:
             text = f"a node named {member.node} is alive in this cluster: use another name"
         nodes = tuple((node.name, node.endpoint) for node in catalog.nodes())
-        answer = Unwelcome(text) if text else Directory(nodes)
+        answer = Unwelcome(text, store=member.store) if text else Directory(nodes)
         self.out.send.append((member.node, answer))
         return not text
 

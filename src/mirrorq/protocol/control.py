@@ -45,6 +45,8 @@ class Unwelcome(Struct, frozen=True, gc=False):
     text: str
     is_final: bool = False
     """No wait changes it: the store is no part of the cluster any more."""
+    store: int = 0
+    """The store that is kept out: an empty one may have come to its endpoint since. 0: any."""
 
 
 class LeaseRequest(Struct, frozen=True, gc=False):
