@@ -12,7 +12,6 @@ import pytest
 import mirrorq
 from conftest import Connecting
 from mirrorq import ConfigError, Full, NotConfirmed, PreconditionFailed, aio
-from mirrorq.node.gateway import core
 from mirrorq.node.node import Node
 
 WAIT_S = 60
@@ -139,31 +138,3 @@ def test_in_a_loop(node: Node) -> None:
                 await client.queue("orders", max_length=4)
 
     asyncio.run(main())
-
-
-# --- Older versions -------------------------------------------------------------------------
-
-
-def test_an_older_entry_node_is_not_asked(
-    node: Node, connecting: Connecting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would make the queue without its arguments; the error says what to do, at once."""
-    monkeypatch.setattr(core, "LEVEL", 0)
-    client = connecting(node.listening)
-    with pytest.raises(PreconditionFailed, match="node a runs a version without arguments"):
-        client.queue("orders", max_length=3)
-    assert client.queues() == []
-    client.queue("orders").close()
-
-
-def test_while_a_node_is_older_nobody_asks_for_what_it_does_not_know(
-    host: Any, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would stop following the catalog: refused, and all that it knows goes on."""
-    monkeypatch.setattr(type(node._driver.engine), "older_nodes", lambda *_: ("b", "c"))
-    with pytest.raises(PreconditionFailed, match="the version that node b, c runs: upgrade all"):
-        host.queue("orders", max_length=3)
-    with pytest.raises(PreconditionFailed, match="upgrade all nodes first"):
-        host.set_policy("p", "^o", {"consumer-timeout": 5000})
-    host.set_policy("p", "^o", {"max-length": 5})
-    host.queue("orders").close()

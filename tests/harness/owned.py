@@ -25,7 +25,7 @@ from harness.load import LINE_MAX, Life
 from harness.visits import ANSWER_MS, Guest, Visits
 from harness.workload import SILENCES_MS, Journal
 from mirrorq.engine.events import Ask
-from mirrorq.protocol.commands import DeclareWithArguments, TransferMaster
+from mirrorq.protocol.commands import DeclareQueue, TransferMaster
 from mirrorq.protocol.identities import connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.sessions import Attach, Detach, Purged, SessionRequest
@@ -202,7 +202,7 @@ class Owned(Visits):
     def _declare(self, owner: Owner) -> None:
         owner.token, owner.asked_ms = self.cluster.new_token(), self.cluster.now_ms
         arguments = owned_arguments("", owner.connection)
-        command = DeclareWithArguments(
+        command = DeclareQueue(
             owner.name, True, False, False, owner.node, None, (), arguments
         )
         self.cluster.tell(owner.node, Ask(owner.token, command))

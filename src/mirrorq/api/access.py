@@ -34,7 +34,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientAnswer,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -180,9 +179,7 @@ class Access(Administration, ExchangeHost):
         owner = self._new_session() if exclusive is True else None
         number = 0 if owner is None else owner.number
         flags = (durable, owner is not None, auto_delete, passive)
-        call = ClientDeclare(name, *flags, number, shards or 0)
-        if said and not passive:
-            call = ClientDeclareWithArguments(name, *flags, number, shards or 0, said)
+        call = ClientDeclare(name, *flags, number, shards or 0, "" if passive else said)
         answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
         declared = Declared(answer.value, refusals, answer.rings, owner)

@@ -22,7 +22,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -148,8 +147,6 @@ class Permits:
     def _dead_refusal(self, declare: ClientDeclare) -> str:
         """Why it may not have what ends in its queue go to another, "" when it may: what it puts
         here comes there."""
-        if not isinstance(declare, ClientDeclareWithArguments):
-            return ""
         try:
             target = arguments_of(declare.arguments).get("dead-letter-queue")
         except PolicyError as error:

@@ -134,9 +134,6 @@ _TAGS: dict[type, int] = {
     commands.TransferMaster: 147,
     commands.Rebalance: 148,
     commands.DropCopy: 149,
-    commands.DeclareWithArguments: 190,
-    commands.DeclareShardsWithArguments: 191,
-    commands.SetLaterPolicy: 192,
     commands.NameCluster: 162,
     # Raft
     raft.VoteRequest: 90,
@@ -168,7 +165,6 @@ _TAGS: dict[type, int] = {
     clients.ClientBye: 124,
     clients.ClientDeclare: 125,
     clients.ClientDelete: 126,
-    clients.ClientDeclareWithArguments: 245,
     clients.ClientLook: 127,
     clients.ClientAdminister: 128,
     clients.ClientWatch: 140,

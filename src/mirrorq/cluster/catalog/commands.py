@@ -32,9 +32,6 @@ _COMMANDS: dict[int, Any] = {
     21: commands.NameCluster,
     22: commands.DropCopy,
     24: commands.DeclareShards,
-    40: commands.DeclareWithArguments,
-    41: commands.DeclareShardsWithArguments,
-    42: commands.SetLaterPolicy,
     43: commands.AcknowledgeLosses,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""

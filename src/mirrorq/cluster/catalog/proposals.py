@@ -23,14 +23,14 @@ class Proposal(msgspec.Struct, array_like=True):
     incarnation: int
     number: int
     command: bytes
-    store: int = 0
-    """Of the asker; 0 in entries of versions that did not say."""
-    oldest: int = 0
+    store: int
+    """Of the asker."""
+    oldest: int
 
     @property
     def request(self) -> Request | None:
-        """Which request it was; None when the leader asked itself, or it is not known."""
-        if not self.number or not self.store:
+        """Which request it was; None when the leader asked itself."""
+        if not self.number:
             return None
         member = MemberId(self.node, self.store, self.incarnation)
         return Request(member, self.number, self.oldest)

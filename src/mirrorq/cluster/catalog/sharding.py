@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve, frozen
 
 from mirrorq.cluster.catalog.records import arguments_differing
-from mirrorq.protocol.commands import DeclareQueue, DeclareShards, arguments_in
+from mirrorq.protocol.commands import DeclareQueue, DeclareShards
 from mirrorq.protocol.shard_names import shard_name
 
 __all__ = ["ShardedRecord", "Sharding"]
@@ -123,4 +123,4 @@ def _parts(known: ShardedRecord, command: DeclareQueue | DeclareShards) -> Itera
         yield f"shards={len(known.rings)}, not {command.shards}"
     if command.durable != known.durable:
         yield f"durable={known.durable}, not {command.durable}"
-    yield from arguments_differing(known.arguments, arguments_in(command))
+    yield from arguments_differing(known.arguments, command.arguments)

@@ -30,7 +30,6 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     AckRange,
     Attach,
     Attached,
@@ -314,7 +313,7 @@ class Master:
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.length_limit.tell(session, attachment)
-        self._term.reply(session, Attached(ATTACHED_LEVEL))
+        self._term.reply(session, Attached())
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """A client has gone on to another entry node: what its handle held is the new session's.
