@@ -94,6 +94,7 @@ test-all: test  ## everything that CI runs; what fails does not keep the rest fr
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy

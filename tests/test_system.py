@@ -93,9 +93,7 @@ def test_the_kernel_tells_which_boot_this_is() -> None:
     assert 1024 < system.first_outgoing_port() < 65536
 
 
-def test_a_write_to_the_log_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_to_the_log_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the flag of its file: no sync follows."""
     log = LogFile(tmp_path)
     calls: list[str] = []

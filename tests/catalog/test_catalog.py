@@ -17,7 +17,6 @@ from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareQueue,
-    DeclareQueue,
     DeleteQueue,
     DropCopy,
     NameCluster,

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from typing import Any
 
 import pytest
 from test_catalog import A, B, applied, declare
 
-from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import (
-    CatalogCommand,
     ClearPolicy,
     DeclareQueue,
     DeclareShards,
-    DeclareShards,
-    DeclareQueue,
-    RegisterNode,
-    SetLaterPolicy,
     SetPolicy,
 )
-from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import (
     ARGUMENTS,
     Definition,
@@ -144,7 +135,7 @@ def test_who_names_an_argument_names_the_one_that_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"ha-mode":"all"}', '{"max-length":-1}', '{"overflow":"x"}', '{ }']
+    "text", ["{", "[]", '{"ha-mode":"all"}', '{"max-length":-1}', '{"overflow":"x"}', "{ }"]
 )
 def test_arguments_that_are_none_make_no_queue(text: str) -> None:
     """A node that writes others is refused, and all nodes go on alike."""

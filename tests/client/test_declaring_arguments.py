@@ -115,9 +115,7 @@ def test_arguments_are_there_after_a_restart(tmp_path: Path) -> None:
         node.queue("orders", max_length=3, message_ttl=60) as orders,
     ):
         before = orders.status().arguments
-    with mirrorq.MirroredQueue(
-        "orders", path=tmp_path / "b", node="b", max_length=3
-    ) as orders:
+    with mirrorq.MirroredQueue("orders", path=tmp_path / "b", node="b", max_length=3) as orders:
         assert orders.status().arguments == before == {"max-length": 3, "message-ttl": 60_000}
         with pytest.raises(PreconditionFailed, match="max-length=3, not 4"):
             orders.node.queue("orders", max_length=4)  # type: ignore[attr-defined]

@@ -202,9 +202,7 @@ class Owned(Visits):
     def _declare(self, owner: Owner) -> None:
         owner.token, owner.asked_ms = self.cluster.new_token(), self.cluster.now_ms
         arguments = owned_arguments("", owner.connection)
-        command = DeclareQueue(
-            owner.name, True, False, False, owner.node, None, (), arguments
-        )
+        command = DeclareQueue(owner.name, True, False, False, owner.node, None, (), arguments)
         self.cluster.tell(owner.node, Ask(owner.token, command))
 
     def _tend(self, owner: Owner) -> None:
@@ -245,9 +243,7 @@ class Owned(Visits):
         else:
             self._owners.remove(owner)
 
-    def _handle(
-        self, kind: type[H], owner: Owner, life: Life, node: str
-    ) -> H:
+    def _handle(self, kind: type[H], owner: Owner, life: Life, node: str) -> H:
         self._handles += 1
         name = f"{owner.name}-{owner.connection}-{self._handles}"
         handle = kind(self.cluster, node, life.queue_id, name, self.random, life.journal)

@@ -16,7 +16,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
-    ClientDeclare,
     ClientDelete,
     ClientLook,
     ClientRead,

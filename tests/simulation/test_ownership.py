@@ -16,7 +16,7 @@ from harness.swarm import Swarm
 from harness.workload import Journal, Producer, SimulatedHandle
 from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
-from mirrorq.protocol.commands import DeclareQueue, DeclareQueue, TransferMaster
+from mirrorq.protocol.commands import DeclareQueue, TransferMaster
 from mirrorq.protocol.identities import connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.views import View

@@ -38,6 +38,7 @@ from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
 if TYPE_CHECKING:
     from mirrorq.node.rail import NodeRail
 
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store"

@@ -281,9 +281,7 @@ def test_a_full_log_is_taken_in_and_begins_anew(
     store.close()
 
 
-def test_the_mark_says_whether_a_log_is_in_use(
-    path: Path, store: Store, writer: Writer
-) -> None:
+def test_the_mark_says_whether_a_log_is_in_use(path: Path, store: Store, writer: Writer) -> None:
     """A close in good order, also of the next life, leaves LMDB as the whole store."""
     put(store, writer)
     left = killed(path)

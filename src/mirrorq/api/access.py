@@ -47,8 +47,6 @@ from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.validation import declaration_error
 
-__all__ = ["Access"]
-
 LOOK_S = 5.0
 """A look at what a node knows waits no longer for it."""
 COPY_S = 30.0

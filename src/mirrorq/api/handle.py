@@ -59,8 +59,6 @@ from mirrorq.session.calls import (
 )
 from mirrorq.session.machine import Session
 
-__all__ = ["Handle"]
-
 log = logging.getLogger("mirrorq")
 
 HELD_TEXT = (
@@ -168,8 +166,7 @@ class Handle(RingChannel):
         return requests, wake_ms
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
-        """The host may say that this handle ends; whether its consumers are told to be cancelled.
-        """
+        """The host may say that this handle ends; whether its consumers are cancelled."""
         ends = [event for event in events if type(event) is Closed]
         if not ends:
             return False

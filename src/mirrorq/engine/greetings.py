@@ -12,8 +12,6 @@ from mirrorq.protocol.control import Hello, Unwelcome
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
 
-__all__ = ["Greetings"]
-
 
 class Greetings:
     """Says this node's hellos and takes in those of others. The engine has it.

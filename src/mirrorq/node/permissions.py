@@ -51,8 +51,6 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
 
-__all__ = ["READING", "Permits", "lost_right"]
-
 READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
 """Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]

@@ -12,8 +12,6 @@ from msgspec import Struct
 from mirrorq.protocol.commands import Administrative
 from mirrorq.protocol.routing import ExchangeRecord
 
-__all__ = ["Seen"]
-
 
 class ClientHello(Struct, frozen=True, gc=False):
     """First message of a connection, and again when the node says that it knows nothing of

@@ -24,29 +24,6 @@ from mirrorq.errors import MALFORMED, PolicyError
 from mirrorq.protocol.name_pattern import PatternError, compiled, is_found
 from mirrorq.protocol.printable import unprintable
 
-__all__ = [
-    "APPLY_TO",
-    "ARGUMENTS",
-    "CONNECTION",
-    "DEFAULT",
-    "NAME_CHARS_MAX",
-    "Definition",
-    "Policy",
-    "arguments_error",
-    "arguments_of",
-    "arguments_text",
-    "client_handle_of",
-    "declared_by",
-    "definition_with",
-    "from_text",
-    "in_force",
-    "owned_arguments",
-    "owner_of",
-    "parse",
-    "shown_arguments",
-    "to_text",
-]
-
 NAME_CHARS_MAX = 255
 OWNER_CHARS_MAX = 400
 """A client's name, its key and the number of a handle."""

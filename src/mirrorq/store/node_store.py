@@ -586,9 +586,7 @@ class Store:
             left -= len(entry.frame)
         return found
 
-    def _read_lmdb(
-        self, queue_id: int, first: int, last: int, bytes_max: int
-    ) -> list[memoryview]:
+    def _read_lmdb(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
         def work(txn: lmdb.Transaction[memoryview]) -> list[memoryview]:
             # Reads take turns, so the hint has one user at a time.
             hint = self._hints.setdefault(queue_id, Hint())

@@ -31,8 +31,6 @@ from mirrorq.protocol import clients, commands, control, founding, raft, ring, s
 from mirrorq.protocol.ops import Entry
 from mirrorq.wire.ops import make_entry
 
-__all__ = ["HEAD_BYTES_MAX", "VERSION", "Part", "WireMessage", "decode", "encode"]
-
 VERSION = 1
 """Of everything in this module. On the wire as the first byte after the head's array mark."""
 HEAD_BYTES_MAX = 16 * 1024 * 1024

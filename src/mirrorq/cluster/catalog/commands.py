@@ -9,8 +9,6 @@ import msgspec
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol import commands
 
-__all__ = ["LaterVersion", "decode_command", "encode_command"]
-
 _COMMANDS: dict[int, Any] = {
     1: commands.RegisterNode,
     2: commands.DeclareQueue,

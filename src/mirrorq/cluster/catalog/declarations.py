@@ -20,8 +20,6 @@ from mirrorq.protocol.shard_names import shard_name
 from mirrorq.protocol.validation import shards_error
 from mirrorq.protocol.views import Member, View, order_error
 
-__all__ = ["Declarations"]
-
 
 class Declarations:
     """What makes the queues of one catalog."""
@@ -149,9 +147,7 @@ class Declarations:
         self, command: DeclareShards, shard: int, members: tuple[Member, ...], arguments: str
     ) -> int:
         name, declarer = shard_name(command.name, shard), command.declarer
-        one = DeclareQueue(
-            name, command.durable, False, False, declarer, None, (), arguments
-        )
+        one = DeclareQueue(name, command.durable, False, False, declarer, None, (), arguments)
         return self._make(one, members)
 
 

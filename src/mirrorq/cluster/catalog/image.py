@@ -13,8 +13,6 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.routing import ExchangeRecord
 
-__all__ = ["Image", "decode_image", "encode_image"]
-
 SNAPSHOT_VERSION = 1
 """Any change of the image raises it."""
 

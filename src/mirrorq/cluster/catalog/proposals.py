@@ -13,8 +13,6 @@ from mirrorq.protocol.commands import CatalogCommand, RegisterNode
 from mirrorq.protocol.effects import RaftEntry, RaftImage
 from mirrorq.protocol.identities import MemberId
 
-__all__ = ["Proposal", "pack", "recorded_endpoints", "unpack"]
-
 
 class Proposal(msgspec.Struct, array_like=True):
     """`number`: the asker's own of its request, 0 when nobody waits."""

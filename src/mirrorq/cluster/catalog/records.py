@@ -17,21 +17,6 @@ from mirrorq.protocol.policy import (
 )
 from mirrorq.protocol.views import View
 
-__all__ = [
-    "CatalogResult",
-    "NodeRecord",
-    "QueueRecord",
-    "arguments_differing",
-    "difference",
-    "exclusive_text",
-    "is_on",
-    "last_copy_text",
-    "no_queue",
-    "past_text",
-    "refused",
-    "set_back_text",
-]
-
 
 @frozen
 class NodeRecord:

@@ -16,8 +16,6 @@ from mirrorq.cluster.catalog.records import arguments_differing
 from mirrorq.protocol.commands import DeclareQueue, DeclareShards
 from mirrorq.protocol.shard_names import shard_name
 
-__all__ = ["ShardedRecord", "Sharding"]
-
 
 @frozen
 class ShardedRecord:
@@ -36,8 +34,6 @@ class ShardedRecord:
     def names(self) -> tuple[str, ...]:
         """Of its shards."""
         return tuple(shard_name(self.name, shard) for shard in range(len(self.rings)))
-
-
 
 
 class Sharding:

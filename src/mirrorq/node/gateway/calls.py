@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mirrorq.engine.events import Answer
-from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ShutDown
+from mirrorq.errors import ConfigError, MirrorQError, ShutDown
 from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientCall,
@@ -23,8 +23,6 @@ from mirrorq.protocol.policy import declared_by
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.permissions import Permits
-
-__all__ = ["Calls", "Requester", "refused"]
 
 COMMAND_BYTES_MAX = 256 * 1024
 """Of one command of the catalog, which every node keeps."""
@@ -190,6 +188,7 @@ class Calls:
             )
             answered(refused(number, ConfigError(text)))
             return
+
         def if_awaited(answer: Answer) -> None:
             is_told = self.is_own or answer.error != "ShutDown"
             if self._open.get(number) == token and is_told:

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mirrorq.transport.inbound import ClientMessage
     from mirrorq.transport.transport import Transport
 
-__all__ = ["Gateway"]
-
 log = logging.getLogger("mirrorq")
 
 CLIENTS_MAX = 4096

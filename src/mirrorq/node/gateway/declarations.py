@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
 
-__all__ = ["Declarations"]
-
 
 class Declarations:
     """Of all clients of one node, and of its own process. The node thread's.

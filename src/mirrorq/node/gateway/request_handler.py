@@ -35,7 +35,6 @@ from mirrorq.protocol.clients import (
 )
 from mirrorq.protocol.commands import (
     Administrative,
-    CatalogCommand,
     DeclareExchange,
     DeleteQueue,
     SetPolicy,
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
     from mirrorq.node.permissions import Permits
-
-__all__ = ["RequestHandler", "command_error"]
 
 
 class RequestHandler:

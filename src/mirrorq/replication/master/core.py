@@ -76,8 +76,6 @@ from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
-__all__ = ["Master"]
-
 WAITING_COUNT = 64
 """Requests that wait for a promotion are looked through when there are twice as many as were left
 the last time, and these."""

@@ -30,8 +30,6 @@ from mirrorq.protocol.effects import PRODUCERS, Page
 from mirrorq.replication.state import pages
 from mirrorq.replication.state.pages import END, PageCache, Table, Watched
 
-__all__ = ["LOST", "REFUSED", "Producer", "Producers", "Used"]
-
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
 LOST = -1
