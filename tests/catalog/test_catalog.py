@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.image import decode_page
 from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.errors import ProtocolError
@@ -485,15 +486,15 @@ def test_foreign_bytes_are_a_protocol_error() -> None:
     with pytest.raises(ProtocolError, match="command 200 is of a later version"):
         decode_command(msgspec.msgpack.encode((200, {})))
     with pytest.raises(ProtocolError, match="version 9"):
-        Catalog.restore(msgspec.msgpack.encode((9, {})))
+        Catalog.restore([msgspec.msgpack.encode((9, {}))])
     with pytest.raises(ProtocolError, match=r"a catalog snapshot of .* cannot be read"):
-        Catalog.restore(b"\x92\x01\x05")
+        Catalog.restore([b"\x92\x02\x05"])
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_decode_or_raise_protocol_error(data: bytes) -> None:
     """What peers send raises nothing but ProtocolError."""
-    for decode in (decode_command, Catalog.restore):
+    for decode in (decode_command, decode_page, lambda page: Catalog.restore([page])):
         try:
             decode(data)
         except ProtocolError:

@@ -84,7 +84,7 @@ def test_the_survivor_is_alone_in_another_cluster() -> None:
     assert write.snapshot is not None
     assert (write.snapshot.index, write.snapshot.term) == (len(COMMANDS) + 2, 6)
     assert write.snapshot.voters == (StoreId("a", 4711),)
-    catalog = Catalog.restore(write.snapshot.data)
+    catalog = Catalog.restore(write.snapshot.pages)
     assert catalog.cluster == 1234
     assert catalog.applied_index == write.snapshot.index
     me = MemberId("a", 4711, first_incarnation(4711))

@@ -26,7 +26,7 @@ from mirrorq.errors import ConfigError, PolicyError, ProtocolError
 from mirrorq.monitoring.status import NodeStatus, QueueStatus
 from mirrorq.protocol import policy
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, SetPolicy
-from mirrorq.protocol.effects import Page, QueueImage, RaftSnapshot, RaftState
+from mirrorq.protocol.effects import Page, QueueImage, RaftState
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.ops import OpKind
 from mirrorq.protocol.sessions import Delivery
@@ -47,7 +47,6 @@ from .mutation import (
     packed_value,
     ranges,
     resealed,
-    some_bytes,
     spoiled_bytes,
     spoiled_packed,
     spoiled_tree,
@@ -247,8 +246,9 @@ def read_catalog(chance: Random) -> None:
     made.apply(3, SetPolicy("p", '["^o",{"max-length":7},1,"queues"]'))
     for index in range(4, 8):
         made.apply(index, value(chance, CatalogCommand))
-    data = spoiled_packed(chance, made.snapshot())
-    restored = expecting(ProtocolError, lambda: Catalog.restore(data))
+    (page,) = made.snapshot()
+    data = spoiled_packed(chance, page)
+    restored = expecting(ProtocolError, lambda: Catalog.restore((data,)))
     if restored is not None:
         for queue in restored.queues():
             assert queue.view.members[0].id.node is not None
@@ -332,7 +332,7 @@ def read_record(chance: Random) -> None:
         ),
         (
             raft_log._decode_snapshot,
-            msgspec.msgpack.encode(RaftSnapshot(3, 1, (StoreId("a", 5),), some_bytes(chance))),
+            msgspec.msgpack.encode((3, 1, (StoreId("a", 5),), number(chance))),
         ),
     )
     decode, good = chance.choice(decoders)

@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from attrs import evolve
+from msgspec.structs import replace
 
 from mirrorq.api.message import Chunk, Message
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.image import encode_pages
 from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.messages import Received
 from mirrorq.config import Config
@@ -42,17 +45,19 @@ def test_a_catalog_snapshot_whose_text_is_no_utf8_is_refused() -> None:
     catalog = Catalog()
     catalog.apply(1, DeclareQueue("q", True, False, False, "a", None, (MemberId("a", 1, 1),)))
     with pytest.raises(ProtocolError, match=r"a catalog snapshot of .* cannot be read"):
-        Catalog.restore(catalog.snapshot().replace(b"\xa1q", NO_TEXT))
+        Catalog.restore([page.replace(b"\xa1q", NO_TEXT) for page in catalog.snapshot()])
 
 
 def test_a_catalog_snapshot_with_a_queue_of_nobody_is_refused() -> None:
     """A view without members has no master: whoever asked for it ended the node."""
     catalog = Catalog()
     catalog.apply(1, DeclareQueue("q", True, False, False, "a", None, (MemberId("a", 1, 1),)))
-    version, image = msgspec.msgpack.decode(catalog.snapshot())
-    image["queues"][0]["view"]["members"] = []
+    queue = catalog.queue(1)
+    assert queue is not None
+    of_nobody = evolve(queue, view=replace(queue.view, members=()))
+    ((page, _),) = encode_pages(1, [of_nobody])
     with pytest.raises(ProtocolError, match="queue 'q'"):
-        Catalog.restore(msgspec.msgpack.encode((version, image)))
+        Catalog.restore((page,))
 
 
 def test_properties_that_cannot_be_read_are_named() -> None:
@@ -94,7 +99,7 @@ def test_usual_patterns_are_taken(pattern: str) -> None:
 def test_a_raft_entry_that_the_store_cannot_hold_is_dropped() -> None:
     """Its kind did not fit the record: the commit raised, and the node ended."""
     a, b = StoreId("a", 1), StoreId("b", 1)
-    raft = Raft(a, RaftImage(RaftState(1), RaftSnapshot(1, 1, (a, b), b"")), Config(), seed=1)
+    raft = Raft(a, RaftImage(RaftState(1), RaftSnapshot(1, 1, (a, b), ())), Config(), seed=1)
     entry = RaftEntry(2, 1, 2**32, b"")
     effects = raft.step(0, Received(b, AppendRequest(1, 1, 1, (entry,), 1, 0)))
     assert effects.persist is None

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from mirrorq.cluster.catalog import image
+from mirrorq.cluster.raft import snapshot_pages
 from mirrorq.containers import ranges
+from mirrorq.engine import follower
 from mirrorq.replication import checkpoints, donor
 from mirrorq.replication.master import dispatch, log_tail, ready_bytes, term
 from mirrorq.replication.state import pages, paging, producer
@@ -16,7 +19,8 @@ from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
 @contextmanager
 def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
-    """While it lasts, each page and chunk has few entries, and each part and commit few pages."""
+    """While it lasts, each page and chunk has few entries, and each part and commit few pages;
+    the catalog's too."""
     with ExitStack() as stack:
         few = {MESSAGES: entries, PRODUCERS: 2, COLUMNS: entries}
         least = {MESSAGES: 2, PRODUCERS: 1, COLUMNS: 2}
@@ -42,4 +46,8 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(producer, "WALKED_PAGES", 1))
         stack.enter_context(patch.object(producer, "LOSER_PAGES", 1))
         stack.enter_context(patch.object(paging, "HELD_PAGES", 3))
+        stack.enter_context(patch.object(image, "PAGE_BYTES", part_bytes))
+        stack.enter_context(patch.object(image, "BINDINGS_AT_ONCE", 2))
+        stack.enter_context(patch.object(snapshot_pages, "BYTES_IN_FLIGHT_MAX", 2 * part_bytes))
+        stack.enter_context(patch.object(follower, "COMPACT_ENTRIES", 20))
         yield

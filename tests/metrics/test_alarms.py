@@ -35,7 +35,6 @@ from mirrorq.monitoring.alarms import (
 )
 from mirrorq.node import watch
 from mirrorq.node.watch import Watch
-from mirrorq.protocol.effects import RaftSnapshot
 from mirrorq.protocol.raft import InstallSnapshot
 from mirrorq.protocol.ring import TransferState
 
@@ -264,7 +263,7 @@ def test_a_start_that_the_cluster_knows_is_noted(tmp_path: Path) -> None:
 def test_what_is_too_large_to_be_sent_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue's state and the catalog's snapshot that no node would take: an error in the log with
+    """A queue's state and a page of a snapshot that no node would take: an error in the log with
     the sizes, once for each though they are tried on and on; an alarm; the queue's warnings."""
     (port,) = free_ports(1)
     config = Config(message_bytes_max=4096, frame_bytes_max=64 * 1024)
@@ -275,7 +274,7 @@ def test_what_is_too_large_to_be_sent_is_told(
         driver = node._driver
         queue_id = orders._handle.queue_id
         state = bytes(5_000_000)
-        snapshot = InstallSnapshot(1, RaftSnapshot(1, 1, (), state), 0)
+        snapshot = InstallSnapshot(1, 1, 1, (), 1, 0, state, 0)
 
         def send() -> None:
             driver._send([("b", TransferState(queue_id, 1, 1, 1, state)), ("b", snapshot)])

@@ -318,6 +318,13 @@ SEEDS: dict[str, Seeds] = {
     "commit index taken beyond the request": Seeds(runs.storm, "state machine safety", 3, 300),
     "log cut to the end of each request": Seeds(runs.disorder, "leader completeness", 376, 600),
     "snapshot names an entry too many": Seeds(runs.raft, "catalogs differ", 0, 40),
+    "page of a snapshot left out": Seeds(runs.copying, "pages are not written", 0, 40),
+    "page of a snapshot taken twice": Seeds(runs.copying, "pages are not written", 2, 40),
+    "page of another snapshot": Seeds(runs.copying, "pages are not written", 0, 40),
+    "cursor kept for a replica that was restarted": Seeds(
+        runs.copying, "does not catch up", 17, 40
+    ),
+    "pages of a snapshot not written": Seeds(runs.copying, "pages are not written", 0, 40),
     "snapshot without its voters": Seeds(runs.raft, "_others_ms", 0, 40),
     "voters changed while a change is open": Seeds(runs.turnover, "leader completeness", 109, 300),
     "term not written": Seeds(runs.storm, "two leaders of term", 0, 300),

@@ -82,6 +82,11 @@ def disorder(seed: int) -> str:
     return complaint(lambda: raft_storm.Disorder(seed // 2, 3 + seed % 2 * 2).run())
 
 
+def copying(seed: int) -> str:
+    """The same with snapshots of many pages for replicas that were left behind."""
+    return complaint(lambda: raft_storm.Copying(seed // 2, 3 + seed % 2 * 2).run())
+
+
 def turnover(seed: int) -> str:
     """The same with changes of voters, 4 or 5 of them."""
     return complaint(lambda: raft_storm.Turnover(seed // 2, 4 + seed % 2).run())

@@ -33,11 +33,25 @@ STEPS_MAX = 200_000
 """Of one run: a machine that wakes itself without end is a failure, not a hang."""
 
 
-def written(image: RaftImage, write: RaftWrite) -> RaftImage:
-    """Return the disk after a write, done as `RaftWrite` says."""
+def pages_of(catalog: bytes, count: int) -> list[bytes]:
+    """Return a catalog as the pages of a snapshot, about so many."""
+    size = len(catalog) // count + 1
+    return [catalog[first : first + size] for first in range(0, len(catalog), size)] or [b""]
+
+
+def written(image: RaftImage, write: RaftWrite, pages: dict[tuple[int, int], bytes]) -> RaftImage:
+    """Return the disk after a write, done as `RaftWrite` says.
+
+    Args:
+        pages: of all snapshots, on that disk, by index and number.
+    """
+    pages.update(((page.index, page.number), page.data) for page in write.pages)
     state = write.state if write.state is not None else image.state
     snapshot, entries = image.snapshot, list(image.entries)
     if write.snapshot is not None:
+        numbers = range(len(write.snapshot.pages))
+        on_disk = tuple(pages.get((write.snapshot.index, number)) for number in numbers)
+        assert on_disk == write.snapshot.pages, "a snapshot counts whose pages are not written"
         snapshot = write.snapshot
         held = any((e.index, e.term) == (snapshot.index, snapshot.term) for e in entries)
         entries = [e for e in entries if e.index > snapshot.index] if held else []
@@ -55,6 +69,8 @@ class Node:
     def __init__(self, store: StoreId) -> None:
         self.store = store
         self.image = RaftImage()
+        self.pages: dict[tuple[int, int], bytes] = {}
+        """Of snapshots, on its disk."""
         self.raft: Raft | None = None
         self.catalog = b""
         self.group: list[RaftEffects] = []
@@ -116,7 +132,8 @@ class Cluster:
         assert node.raft is None
         node.life += 1
         node.raft = Raft(store, node.image, CONFIG, self.random.getrandbits(32))
-        node.catalog = node.image.snapshot.data if node.image.snapshot is not None else b""
+        snapshot = node.image.snapshot
+        node.catalog = b"".join(snapshot.pages) if snapshot is not None else b""
         node.group = []
         node.is_committing = False
         self.step(node, RaftTick())
@@ -171,7 +188,7 @@ class Cluster:
 
     def _committed(self, node: Node, group: list[RaftEffects], write: RaftWrite | None) -> None:
         if write is not None:
-            node.image = written(node.image, write)
+            node.image = written(node.image, write, node.pages)
         for effects in group:
             for target, message in effects.send:
                 self.transmit(node.store, target, message)
@@ -237,16 +254,27 @@ class Cluster:
 
     def _install(self, node: Node, snapshot: RaftSnapshot) -> None:
         known = self.catalogs.get(snapshot.index)
-        assert known == snapshot.data, f"catalogs differ at {snapshot.index}, of a snapshot"
-        node.catalog = snapshot.data
+        catalog = b"".join(snapshot.pages)
+        assert known == catalog, f"catalogs differ at {snapshot.index}, of a snapshot"
+        node.catalog = catalog
 
     def propose(self, node: Node, number: int) -> None:
         self.step(node, Propose(number, b"%d" % number))
 
     def compact(self, node: Node) -> None:
-        """Compact at what the driver has applied: nothing may be waiting for a commit."""
+        """Compact at what the driver has applied: nothing may be waiting for a commit. A page is
+        made now and then; a second snapshot may be begun before the first one is whole."""
         if not node.group and not node.is_committing:
-            self.step(node, Compact(node.core.applied_index, node.catalog))
+            # Each node cuts it in its own way: pages of two do not make a whole.
+            count = 3 + 5 * sorted(self.nodes).index(node.store)
+            self._make_page(node, node.core.applied_index, pages_of(node.catalog, count), 0)
+
+    def _make_page(self, node: Node, index: int, pages: list[bytes], number: int) -> None:
+        following = number + 1
+        self.step(node, Compact(index, pages[number], number, following == len(pages)))
+        if following < len(pages):
+            at_ms = self.now_ms + self.random.randint(0, 5)
+            self._at(at_ms, node, lambda: self._make_page(node, index, pages, following))
 
     # --- Checkers -------------------------------------------------------------------------
 

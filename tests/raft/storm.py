@@ -7,7 +7,9 @@ between two requests for their votes, logs of several leaders that were never co
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest.mock import patch
 
+from mirrorq.cluster.raft import snapshot_pages
 from mirrorq.cluster.raft.messages import ProposeVoters
 from mirrorq.protocol.identities import StoreId
 
@@ -106,3 +108,45 @@ class Turnover(Storm):
                 self.number += 1
                 if len(new) > 1:
                     self.cluster.step(node, ProposeVoters(self.number, tuple(new)))
+
+
+class Copying(Storm):
+    """One replica is left behind, and gets snapshots of many pages, a few at a time, while leaders
+    change, make later snapshots, and it is restarted."""
+
+    trip_ms_max = 20
+
+    def run(self) -> None:
+        with patch.object(snapshot_pages, "BYTES_IN_FLIGHT_MAX", 8):
+            super().run()
+            self.mend()
+            self.cluster.run(5000)
+        applied = {node.core.applied_index for node in self.cluster.running()}
+        assert len(applied) == 1, f"a replica does not catch up: {applied}"
+
+    def faults(self) -> tuple[Callable[[], None], ...]:
+        return (self.leave_behind, self.leave_behind, self.mend, self.end_leader, self.bounce_one)
+
+    def leave_behind(self) -> None:
+        """All but one go on for a while, and throw away what it lacks."""
+        behind = self.random.choice(list(self.cluster.nodes))
+        others = [store for store in self.cluster.nodes if store != behind]
+        self.cluster.cut.clear()
+        self.cut([behind], others)
+        for _ in range(3):
+            self.propose()
+            self.cluster.run(300)
+            for node in self.cluster.running():
+                self.cluster.compact(node)
+        self.cluster.run(100)
+        self.mend()
+        self.cluster.loss = self.random.choice((0.0, 0.0, 0.1))
+
+    def bounce_one(self) -> None:
+        node = self.random.choice(self.cluster.running())
+        self.cluster.crash(node.store)
+        self.cluster.start(node.store)
+
+    def mend(self) -> None:
+        super().mend()
+        self.cluster.loss = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.cluster.raft import snapshot_pages
 from mirrorq.cluster.raft.core import Raft, Role
 from mirrorq.cluster.raft.messages import (
     KIND_COMMAND,
@@ -23,14 +25,24 @@ from mirrorq.cluster.raft.messages import (
     Received,
     encode_voters,
 )
+from mirrorq.cluster.raft.snapshot_pages import OutgoingSnapshot
 from mirrorq.config import Config
-from mirrorq.protocol.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftState
+from mirrorq.protocol.effects import (
+    Persisted,
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+    SnapshotPage,
+)
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import (
     AppendAnswer,
     AppendRequest,
     InstallSnapshot,
     RaftMessage,
+    SnapshotAnswer,
     VoteAnswer,
     VoteRequest,
 )
@@ -44,7 +56,7 @@ MEMBERS = (A, B, C)
 
 
 def image(*entries: RaftEntry, voters: tuple[StoreId, ...] = MEMBERS, term: int = 1) -> RaftImage:
-    return RaftImage(RaftState(term), RaftSnapshot(1, 1, voters, b""), tuple(entries))
+    return RaftImage(RaftState(term), RaftSnapshot(1, 1, voters, ()), tuple(entries))
 
 
 def command(index: int, term: int) -> RaftEntry:
@@ -90,7 +102,7 @@ def test_a_single_voter_leads_at_once_but_commits_only_what_is_on_disk() -> None
     effects = raft.step(5, Found((A,)))
     assert raft.is_leader
     assert effects.persist is not None
-    assert effects.persist.snapshot == RaftSnapshot(1, 1, (A,), b"")
+    assert effects.persist.snapshot == RaftSnapshot(1, 1, (A,), ())
     assert not effects.apply
     assert not raft.own_term_applied
     effects = raft.step(6, Persisted(effects.write_number))
@@ -106,8 +118,8 @@ def test_a_store_without_voters_waits_for_nothing_and_takes_a_snapshot() -> None
     refused = raft.step(100_000, Received(A, heartbeat(2)))
     assert isinstance(refused.send[0][1], AppendAnswer)
     assert not refused.send[0][1].success
-    snapshot = RaftSnapshot(7, 2, (A, B, C, D), b"catalog")
-    effects = raft.step(100_000, Received(A, InstallSnapshot(2, snapshot, 3)))
+    snapshot = RaftSnapshot(7, 2, (A, B, C, D), (b"catalog",))
+    effects = raft.step(100_000, Received(A, page_of(2, snapshot, 0, 3)))
     assert effects.install == snapshot
     assert raft.voters == (A, B, C, D)
     assert effects.send == ((A, AppendAnswer(2, True, 7, 0, 7, 3)),)
@@ -167,7 +179,7 @@ def test_a_vote_is_synced_and_given_once_in_a_term() -> None:
     raft = make(A, image())
     effects = raft.step(0, Received(B, VoteRequest(2, False, 1, 1)))
     assert effects.persist is not None
-    again = make(A, written(image(), effects.persist))
+    again = make(A, written(image(), effects.persist, {}))
     effects = again.step(0, Received(C, VoteRequest(2, False, 9, 2)))
     assert effects.send == ((C, VoteAnswer(2, False, False)),)
     effects = again.step(0, Received(B, VoteRequest(2, False, 1, 1)))
@@ -559,7 +571,7 @@ def leader_with_a_snapshot() -> Raft:
     raft.step(QUIET_MS, Received(B, answer(raft, 3, QUIET_MS)))
     effects = raft.step(QUIET_MS, Compact(3, b"state"))
     assert effects.persist is not None
-    assert effects.persist.snapshot == RaftSnapshot(3, 2, MEMBERS, b"state")
+    assert effects.persist.snapshot == RaftSnapshot(3, 2, MEMBERS, (b"state",))
     return raft
 
 
@@ -588,18 +600,103 @@ def test_an_answered_snapshot_is_followed_by_entries() -> None:
     effects = raft.step(QUIET_MS + 250, RaftTick())
     (snapshot,) = [m for t, m in effects.send if t == C and isinstance(m, InstallSnapshot)]
     installed = replica.step(0, Received(A, snapshot))
-    assert installed.install == snapshot.snapshot
+    assert installed.install == raft._log.snapshot
     effects = raft.step(QUIET_MS + 260, Received(C, installed.send[0][1]))
     (entries,) = [m for t, m in effects.send if t == C]
     replica.step(1, Received(A, entries))
     assert replica.last_index == raft.last_index == 4
 
 
+def page_of(
+    term: int, snapshot: RaftSnapshot, number: int = 0, sent_ms: int = 0
+) -> InstallSnapshot:
+    """The message with one page of a snapshot."""
+    return OutgoingSnapshot(snapshot, 0).page(term, number, sent_ms)
+
+
+def pages(count: int, index: int = 7) -> RaftSnapshot:
+    """A snapshot of so many pages."""
+    return RaftSnapshot(index, 2, MEMBERS, tuple(b"%d.%d" % (index, n) for n in range(count)))
+
+
+def take(raft: Raft, term: int, snapshot: RaftSnapshot, *numbers: int) -> list[object]:
+    """Give a replica pages from A; return its answers."""
+    answers: list[object] = []
+    for number in numbers:
+        effects = raft.step(0, Received(A, page_of(term, snapshot, number)))
+        answers += [message for _, message in effects.send]
+    return answers
+
+
+def test_pages_are_taken_in_order_and_each_once() -> None:
+    """One that is not the next is not taken: the answer says which is. Each is written as it
+    comes, and the snapshot counts with the last."""
+    raft = make(C, image())
+    taken = take(raft, 2, pages(3), 0, 2, 0, 1)
+    assert [one.count for one in taken if isinstance(one, SnapshotAnswer)] == [1, 1, 1, 2]
+    effects = raft.step(0, Received(A, page_of(2, pages(3), 2)))
+    assert effects.install == pages(3)
+    assert effects.persist is not None
+    assert effects.persist.pages == (SnapshotPage(7, 2, b"7.2"),)
+    assert sent(effects, AppendAnswer) == [(A, AppendAnswer(2, True, 7, 0, 7, 0))]
+
+
+def test_a_page_of_another_snapshot_begins_anew() -> None:
+    """Of a later snapshot of the same leader, too."""
+    raft = make(C, image())
+    take(raft, 2, pages(3), 0, 1)
+    (answer_,) = take(raft, 2, pages(3, 9), 2)
+    assert answer_ == SnapshotAnswer(2, 9, 0, 0)
+    take(raft, 2, pages(3, 9), 0, 1)
+    effects = raft.step(0, Received(A, page_of(2, pages(3, 9), 2)))
+    assert effects.install == pages(3, 9)
+
+
+def test_a_page_of_another_leader_begins_anew() -> None:
+    """Though it is of the same index: who else made it cut it in its own way."""
+    raft = make(C, image())
+    take(raft, 2, pages(3), 0, 1)
+    effects = raft.step(0, Received(B, page_of(3, pages(3), 2)))
+    assert [message for _, message in effects.send] == [SnapshotAnswer(3, 7, 0, 0)]
+
+
+def test_a_leader_sends_so_many_pages_ahead_and_goes_on_as_they_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replica that was restarted has none: the cursor goes back."""
+    monkeypatch.setattr(snapshot_pages, "BYTES_IN_FLIGHT_MAX", 9)
+    outgoing = OutgoingSnapshot(pages(8), 0)
+    assert list(outgoing.due(0, 600)) == [0, 1, 2]
+    assert list(outgoing.due(10, 600)) == []
+    outgoing.answered(7, 2, 20)
+    assert list(outgoing.due(20, 600)) == [3, 4]
+    outgoing.answered(6, 9, 30)
+    assert list(outgoing.due(30, 600)) == [], "an answer about another snapshot"
+    outgoing.answered(7, 0, 40)
+    assert list(outgoing.due(40, 600)) == [0, 1, 2]
+    assert list(outgoing.due(700, 600)) == [0, 1, 2], "lost"
+    assert list(outgoing.due(710, 600)) == []
+
+
+def test_a_snapshot_is_made_page_by_page() -> None:
+    """Each page is written as it is made; a page that does not follow is not taken."""
+    raft = make(A, image(command(2, 1), command(3, 1)))
+    raft.step(0, Received(B, AppendRequest(2, 3, 1, (), 3, 0)))
+    first = raft.step(0, Compact(2, b"a", 0, is_last=False))
+    assert first.persist == RaftWrite(pages=(SnapshotPage(2, 0, b"a"),))
+    assert raft.step(0, Compact(2, b"c", 2)).persist is None
+    assert raft.step(0, Compact(3, b"b", 1)).persist is None
+    last = raft.step(0, Compact(2, b"b", 1))
+    assert last.persist is not None
+    assert last.persist.snapshot == RaftSnapshot(2, 1, MEMBERS, (b"a", b"b"))
+    assert last.persist.pages == (SnapshotPage(2, 1, b"b"),)
+
+
 def test_a_snapshot_that_the_log_holds_only_commits() -> None:
     """Nothing is installed: the entries are applied, and the tail stays."""
     raft = make(A, image(command(2, 1), command(3, 1)))
-    snapshot = RaftSnapshot(2, 1, MEMBERS, b"state")
-    effects = raft.step(0, Received(B, InstallSnapshot(2, snapshot, 0)))
+    snapshot = RaftSnapshot(2, 1, MEMBERS, (b"state",))
+    effects = raft.step(0, Received(B, page_of(2, snapshot)))
     assert effects.install is None
     assert [entry.index for entry in effects.apply] == [2]
     assert raft.last_index == 3
@@ -607,8 +704,8 @@ def test_a_snapshot_that_the_log_holds_only_commits() -> None:
 
 def test_a_snapshot_below_the_commit_is_not_installed() -> None:
     """A late one would take the catalog back."""
-    raft = make(A, RaftImage(RaftState(3), RaftSnapshot(9, 3, MEMBERS, b"new")))
-    late = InstallSnapshot(3, RaftSnapshot(5, 2, (A, B), b"old"), 0)
+    raft = make(A, RaftImage(RaftState(3), RaftSnapshot(9, 3, MEMBERS, (b"new",))))
+    late = page_of(3, RaftSnapshot(5, 2, (A, B), (b"old",)))
     effects = raft.step(0, Received(B, late))
     assert effects.install is None
     assert effects.persist is None
@@ -749,9 +846,6 @@ entries = st.builds(
     st.integers(0, 3),
     st.sampled_from([b"", b"x", encode_voters((A, B)), encode_voters((B,))]),
 )
-snapshots = st.builds(
-    RaftSnapshot, numbers, numbers, st.sampled_from([(), (A, B), (B, A), (D,)]), st.just(b"")
-)
 messages = st.one_of(
     st.builds(VoteRequest, numbers, st.booleans(), numbers, numbers),
     st.builds(VoteAnswer, numbers, st.booleans(), st.booleans()),
@@ -765,7 +859,18 @@ messages = st.one_of(
         numbers,
     ),
     st.builds(AppendAnswer, numbers, st.booleans(), numbers, numbers, numbers, numbers),
-    st.builds(InstallSnapshot, numbers, snapshots, numbers),
+    st.builds(
+        InstallSnapshot,
+        numbers,
+        numbers,
+        numbers,
+        st.sampled_from([(), (A, B), (B, A), (D,)]),
+        st.integers(0, 2),
+        st.integers(0, 2),
+        st.just(b"page"),
+        numbers,
+    ),
+    st.builds(SnapshotAnswer, numbers, numbers, st.integers(-1, 4), numbers),
 )
 events = st.one_of(
     st.builds(Received, stores, messages),
@@ -777,7 +882,7 @@ events = st.one_of(
     st.builds(ProposeVoters, numbers, st.sampled_from([(A,), (A, B), (A, B, C, D)])),
     st.builds(PeerDead, stores),
     st.builds(Persisted, st.integers(0, 50)),
-    st.builds(Compact, st.integers(0, 6), st.just(b"")),
+    st.builds(Compact, st.integers(0, 6), st.just(b""), st.integers(0, 2), st.booleans()),
 )
 disks = st.sampled_from([RaftImage(), image(), image(command(2, 1)), image(voters=(A,))])
 
@@ -786,12 +891,13 @@ disks = st.sampled_from([RaftImage(), image(), image(command(2, 1)), image(voter
 def test_no_event_in_any_state_raises(disk: RaftImage, script: list[tuple[int, object]]) -> None:
     """Whatever comes, effects are well-formed: the disk takes each write, in order."""
     raft = Raft(A, disk, CONFIG, seed=1)
+    on_disk: dict[tuple[int, int], bytes] = {}
     now_ms, applied, commit = 0, raft.applied_index, raft.commit_index
     for wait_ms, event in script:
         now_ms += wait_ms
         effects = raft.step(now_ms, event)  # type: ignore[arg-type]
         if effects.persist is not None:
-            disk = written(disk, effects.persist)
+            disk = written(disk, effects.persist, on_disk)
         if effects.install is not None:
             applied = effects.install.index
         assert [entry.index for entry in effects.apply] == list(

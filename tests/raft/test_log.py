@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from mirrorq.cluster.raft.log import RaftLog, merge_writes
 from mirrorq.cluster.raft.messages import KIND_COMMAND, decode_voters, encode_voters
-from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.effects import (
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+    SnapshotPage,
+)
 from mirrorq.protocol.identities import StoreId
 
 from .cluster import written
@@ -35,14 +42,13 @@ def change(log: RaftLog, term: int, action: str, amount: int) -> RaftWrite | Non
         index = min(log.last_index, log.snapshot_index + amount)
         held = log.term_at(index)
         assert held is not None
-        log.compact(RaftSnapshot(index, held, (A,), b"%d" % index))
+        log.write_page(SnapshotPage(index, 0, b"%d" % index))
+        log.compact(RaftSnapshot(index, held, (A,), (b"%d" % index,)))
     elif action == "reset":
         index = log.snapshot_index + amount
-        log.reset(RaftSnapshot(index, term, (A,), b"%d" % index))
-    snapshot, truncate_from, append = log.take_changes()
-    if snapshot is None and truncate_from is None and not append:
-        return None
-    return RaftWrite(RaftState(term), snapshot, truncate_from, append)
+        log.write_page(SnapshotPage(index, 0, b"%d" % index))
+        log.reset(RaftSnapshot(index, term, (A,), (b"%d" % index,)))
+    return log.take_changes(RaftState(term)) if log.has_changes else None
 
 
 @settings(max_examples=300)
@@ -56,16 +62,18 @@ def test_a_merged_write_leaves_the_disk_as_its_parts_do(
     """Group commit changes nothing: parts one by one, merged, and the log itself agree."""
     log = RaftLog(RaftImage())
     one_by_one, base = RaftImage(), RaftImage()
+    pages: dict[tuple[int, int], bytes] = {}
+    base_pages = dict(pages)
     merged: RaftWrite | None = None
     for term, (action, amount) in enumerate(script, 1):
         write = change(log, term, action, amount)
         if write is not None:
-            one_by_one = written(one_by_one, write)
+            one_by_one = written(one_by_one, write, pages)
         if term <= begun:
-            base = one_by_one
+            base, base_pages = one_by_one, dict(pages)
         else:
             merged = merge_writes(merged, write)
-    together = base if merged is None else written(base, merged)
+    together = base if merged is None else written(base, merged, base_pages)
     assert together == one_by_one
     assert together.snapshot == log.snapshot
     assert together.entries == log.entries_from(log.snapshot_index + 1, log.last_index)
@@ -82,7 +90,7 @@ def test_the_last_state_wins_and_none_keeps_the_earlier() -> None:
 
 def test_agreement_skips_a_whole_term() -> None:
     """Above the answer no log that ends in that term can agree."""
-    log = RaftLog(RaftImage(snapshot=RaftSnapshot(1, 1, (A,), b"")))
+    log = RaftLog(RaftImage(snapshot=RaftSnapshot(1, 1, (A,), ())))
     terms = (1, 1, 3, 3, 3, 4)
     log.append([RaftEntry(2 + i, term, KIND_COMMAND, b"") for i, term in enumerate(terms)])
     assert log.agreement(99, 9) == (7, 4)

@@ -10,6 +10,7 @@ from mirrorq.cluster.raft.messages import KIND_COMMAND, PeerDead, ProposeVoters
 from mirrorq.protocol.identities import StoreId
 
 from .cluster import Cluster, Node
+from .storm import Copying
 
 SEEDS_PER_CASE = 20
 FAULT_STEPS = 35
@@ -198,6 +199,16 @@ def test_random_runs_keep_every_invariant_and_recover(count: int, case: int) -> 
             run.faults()
             run.heal()
             run.check_progress()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, {count} nodes: {error}") from error
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_replicas_that_were_left_behind_get_snapshots_page_by_page(count: int) -> None:
+    """Leaders, snapshots and replicas end in the middle: each gets one whole catalog."""
+    for seed in range(6):
+        try:
+            Copying(seed, count).run()
         except AssertionError as error:
             raise AssertionError(f"seed {seed}, {count} nodes: {error}") from error
 

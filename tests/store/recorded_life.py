@@ -23,6 +23,7 @@ from mirrorq.protocol.effects import (
     RaftSnapshot,
     RaftState,
     RaftWrite,
+    SnapshotPage,
 )
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.ops import Entry
@@ -229,11 +230,12 @@ class Catalog:
         if what < 0.7 and self._next > self._first:
             self._first = self._chance.randint(self._first, self._next - 1)
             voters = (StoreId("a", 5), StoreId("b", 6))
-            data = self._chance.randbytes(2000)
-            snapshot = RaftSnapshot(self._first, self._term, voters, data)
+            pages = tuple(self._chance.randbytes(700) for _ in range(self._chance.randint(0, 3)))
+            snapshot = RaftSnapshot(self._first, self._term, voters, pages)
+            written = [SnapshotPage(self._first, number, page) for number, page in enumerate(pages)]
             self._first += 1
             self._next = max(self._next, self._first)
-            return RaftWrite(snapshot=snapshot)
+            return RaftWrite(pages=tuple(written), snapshot=snapshot)
         if what < 0.8 and self._next > self._first:
             self._next = self._chance.randint(self._first, self._next - 1)
             return RaftWrite(truncate_from=self._next, append=self._entries())

@@ -22,6 +22,7 @@ from mirrorq.protocol.effects import (
     RaftSnapshot,
     RaftState,
     RaftWrite,
+    SnapshotPage,
 )
 from mirrorq.protocol.identities import StoreId
 from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
@@ -45,9 +46,10 @@ def filled(path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     store.commit([QueueWrite(QUEUE, state=b"state", state_lsn=1, release=((1, 2),), stable=1)])
     last = (writer.publish([b"e"]), writer.publish([b"f"] * 3), writer.ack(1, 1), writer.ack(2, 2))
     store.commit([QueueWrite(QUEUE, append=last)])
-    snapshot = RaftSnapshot(3, 1, (StoreId("a", 5),), b"catalog")
+    snapshot = RaftSnapshot(3, 1, (StoreId("a", 5),), (b"catalog",))
     entries = (RaftEntry(4, 1, 1, b"command"), RaftEntry(5, 2, 0, b""))
-    store.commit([], RaftWrite(RaftState(2, StoreId("a", 5)), snapshot, append=entries))
+    pages = (SnapshotPage(3, 0, b"catalog"),)
+    store.commit([], RaftWrite(RaftState(2, StoreId("a", 5)), pages, snapshot, append=entries))
     store.put_meta("name", b"value")
     return store
 

@@ -21,7 +21,7 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, decode_voters
-from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWrite
+from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWrite, SnapshotPage
 from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_incarnation
 from mirrorq.protocol.views import Member, View
 
@@ -100,7 +100,8 @@ class RecoveredState:
         self.catalog.applied_index = index
         voters = (StoreId(me.node, store),)
         snapshot = RaftSnapshot(index, term, voters, self.catalog.snapshot())
-        return RaftWrite(RaftState(term), snapshot)
+        pages = (SnapshotPage(index, number, page) for number, page in enumerate(snapshot.pages))
+        return RaftWrite(RaftState(term), tuple(pages), snapshot)
 
 
 def _view_of(view: View, me: MemberId) -> View:
@@ -124,8 +125,8 @@ def recovered_state(node: str, store: int, image: RaftImage) -> RecoveredState |
     catalog, index, term = Catalog(), 0, image.state.term
     voters: tuple[StoreId, ...] = ()
     if image.snapshot is not None:
-        if image.snapshot.data:
-            catalog = Catalog.restore(image.snapshot.data)
+        if image.snapshot.pages:
+            catalog = Catalog.restore(image.snapshot.pages)
         index, voters = image.snapshot.index, image.snapshot.voters
         term = max(term, image.snapshot.term)
     for entry in image.entries:

@@ -17,7 +17,7 @@ from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.cluster.controller.events import ControllerTick, LinkBroken
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.core import Raft
-from mirrorq.cluster.raft.messages import Compact, Late, RaftEffects, Received
+from mirrorq.cluster.raft.messages import Late, RaftEffects, Received
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
@@ -162,8 +162,8 @@ class Engine:
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
-        if image.snapshot is not None and image.snapshot.data:
-            self._follower.restore(now_ms, image.snapshot.data)
+        if image.snapshot is not None:
+            self._follower.restore(now_ms, image.snapshot)
         for name, endpoint in recorded_endpoints(image).items():
             self._admission.meet(name, endpoint)
         self._consensus.start(now_ms)
@@ -173,11 +173,18 @@ class Engine:
 
     def _on_agreed(self, now_ms: int, effects: RaftEffects) -> None:
         if effects.install is not None:
-            self._follower.restore(now_ms, effects.install.data)
+            self._follower.restore(now_ms, effects.install)
         for entry in effects.apply:
-            snapshot = self._follower.apply(now_ms, entry)
-            if snapshot is not None:
-                self._consensus.step(now_ms, Compact(entry.index, snapshot))
+            self._follower.apply(now_ms, entry)
+
+    def _make_page(self, now_ms: int) -> None:
+        """Make one page of a snapshot of the catalog; one that is being sent is not replaced."""
+        follower = self._follower
+        if not follower.is_making_snapshot:
+            if self._consensus.raft.is_sending_snapshot:
+                return
+            follower.begin_snapshot()
+        self._consensus.step(now_ms, follower.next_page())
 
     def _on_raft_stepped(self, now_ms: int, is_news: bool, has_applied: bool) -> None:
         self._leadership.on_raft(now_ms, is_news=is_news, has_applied=has_applied)
@@ -322,6 +329,8 @@ class Engine:
             self._consensus.note_leader(now_ms)
         if self._consensus.has_news:
             self._consensus.tend(now_ms)
+        if self._follower.is_making_snapshot or self._follower.is_log_long:
+            self._make_page(now_ms)
         if requests.is_busy or not context.was_registered:
             self._leader_requests.go_on(now_ms)
         if context.has_lease_news or lease_keeping.next_ms <= now_ms:
@@ -337,7 +346,8 @@ class Engine:
         self._next_out = EngineEffects()
         if requests.is_busy or self._is_hello_open:
             self._set_timers()
-        wake_ms = now_ms if hosting.inbox else hosting.due.next_ms
+        is_busy = hosting.inbox or self._follower.is_making_snapshot
+        wake_ms = now_ms if is_busy else hosting.due.next_ms
         if context.timers.next_ms < wake_ms:
             wake_ms = context.timers.next_ms
         self._wanted_ms = wake_ms

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from mirrorq.cluster.catalog.commands import LaterVersion
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.controller.events import CatalogReplaced
-from mirrorq.cluster.raft.messages import KIND_COMMAND
+from mirrorq.cluster.raft.messages import KIND_COMMAND, Compact
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.context import EngineContext
 from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.leadership import Leadership
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.commands import DropCopy
-from mirrorq.protocol.effects import RaftEntry
+from mirrorq.protocol.effects import RaftEntry, RaftSnapshot
 
 COMPACT_ENTRIES = 1000
-"""Raft's log is replaced by a snapshot after so many applied entries."""
+"""Raft's log is replaced by a snapshot after so many applied entries; after as many as the last
+snapshot had records, if these are more: so an entry costs no more than a record of a snapshot."""
 
 
 class Follower:
@@ -34,19 +37,50 @@ class Follower:
         self._leadership = leadership
         self._leader_requests = leader_requests
         self._since_compact = 0
-        """Entries applied since the last snapshot."""
+        """Entries applied since the last snapshot was begun."""
+        self._compact_at = COMPACT_ENTRIES
+        """After so many the next one is."""
+        self._applied = 0
+        """Index of the last entry."""
+        self._pages: Iterator[Compact] | None = None
+        """Left of the snapshot that is being made."""
 
-    def apply(self, now_ms: int, entry: RaftEntry) -> bytes | None:
-        """Apply the next entry; return a snapshot now and then, which replaces the log so far."""
+    def apply(self, now_ms: int, entry: RaftEntry) -> None:
+        """Apply the next entry."""
         if self.outdated:
-            return None
+            return
         self._since_compact += 1
         if entry.kind == KIND_COMMAND:
             self._apply_command(now_ms, entry)
-        if self.outdated or self._since_compact < COMPACT_ENTRIES:
-            return None
+        self._applied = entry.index
+
+    @property
+    def is_making_snapshot(self) -> bool:
+        """Whether there is a next page of a snapshot."""
+        return self._pages is not None
+
+    @property
+    def is_log_long(self) -> bool:
+        """Whether the log is long enough for a snapshot to replace it."""
+        return self._since_compact >= self._compact_at
+
+    def begin_snapshot(self) -> None:
+        """Have a snapshot of the catalog as it is now made, page by page."""
+        self._note_snapshot()
+        index, pages = self._applied, enumerate(self._context.catalog.pages())
+        self._pages = (Compact(index, page, number, last) for number, (page, last) in pages)
+
+    def _note_snapshot(self) -> None:
         self._since_compact = 0
-        return self._context.catalog.snapshot()
+        self._compact_at = max(COMPACT_ENTRIES, self._context.catalog.size.records)
+
+    def next_page(self) -> Compact:
+        """Return the next page of the snapshot; the last one replaces the log before it."""
+        assert self._pages is not None
+        page = next(self._pages)
+        if page.is_last:
+            self._pages = None
+        return page
 
     def _apply_command(self, now_ms: int, entry: RaftEntry) -> None:
         context = self._context
@@ -83,13 +117,14 @@ class Follower:
         self.outdated, self.applied_max = text, applied
         self._context.notice("catalog", f"stops following the catalog: {text}")
 
-    def restore(self, now_ms: int, data: bytes) -> None:
+    def restore(self, now_ms: int, snapshot: RaftSnapshot) -> None:
         """Go on with a snapshot."""
-        if not data:
+        self._pages, self._applied = None, snapshot.index
+        if not snapshot.pages:
             return
         context = self._context
         try:
-            context.catalog = Catalog.restore(data)
+            context.catalog = Catalog.restore(snapshot.pages)
         except LaterVersion as error:
             self._stop(0, str(error))
             return
@@ -97,6 +132,7 @@ class Follower:
             context.notice("catalog", str(error))
             return
         self.outdated, self.applied_max = "", FOREVER_MS
+        self._note_snapshot()
         context.was_registered = context.is_registered
         context.hosting.on_catalog_replaced(context.catalog)
         self._list_nodes()

@@ -388,9 +388,9 @@ class Hosting:
         """A snapshot has come."""
         self.catalog = catalog
         self.news.of_all = True
-        known = {record.id for record in catalog.queues()}
         for queue_id in [*self.replicas, *self.images]:
-            if queue_id not in known:
+            # One that was declared after the snapshot stands in the log behind it.
+            if catalog.is_deleted(queue_id):
                 self._drop(queue_id)
         for record in catalog.queues():
             self.on_queue_changed(record.id)

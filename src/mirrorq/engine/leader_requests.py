@@ -5,6 +5,7 @@ from __future__ import annotations
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller.events import ControllerTick
+from mirrorq.cluster.raft.messages import COMMAND_BYTES_MAX
 from mirrorq.engine.catalog_requests import NOBODY, CatalogRequests, PendingRequest
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.context import EngineContext
@@ -121,15 +122,29 @@ class LeaderRequests:
         command = self._leadership.admit(request)
         if isinstance(command, DeclareQueue | DeclareShards) and self._is_assembling():
             command = CatalogAnswer(request.number, 0, retry=True)
-        if not isinstance(command, CatalogAnswer):
-            data = pack(request.member, request.number, command, request.oldest)
-            self._consensus.log(now_ms, data)
-        elif request.member == self._context.me:
-            self.on_answer(command)
-        else:
-            self._context.out.send.append((request.member.node, command))
+        answer = (
+            command if isinstance(command, CatalogAnswer) else self._log(now_ms, request, command)
+        )
+        if answer is not None and request.member == self._context.me:
+            self.on_answer(answer)
+        elif answer is not None:
+            self._context.out.send.append((request.member.node, answer))
         # What the leader is asked for may need a judgement first.
         self._leadership.supervise(now_ms, ControllerTick())
+
+    def _log(
+        self, now_ms: int, request: CatalogRequest, command: CatalogCommand
+    ) -> CatalogAnswer | None:
+        """Put a command into Raft's log, or refuse one that is too large for it."""
+        data = pack(request.member, request.number, command, request.oldest)
+        if len(data) <= COMMAND_BYTES_MAX:
+            self._consensus.log(now_ms, data)
+            return None
+        text = (
+            f"{type(command).__name__} takes {len(data)} bytes in the catalog's log, and a command "
+            f"at most {COMMAND_BYTES_MAX}: divide it, or shorten its lists and names"
+        )
+        return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
 
     def _is_assembling(self) -> bool:
         """Whether a voter that runs is about to register: a first view should have it."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from attrs import Factory, define, field
 
@@ -359,8 +360,8 @@ class _Walk:
         index, term = 0, 0
         if image.snapshot is not None:
             index, term = image.snapshot.index, image.snapshot.term
-            if image.snapshot.data:
-                _decode(b"snapshot", Catalog.restore, image.snapshot.data)
+            if image.snapshot.pages:
+                _decode(b"snapshot", Catalog.restore, image.snapshot.pages)
         for entry in image.entries:
             key = b"e" + _QUEUE.pack(entry.index)
             if entry.index != index + 1:
@@ -384,7 +385,7 @@ class _Walk:
         self._report.catalog_index = index
 
 
-def _decode(key: bytes, decode: Callable[[bytes], object], data: bytes) -> None:
+def _decode(key: bytes, decode: Callable[[Any], object], data: object) -> None:
     try:
         decode(data)
     except ProtocolError as error:

@@ -190,6 +190,17 @@ class RaftSnapshot(Struct, frozen=True, gc=False):
     index: int
     term: int
     voters: tuple[StoreId, ...]
+    pages: tuple[bytes, ...]
+    """() is the catalog of a newly founded cluster."""
+
+
+class SnapshotPage(Struct, frozen=True, gc=False):
+    """One page of a snapshot that is being made or received."""
+
+    index: int
+    """Of the snapshot."""
+    number: int
+    """From 0."""
     data: bytes
 
 
@@ -205,9 +216,13 @@ class RaftWrite(Struct, frozen=True, gc=False):
     """Done in the order of the fields, in one transaction with the queues' writes."""
 
     state: RaftState | None = None
+    pages: tuple[SnapshotPage, ...] = ()
+    """They count from the write on that has the snapshot of their index. A later page of the same
+    index and number replaces an earlier one."""
     snapshot: RaftSnapshot | None = None
-    """Replaces the one before; entries at or below its index are deleted. When the log does
-    not hold (index, term) of the snapshot, the whole log is deleted."""
+    """Replaces the one before; entries at or below its index and pages below it are deleted. When
+    the log does not hold (index, term) of the snapshot, the whole log is deleted. Its pages are in
+    `pages`, here or in earlier writes."""
     truncate_from: int | None = None
     """Delete every entry with this index or a greater one."""
     append: tuple[RaftEntry, ...] = ()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from msgspec import Struct
 
-from mirrorq.protocol.effects import RaftEntry, RaftSnapshot
+from mirrorq.protocol.effects import RaftEntry
+from mirrorq.protocol.identities import StoreId
 
 
 class VoteRequest(Struct, frozen=True, gc=False):
@@ -40,15 +43,35 @@ class AppendRequest(Struct, frozen=True, gc=False):
 
 
 class InstallSnapshot(Struct, frozen=True, gc=False):
-    """The leader's snapshot, for a replica that lacks entries which the leader no longer has."""
+    """One page of the leader's snapshot, for a replica that lacks entries which the leader no
+    longer has. Answered by `SnapshotAnswer`, the last page by `AppendAnswer`."""
 
     term: int
-    snapshot: RaftSnapshot
+    index: int
+    """Of the snapshot, as the next two."""
+    index_term: int
+    voters: tuple[StoreId, ...]
+    count: int
+    """Of all pages. A snapshot without pages is one message without data."""
+    number: int
+    """Of this page, from 0."""
+    page: bytes
+    sent_ms: int
+
+
+class SnapshotAnswer(Struct, frozen=True, gc=False):
+    """A replica has the first pages of a snapshot on disk, and lacks others."""
+
+    term: int
+    index: int
+    """Of the snapshot."""
+    count: int
+    """Of the pages that it has: the number of the next one."""
     sent_ms: int
 
 
 class AppendAnswer(Struct, frozen=True, gc=False):
-    """Answers AppendRequest and InstallSnapshot."""
+    """Answers AppendRequest, and the last page of InstallSnapshot."""
 
     term: int
     success: bool
@@ -62,7 +85,8 @@ class AppendAnswer(Struct, frozen=True, gc=False):
     sent_ms: int
 
 
-RaftMessage = VoteRequest | VoteAnswer | AppendRequest | InstallSnapshot | AppendAnswer
+RaftMessage = (
+    VoteRequest | VoteAnswer | AppendRequest | AppendAnswer | InstallSnapshot | SnapshotAnswer
+)
 
-
-RAFT_MESSAGES = (VoteRequest, VoteAnswer, AppendRequest, InstallSnapshot, AppendAnswer)
+RAFT_MESSAGES = get_args(RaftMessage)

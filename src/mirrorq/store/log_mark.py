@@ -13,7 +13,7 @@ from mirrorq.store.records import Damaged, decoded, seal, unpack_u64
 from mirrorq.store.write_ahead import Mark, left_in
 
 FORMAT = b"format"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of keys, values and logs. Any change of them raises it."""
 MARK = b"write-ahead log"
 """There while the write-ahead log is in use."""

@@ -8,17 +8,33 @@ import lmdb
 import msgspec
 
 from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState, RaftWrite
-from mirrorq.store.records import Damaged, decoded, seal
+from mirrorq.protocol.identities import StoreId
+from mirrorq.store.records import Damaged, decoded, seal, unseal
 
 TABLE = "raft"
 _STATE_KEY = b"state"
 _SNAPSHOT_KEY = b"snapshot"
 _ENTRY_KEY = struct.Struct(">cQ")
+_PAGE_KEY = struct.Struct(">cQI")
 _ENTRY_HEAD = struct.Struct("<QI")
 
 
 def _entry_key(index: int) -> bytes:
     return _ENTRY_KEY.pack(b"e", index)
+
+
+def _page_key(index: int, number: int) -> bytes:
+    return _PAGE_KEY.pack(b"p", index, number)
+
+
+class _SnapshotRecord(msgspec.Struct, array_like=True):
+    """A snapshot without its pages, as the disk has it."""
+
+    index: int
+    term: int
+    voters: tuple[StoreId, ...]
+    count: int
+    """Of its pages."""
 
 
 def _encode_entry(entry: RaftEntry) -> bytes:
@@ -34,8 +50,8 @@ def _decode_state(data: bytes) -> RaftState:
     return msgspec.msgpack.decode(data, type=RaftState)
 
 
-def _decode_snapshot(data: bytes) -> RaftSnapshot:
-    return msgspec.msgpack.decode(data, type=RaftSnapshot)
+def _decode_snapshot(data: bytes) -> _SnapshotRecord:
+    return msgspec.msgpack.decode(data, type=_SnapshotRecord)
 
 
 class RaftLog:
@@ -62,6 +78,8 @@ class RaftLog:
         """Carry out a write, in the order of its fields."""
         if write.state is not None:
             self._put(_STATE_KEY, msgspec.msgpack.encode(write.state))
+        for page in write.pages:
+            self._put(_page_key(page.index, page.number), page.data)
         if write.snapshot is not None:
             self._compact(write.snapshot)
         if write.truncate_from is not None:
@@ -72,32 +90,51 @@ class RaftLog:
     def _compact(self, snapshot: RaftSnapshot) -> None:
         agrees = self._term_at(snapshot.index) == snapshot.term
         self._delete(0, snapshot.index if agrees else None)
-        self._put(_SNAPSHOT_KEY, msgspec.msgpack.encode(snapshot))
+        self._delete_keys(_page_key(0, 0), _page_key(snapshot.index, 0))
+        head = snapshot.index, snapshot.term, snapshot.voters, len(snapshot.pages)
+        self._put(_SNAPSHOT_KEY, msgspec.msgpack.encode(_SnapshotRecord(*head)))
 
     def _term_at(self, index: int) -> int | None:
         key = _entry_key(index)
         value = self._txn.get(key, db=self._table)
         if value is not None:
             return self._entry(key, value).term
-        before = self._snapshot()
+        before = self._record()
         return before.term if before is not None and before.index == index else None
 
     def _delete(self, first: int, last: int | None) -> None:
         """Delete the entries from `first` to `last`; to the end when it is None."""
+        end = b"f" if last is None else _entry_key(last + 1)
+        self._delete_keys(_entry_key(first), end)
+
+    def _delete_keys(self, first: bytes, end: bytes) -> None:
+        """Delete from the first key on all that come before the end."""
         cursor = self._txn.cursor(self._table)
-        there = cursor.set_range(_entry_key(first))
-        while there and len(cursor.key()) == _ENTRY_KEY.size:
-            if last is not None and _ENTRY_KEY.unpack(cursor.key())[1] > last:
-                return
+        there = cursor.set_range(first)
+        while there and bytes(cursor.key()) < end:
             there = cursor.delete() and bool(cursor.key())
 
     def _state(self) -> RaftState:
         value = self._txn.get(_STATE_KEY, db=self._table)
         return RaftState() if value is None else decoded(TABLE, _STATE_KEY, value, _decode_state)
 
-    def _snapshot(self) -> RaftSnapshot | None:
+    def _record(self) -> _SnapshotRecord | None:
         value = self._txn.get(_SNAPSHOT_KEY, db=self._table)
         return None if value is None else decoded(TABLE, _SNAPSHOT_KEY, value, _decode_snapshot)
+
+    def _snapshot(self) -> RaftSnapshot | None:
+        record = self._record()
+        if record is None:
+            return None
+        pages = tuple(self._page(record.index, number) for number in range(record.count))
+        return RaftSnapshot(record.index, record.term, record.voters, pages)
+
+    def _page(self, index: int, number: int) -> bytes:
+        key = _page_key(index, number)
+        value = self._txn.get(key, db=self._table)
+        if value is None:
+            raise Damaged(TABLE, key, f"page {number} of snapshot {index} is missing")
+        return unseal(TABLE, key, value)
 
     def _entry(self, key: memoryview | bytes, value: memoryview) -> RaftEntry:
         index = _ENTRY_KEY.unpack(key)[1]

@@ -137,6 +137,8 @@ class SimulatedDisk:
     queues: dict[int, QueueFiles] = field(factory=dict)
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
+    snapshot_pages: dict[tuple[int, int], bytes] = field(factory=dict)
+    """By index and number."""
     entries: list[RaftEntry] = field(factory=list)
     steady: bytes | None = None
     """What a node keeps of its steady time."""
@@ -164,12 +166,16 @@ class SimulatedDisk:
     def _commit_raft(self, write: RaftWrite) -> None:
         if write.state is not None:
             self.raft_state = write.state
+        pages = self.snapshot_pages
+        pages.update(((page.index, page.number), page.data) for page in write.pages)
         snapshot = write.snapshot
         if snapshot is not None:
             matches = any(
                 (e.index, e.term) == (snapshot.index, snapshot.term) for e in self.entries
             )
             self.snapshot = snapshot
+            for place in [place for place in pages if place[0] < snapshot.index]:
+                del pages[place]
             kept = [e for e in self.entries if e.index > snapshot.index]
             self.entries = kept if matches else []
         if write.truncate_from is not None:
@@ -177,7 +183,12 @@ class SimulatedDisk:
         self.entries.extend(write.append)
 
     def raft_image(self) -> RaftImage:
-        return RaftImage(self.raft_state, self.snapshot, tuple(self.entries))
+        snapshot, pages = self.snapshot, self.snapshot_pages
+        if snapshot is not None:
+            # What was written counts, not what the machine had in memory.
+            written = [pages[snapshot.index, number] for number in range(len(snapshot.pages))]
+            snapshot = replace(snapshot, pages=tuple(written))
+        return RaftImage(self.raft_state, snapshot, tuple(self.entries))
 
     def images(self, *, whole: bool = True) -> list[QueueImage]:
         queues = sorted(self.queues.items())

@@ -139,6 +139,7 @@ _TAGS: dict[type, int] = {
     raft.AppendRequest: 92,
     raft.AppendAnswer: 93,
     raft.InstallSnapshot: 94,
+    raft.SnapshotAnswer: 95,
     # Founding
     founding.FoundingProposal: 100,
     founding.FoundingPromise: 101,

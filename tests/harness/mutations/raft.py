@@ -12,9 +12,10 @@ from mirrorq.cluster.raft.core import Raft, Role
 from mirrorq.cluster.raft.log import RaftLog
 from mirrorq.cluster.raft.messages import KIND_VOTERS, ProposeVoters, encode_voters
 from mirrorq.cluster.raft.replication import Replication
-from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, RaftWrite
+from mirrorq.cluster.raft.snapshot_pages import IncomingSnapshot, OutgoingSnapshot
+from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, RaftWrite, SnapshotPage
 from mirrorq.protocol.identities import StoreId
-from mirrorq.protocol.raft import AppendRequest, VoteAnswer, VoteRequest
+from mirrorq.protocol.raft import AppendRequest, InstallSnapshot, VoteAnswer, VoteRequest
 
 
 @named("term not written")
@@ -177,10 +178,75 @@ def _snapshot_too_far() -> Sequence[Patch]:
     def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
         term = self.term_at(snapshot.index + 1)
         if term is not None:
+            pages = enumerate(snapshot.pages)
+            for page in (SnapshotPage(snapshot.index + 1, n, data) for n, data in pages):
+                self.write_page(page)
             snapshot = replace(snapshot, index=snapshot.index + 1, term=term)
         real(self, snapshot)
 
     return [(RaftLog, "compact", compact)]
+
+
+@named("page of a snapshot left out")
+def _page_left_out() -> Sequence[Patch]:
+    def take(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
+        is_taken = len(self.pages) <= message.number
+        if is_taken:
+            self.pages.append(message.page)
+        return is_taken
+
+    return [(IncomingSnapshot, "take", take)]
+
+
+@named("page of a snapshot taken twice")
+def _page_twice() -> Sequence[Patch]:
+    def take(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
+        is_taken = message.number <= len(self.pages) < message.count
+        if is_taken:
+            self.pages.append(message.page)
+        return is_taken
+
+    return [(IncomingSnapshot, "take", take)]
+
+
+@named("page of another snapshot")
+def _page_of_another() -> Sequence[Patch]:
+    """It goes on with what it has: as though the leader, or its snapshot, were the same."""
+
+    def is_of(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
+        self.first = message
+        return True
+
+    return [(IncomingSnapshot, "is_of", is_of), (Raft, "_become_follower", _keeps_pages())]
+
+
+def _keeps_pages() -> Callable[..., None]:
+    real = Raft._become_follower
+
+    def become(self: Raft, term: int, leader: StoreId | None) -> None:
+        kept = self._incoming
+        real(self, term, leader)
+        self._incoming = kept
+
+    return become
+
+
+@named("cursor kept for a replica that was restarted")
+def _cursor_kept() -> Sequence[Patch]:
+    real = OutgoingSnapshot.answered
+
+    def answered(self: OutgoingSnapshot, index: int, count: int, now_ms: int) -> None:
+        real(self, index, max(count, self.count), now_ms)
+
+    return [(OutgoingSnapshot, "answered", answered)]
+
+
+@named("pages of a snapshot not written")
+def _pages_not_written() -> Sequence[Patch]:
+    def write(self: RaftLog, page: SnapshotPage) -> None:
+        """Only the snapshot is, which counts then."""
+
+    return [(RaftLog, "write_page", write)]
 
 
 @named("snapshot without its voters")

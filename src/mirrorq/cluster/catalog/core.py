@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from attrs import evolve
 
 from mirrorq.cluster.catalog.declarations import Declarations
-from mirrorq.cluster.catalog.deduplication import Deduplication, Request
+from mirrorq.cluster.catalog.deduplication import AskerRecord, Deduplication, Request
 from mirrorq.cluster.catalog.exchanges import Exchanges, no_exchange
-from mirrorq.cluster.catalog.image import Image, decode_image, encode_image
+from mirrorq.cluster.catalog.image import (
+    ImageHead,
+    PolicyRecord,
+    Record,
+    decode_page,
+    encode_pages,
+)
 from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.nodes import Nodes
 from mirrorq.cluster.catalog.policies import Policies
@@ -25,6 +32,7 @@ from mirrorq.cluster.catalog.records import (
     refused,
 )
 from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
+from mirrorq.cluster.catalog.size import CatalogSize
 from mirrorq.cluster.catalog.view_changes import changed, loss_error, promotion_error, without
 from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.protocol.commands import (
@@ -64,23 +72,25 @@ LOST_IDS_MAX = 1 << 20
 class Catalog:
     """The catalog of one node, as far as it has applied the log."""
 
-    def __init__(self, image: Image | None = None) -> None:
-        """Begin empty, or with what a snapshot holds.
-
-        Raises:
-            PolicyError: a policy of the image is none.
-        """
-        image = image or Image(0, 1, (), ())
-        self.applied_index = image.index
+    def __init__(self) -> None:
+        self.applied_index = 0
         """Index of the last command applied."""
-        self.cluster = image.cluster
+        self.cluster = 0
         """Id of the cluster, 0 before its first leader has given it one."""
-        self._nodes = Nodes(image.nodes, image.past)
-        self._queues = Queues(image.queues, image.next_queue_id)
-        self._sharding = Sharding(image.sharded)
-        self._policies = Policies(image.policies)
-        self._exchanges = Exchanges(image.exchanges)
-        self._deduplication = Deduplication(image.askers)
+        self._nodes = Nodes()
+        self._queues = Queues()
+        self._sharding = Sharding()
+        self._policies = Policies()
+        self._exchanges = Exchanges()
+        self._deduplication = Deduplication()
+        self._pages_taken = 0
+        """Of an image that is being read back."""
+        self.size = CatalogSize(
+            self._queues.count,
+            self._exchanges.count,
+            self._exchanges.binding_count,
+            self._policies.count,
+        )
         self._declarations = Declarations(self._nodes, self._queues, self._sharding, self._policies)
 
     # --- Questions ------------------------------------------------------------------------
@@ -233,6 +243,26 @@ class Catalog:
         on_shutdown = told.ha_promote_on_shutdown == "always" or not stopped
         return told.ha_promote_on_failure == "always" and on_shutdown
 
+    def growth_error(self, command: CatalogCommand) -> str:
+        """Return why the catalog cannot grow by this command, "" when it can or need not."""
+        replaces = isinstance(command, SetPolicy) and self._policies.has(command.name)
+        wrong = self.size.error(command, replaces=replaces)
+        return "" if wrong and self._is_done(command) else wrong
+
+    def _is_done(self, command: CatalogCommand) -> bool:
+        """Whether the command adds nothing."""
+        match command:
+            case DeclareQueue() | DeclareShards():
+                return self._bindable(command.name) is not None
+            case DeclareExchange():
+                return self.exchange(command.name) is not None
+            case Bind():
+                known, queue = self.exchange(command.exchange), self._bindable(command.queue)
+                if known is None or queue is None:
+                    return False
+                return Binding(queue.id, command.key, command.arguments) in known.bindings
+        return False
+
     @property
     def load_counts(self) -> LoadCounts:
         """What each node does for all queues."""
@@ -250,13 +280,17 @@ class Catalog:
         """
         self.applied_index = index
         if request is None:
-            return self._apply(command)
+            return self._apply_within(command)
         known = self.repeated(request.member, request.number)
         if known is not None:
             return known
-        result = self._apply(command)
+        result = self._apply_within(command)
         self._deduplication.note(request, result.value, result.error, result.text)
         return result
+
+    def _apply_within(self, command: CatalogCommand) -> CatalogResult:
+        wrong = self.growth_error(command)
+        return refused(wrong) if wrong else self._apply(command)
 
     def _apply(self, command: CatalogCommand) -> CatalogResult:
         match command:
@@ -602,36 +636,82 @@ class Catalog:
 
     # --- Snapshots ------------------------------------------------------------------------
 
-    def snapshot(self) -> bytes:
-        """Return the whole state. Equal states give equal bytes."""
-        return encode_image(
-            Image(
-                self.applied_index,
-                self._queues.next_id,
-                self.nodes(),
-                self.queues(),
-                self._policies.texts(),
-                self.exchanges(),
-                self.cluster,
-                self._nodes.past(),
-                self._deduplication.records(),
-                self._sharding.records(),
-            )
+    def pages(self) -> Iterator[tuple[bytes, bool]]:
+        """Give the pages of the whole state as it is now, each with whether it is the last.
+
+        What is applied after the call is not in them. Equal states give equal pages.
+        """
+        parts: tuple[Iterable[Record], ...] = (
+            (ImageHead(self._queues.next_id, self.cluster),),
+            self.nodes(),
+            self._nodes.past(),
+            self._policies.image(),
+            self.queues(),
+            self._sharding.image(),
+            self._exchanges.image(),
+            self._deduplication.records(),
         )
+        return encode_pages(self.applied_index, chain.from_iterable(parts))
+
+    def snapshot(self) -> tuple[bytes, ...]:
+        """Return all pages at once."""
+        return tuple(page for page, _ in self.pages())
 
     @classmethod
-    def restore(cls, data: bytes) -> Catalog:
+    def restore(cls, pages: Sequence[bytes]) -> Catalog:
         """Return the catalog that a snapshot holds.
 
         Raises:
-            ProtocolError: the bytes are no snapshot, or one of another version.
+            ProtocolError: these are not all pages of a snapshot, in order and of this version.
         """
-        image = decode_image(data)
-        for queue in image.queues:
-            wrong = order_error(queue.view.members)
-            if wrong:
-                raise ProtocolError(f"the catalog snapshot's queue {queue.name!r}: {wrong}")
+        catalog = cls()
+        is_whole = [catalog.take_page(page) for page in pages][-1:]
+        if is_whole != [True]:
+            raise ProtocolError(f"the catalog snapshot ends with page {len(pages)}, too early")
+        return catalog
+
+    def take_page(self, data: bytes) -> bool:
+        """Go on with the next page of a snapshot, from an empty catalog; say whether it is whole.
+
+        Raises:
+            ProtocolError: the bytes are no page, not the next one, or of another version.
+        """
+        page = decode_page(data)
+        if page.number != self._pages_taken or (page.number and page.index != self.applied_index):
+            raise ProtocolError(
+                f"page {page.number} of the catalog snapshot {page.index} does not follow "
+                f"{self._pages_taken} pages of snapshot {self.applied_index}"
+            )
+        self.applied_index = page.index
+        self._pages_taken += 1
+        for record in page.records:
+            self._take(record)
+        return page.is_last
+
+    def _take(self, record: Record) -> None:
+        match record:
+            case ImageHead():
+                self._queues.next_id, self.cluster = record.next_queue_id, record.cluster
+            case NodeRecord():
+                self._nodes.take(record)
+            case StoreId():
+                self._nodes.bury((record,))
+            case PolicyRecord():
+                self._take_policy(record)
+            case QueueRecord():
+                wrong = order_error(record.view.members)
+                if wrong:
+                    raise ProtocolError(f"the catalog snapshot's queue {record.name!r}: {wrong}")
+                self._queues.enter(record)
+            case ShardedRecord():
+                self._sharding.put(record)
+            case ExchangeRecord():
+                self._exchanges.take(record)
+            case AskerRecord():
+                self._deduplication.take(record)
+
+    def _take_policy(self, record: PolicyRecord) -> None:
         try:
-            return cls(image)
+            self._policies.take(record)
         except PolicyError as error:
             raise ProtocolError(f"the catalog snapshot holds no catalog: {error}") from error

@@ -19,8 +19,6 @@ nobody who waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from attrs import define, field, frozen
 
 from mirrorq.containers.ranges import Range, RangeSet
@@ -97,13 +95,14 @@ class _Asker:
 class Deduplication:
     """All that ever asked. The same on every node that has applied the same log."""
 
-    def __init__(self, records: Iterable[AskerRecord] = ()) -> None:
+    def __init__(self) -> None:
         self._known: dict[StoreId, _Asker] = {}
-        for record in records:
-            outcomes = {outcome.number: outcome for outcome in record.outcomes}
-            past = RangeSet(record.past)
-            asker = _Asker(record.incarnation, record.floor, outcomes, past)
-            self._known[StoreId(record.node, record.store)] = asker
+
+    def take(self, record: AskerRecord) -> None:
+        """Read an asker back."""
+        outcomes = {outcome.number: outcome for outcome in record.outcomes}
+        asker = _Asker(record.incarnation, record.floor, outcomes, RangeSet(record.past))
+        self._known[StoreId(record.node, record.store)] = asker
 
     def records(self) -> tuple[AskerRecord, ...]:
         """Return all of it. Equal contents give equal records."""

@@ -1,9 +1,16 @@
-"""The catalog's whole state as a snapshot's bytes."""
+"""The catalog's whole state as pages of bytes, each of a bounded number of records.
+
+A page is a version, then (index, number, whether it is the last, records). Each record has a tag.
+Equal states give equal pages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
 import msgspec
-from attrs import frozen
+from attrs import evolve, frozen
 
 from mirrorq.cluster.catalog.commands import LaterVersion
 from mirrorq.cluster.catalog.deduplication import AskerRecord
@@ -13,48 +20,111 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.routing import ExchangeRecord
 
-SNAPSHOT_VERSION = 1
+IMAGE_VERSION = 2
 """Any change of the image raises it."""
+PAGE_BYTES = 64 * 1024
+"""A page ends with the record that brings it to this size. No record is above what one message of
+Raft may have (`messages.COMMAND_BYTES_MAX`)."""
+BINDINGS_AT_ONCE = 32
+"""Of one exchange in one record; an exchange with more stands in several."""
 
 
 @frozen
-class Image:
-    """A snapshot's content, after its version: everything that the catalog holds at one index of
-    the log."""
+class ImageHead:
+    """What there is once in an image."""
+
+    next_queue_id: int
+    cluster: int
+
+
+@frozen
+class PolicyRecord:
+    """One policy."""
+
+    name: str
+    text: str
+
+
+Record = (
+    ImageHead
+    | NodeRecord
+    | StoreId
+    | PolicyRecord
+    | QueueRecord
+    | ShardedRecord
+    | ExchangeRecord
+    | AskerRecord
+)
+_KINDS: dict[int, Any] = {
+    1: ImageHead,
+    2: NodeRecord,
+    3: StoreId,
+    4: PolicyRecord,
+    5: QueueRecord,
+    6: ShardedRecord,
+    7: ExchangeRecord,
+    8: AskerRecord,
+}
+_TAGS = {kind: tag for tag, kind in _KINDS.items()}
+_Tag = Annotated[int, msgspec.Meta(ge=1, le=len(_KINDS))]
+_Body = tuple[int, int, bool, list[tuple[_Tag, msgspec.Raw]]]
+
+
+def encode_pages(index: int, records: Iterable[Record]) -> Iterator[tuple[bytes, bool]]:
+    """Give the pages of an image after this index of the log, one at a time, each with whether it
+    is the last."""
+    number, size = 0, 0
+    page: list[tuple[int, msgspec.Raw]] = []
+    for record in records:
+        if size >= PAGE_BYTES:
+            yield _encode_page(index, number, False, page), False
+            number, size, page = number + 1, 0, []
+        data = msgspec.msgpack.encode(record)
+        size += len(data)
+        page.append((_TAGS[type(record)], msgspec.Raw(data)))
+    yield _encode_page(index, number, True, page), True
+
+
+def _encode_page(
+    index: int, number: int, is_last: bool, records: list[tuple[int, msgspec.Raw]]
+) -> bytes:
+    return msgspec.msgpack.encode((IMAGE_VERSION, (index, number, is_last, records)))
+
+
+def parts_of(exchange: ExchangeRecord) -> Iterator[ExchangeRecord]:
+    """Give the records in which an exchange stands: each has some of its bindings."""
+    bindings = exchange.bindings
+    for first in range(0, max(len(bindings), 1), BINDINGS_AT_ONCE):
+        yield evolve(exchange, bindings=bindings[first : first + BINDINGS_AT_ONCE])
+
+
+@frozen
+class ImagePage:
+    """One page that was read."""
 
     index: int
-    next_queue_id: int
-    nodes: tuple[NodeRecord, ...]
-    queues: tuple[QueueRecord, ...]
-    policies: tuple[tuple[str, str], ...] = ()
-    """(name, text)."""
-    exchanges: tuple[ExchangeRecord, ...] = ()
-    cluster: int = 0
-    past: tuple[StoreId, ...] = ()
-    askers: tuple[AskerRecord, ...] = ()
-    sharded: tuple[ShardedRecord, ...] = ()
+    number: int
+    is_last: bool
+    records: list[Record]
 
 
-def encode_image(image: Image) -> bytes:
-    """Return the snapshot. Equal images give equal bytes."""
-    return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
-
-
-def decode_image(data: bytes) -> Image:
-    """Return the image that `encode_image` wrote.
+def decode_page(data: bytes) -> ImagePage:
+    """Return the page.
 
     Raises:
-        ProtocolError: the bytes are no snapshot, or one of another version.
+        ProtocolError: the bytes are no page, or one of another version.
     """
     try:
         version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        if version != SNAPSHOT_VERSION:
+        if version != IMAGE_VERSION:
             raise LaterVersion(
-                f"catalog snapshot has version {version}, this node reads {SNAPSHOT_VERSION}: "
+                f"catalog snapshot has version {version}, this node reads {IMAGE_VERSION}: "
                 "run the version that wrote it"
             )
-        return msgspec.msgpack.decode(raw, type=Image)
+        index, number, is_last, tagged = msgspec.msgpack.decode(raw, type=_Body)
+        records = [msgspec.msgpack.decode(one, type=_KINDS[tag]) for tag, one in tagged]
     except MALFORMED as error:
         raise ProtocolError(
             f"a catalog snapshot of {len(data)} bytes cannot be read: {error}"
         ) from error
+    return ImagePage(index, number, is_last, records)

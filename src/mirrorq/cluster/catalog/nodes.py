@@ -15,9 +15,13 @@ class Nodes:
     """All nodes of one catalog, by name, and the stores of those that were forgotten. The catalog's
     own: changed only by commands of the log, the same on every node."""
 
-    def __init__(self, records: Iterable[NodeRecord] = (), past: Iterable[StoreId] = ()) -> None:
-        self._records = {node.name: node for node in records}
-        self._past = dict.fromkeys(past)
+    def __init__(self) -> None:
+        self._records: dict[str, NodeRecord] = {}
+        self._past: dict[StoreId, None] = {}
+
+    def take(self, record: NodeRecord) -> None:
+        """Read a node back."""
+        self._records[record.name] = record
 
     # --- Questions ------------------------------------------------------------------------
 

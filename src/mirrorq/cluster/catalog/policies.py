@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
+from mirrorq.cluster.catalog.image import PolicyRecord
+from mirrorq.cluster.catalog.size import Count
 from mirrorq.protocol.policy import (
     DEFAULT,
     Definition,
@@ -22,21 +24,21 @@ class Policies:
     """All policies of one catalog, by name. The catalog's own: changed only by commands of the log,
     the same on every node."""
 
-    def __init__(self, texts: Iterable[tuple[str, str]] = ()) -> None:
-        """Read policies back.
+    def __init__(self) -> None:
+        self._policies: dict[str, Policy] = {}
+        self.count = Count()
 
-        Raises:
-            PolicyError: a text is none of a policy.
-        """
-        self._policies = {name: from_text(name, text) for name, text in texts}
-
-    def texts(self) -> tuple[tuple[str, str], ...]:
-        """Return (name, text) of each."""
-        return tuple((policy.name, to_text(policy)) for policy in self.records())
+    def image(self) -> Iterable[PolicyRecord]:
+        """Give all policies as they are now, for a snapshot."""
+        return map(_record, self.records())
 
     def records(self) -> tuple[Policy, ...]:
         """Return all policies, sorted by name."""
         return tuple(self._policies[name] for name in sorted(self._policies))
+
+    def has(self, name: str) -> bool:
+        """Say whether there is a policy of this name."""
+        return name in self._policies
 
     def policy_of(self, name: str) -> Policy | None:
         """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
@@ -55,8 +57,24 @@ class Policies:
 
     def put(self, policy: Policy) -> None:
         """Set a policy, in place of what had its name."""
+        self.clear(policy.name)
         self._policies[policy.name] = policy
+        self.count.add(_record(policy))
+
+    def take(self, record: PolicyRecord) -> None:
+        """Read a policy back.
+
+        Raises:
+            PolicyError: the text is none of a policy.
+        """
+        self.put(from_text(record.name, record.text))
 
     def clear(self, name: str) -> None:
         """Take a policy away, if it is there."""
-        self._policies.pop(name, None)
+        known = self._policies.pop(name, None)
+        if known is not None:
+            self.count.remove(_record(known))
+
+
+def _record(policy: Policy) -> PolicyRecord:
+    return PolicyRecord(policy.name, to_text(policy))

@@ -61,8 +61,8 @@ def recorded_endpoints(image: RaftImage) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     try:
-        if image.snapshot is not None and image.snapshot.data:
-            catalog = Catalog.restore(image.snapshot.data)
+        if image.snapshot is not None and image.snapshot.pages:
+            catalog = Catalog.restore(image.snapshot.pages)
             found = {node.name: node.endpoint for node in catalog.nodes()}
     except ProtocolError:
         return {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.catalog.size import Count
 
 
 class Queues:
@@ -17,6 +18,7 @@ class Queues:
         """By id, in order of id."""
         self.load_counts = LoadCounts()
         """What each node does for all queues."""
+        self.count = Count()
         self.next_id = next_id
         """Of the next queue: never one that was used."""
         self._ids: dict[str, int] = {}
@@ -36,6 +38,7 @@ class Queues:
     def enter(self, record: QueueRecord) -> None:
         """A queue is new."""
         self.load_counts.enter(record.view)
+        self.count.add(record)
         self.records[record.id] = record
         self._ids[record.name] = record.id
 
@@ -43,10 +46,12 @@ class Queues:
         """A queue has another view."""
         self.load_counts.leave(before.view)
         self.load_counts.enter(after.view)
-        self.records[after.id] = after
+        self.put(after)
 
     def put(self, record: QueueRecord) -> None:
         """What is known of a queue beside its view has changed."""
+        self.count.remove(self.records[record.id])
+        self.count.add(record)
         self.records[record.id] = record
 
     def remove(self, queue_id: int) -> None:
@@ -54,3 +59,4 @@ class Queues:
         record = self.records.pop(queue_id)
         del self._ids[record.name]
         self.load_counts.leave(record.view)
+        self.count.remove(record)

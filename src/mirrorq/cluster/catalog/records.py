@@ -17,6 +17,9 @@ from mirrorq.protocol.policy import (
 )
 from mirrorq.protocol.views import View
 
+NAMED_MAX = 20
+"""Queues that a refusal names."""
+
 
 @frozen
 class NodeRecord:
@@ -129,9 +132,10 @@ def past_text(node: str) -> str:
 
 def last_copy_text(node: str, queues: Sequence[QueueRecord]) -> str:
     """Return the refusal to forget a node without which queues would be lost."""
-    names = ", ".join(repr(queue.name) for queue in queues)
+    names = ", ".join(repr(queue.name) for queue in queues[:NAMED_MAX])
+    more = f" and {len(queues) - NAMED_MAX} more queues" if len(queues) > NAMED_MAX else ""
     return (
-        f"node {node} has the last copy in sync of {names}: start it and let another node "
+        f"node {node} has the last copy in sync of {names}{more}: start it and let another node "
         "synchronise, or delete the queue, or lose it with force"
     )
 

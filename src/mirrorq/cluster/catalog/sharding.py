@@ -40,10 +40,14 @@ class Sharding:
     """The sharded queues of one catalog, and which ring is a shard of which. The catalog's own:
     changed only by commands of the log, the same on every node."""
 
-    def __init__(self, records: Iterable[ShardedRecord] = ()) -> None:
-        self._records = {record.id: record for record in records}
-        self._ids = {record.name: record.id for record in self._records.values()}
-        self._homes = {ring: each.id for each in self._records.values() for ring in each.rings}
+    def __init__(self) -> None:
+        self._records: dict[int, ShardedRecord] = {}
+        self._ids: dict[str, int] = {}
+        self._homes: dict[int, int] = {}
+
+    def image(self) -> tuple[ShardedRecord, ...]:
+        """Return all as they are now, for a snapshot."""
+        return tuple(self._records.values())
 
     def records(self) -> tuple[ShardedRecord, ...]:
         """Return all, in order of id."""

@@ -85,6 +85,9 @@ class Admission:
         if known is not None:
             # It changes nothing, and gets its outcome when the asker's catalog has come so far.
             return command
+        wrong = self._nodes.catalog.growth_error(command)
+        if wrong:
+            return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
         match command:
             case DeclareQueue():
                 command = self.fill_members(command)

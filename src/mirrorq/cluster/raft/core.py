@@ -51,6 +51,7 @@ from mirrorq.cluster.raft.messages import (
     encode_voters,
 )
 from mirrorq.cluster.raft.replication import Replication
+from mirrorq.cluster.raft.snapshot_pages import IncomingSnapshot
 from mirrorq.config import Config
 from mirrorq.protocol.effects import (
     Persisted,
@@ -59,6 +60,7 @@ from mirrorq.protocol.effects import (
     RaftSnapshot,
     RaftState,
     RaftWrite,
+    SnapshotPage,
 )
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import (
@@ -66,6 +68,7 @@ from mirrorq.protocol.raft import (
     AppendRequest,
     InstallSnapshot,
     RaftMessage,
+    SnapshotAnswer,
     VoteAnswer,
     VoteRequest,
 )
@@ -119,6 +122,9 @@ class Raft:
         """Of the present term."""
         self._late_ms = 0
         """For so long this node did not run since it heard its leader, or a majority."""
+        self._incoming: IncomingSnapshot | None = None
+        self._made: tuple[int, list[bytes]] = (0, [])
+        """(index, pages) of the snapshot that is being made."""
         # As leader:
         self._own_applied = -1
         """A term of which an entry has been applied here."""
@@ -163,6 +169,11 @@ class Raft:
     def is_changing_voters(self) -> bool:
         """Whether the last change of voters is not committed yet."""
         return self._log.change_index > self.commit_index
+
+    @property
+    def is_sending_snapshot(self) -> bool:
+        """Whether a replica is taking the snapshot page by page: it should not be replaced now."""
+        return self._replication.is_sending_pages(self._now_ms)
 
     @property
     def last_index(self) -> int:
@@ -244,11 +255,10 @@ class Raft:
         )
         if not is_new_state and not self._log.has_changes:
             return None
-        snapshot, truncate_from, append = self._log.take_changes()
         self._written_state = state = RaftState(self.term, self.vote, self.founding)
         self._write_number += 1
         self._log.writing(self._write_number)
-        return RaftWrite(state if is_new_state else None, snapshot, truncate_from, append)
+        return self._log.take_changes(state if is_new_state else None)
 
     def _wake_at_ms(self) -> int | None:
         if self.is_leader:
@@ -322,12 +332,21 @@ class Raft:
             self._send_heartbeats()
 
     def _on_compact(self, event: Compact) -> None:
-        if not self.snapshot_index < event.index <= self.applied_index:
+        index = event.index
+        if not self.snapshot_index < index <= self.applied_index:
             return
-        term = self._log.term_at(event.index)
-        assert term is not None, "an applied index above the snapshot is in the log"
-        voters = self._log.voters_at(event.index)
-        self._log.compact(RaftSnapshot(event.index, term, voters, event.data))
+        if event.number == 0:
+            self._made = index, []
+        made, pages = self._made
+        if (made, len(pages)) != (index, event.number):
+            return
+        self._log.write_page(SnapshotPage(index, event.number, event.page))
+        pages.append(event.page)
+        if event.is_last:
+            self._made = 0, []
+            term = self._log.term_at(index)
+            assert term is not None, "an applied index above the snapshot is in the log"
+            self._log.compact(RaftSnapshot(index, term, self._log.voters_at(index), tuple(pages)))
 
     def _on_promise(self, event: Promise) -> None:
         self.founding = event.founding
@@ -336,7 +355,7 @@ class Raft:
         if self.is_founded or not event.voters:
             return
         # All start from an equal log, so that no leader has to bring the voters to others.
-        self._log.reset(RaftSnapshot(1, 1, tuple(sorted(event.voters)), b""))
+        self._log.reset(RaftSnapshot(1, 1, tuple(sorted(event.voters)), ()))
         self.commit_index = self.applied_index = 1
         if self.term == 0:
             self.term = 1
@@ -448,6 +467,7 @@ class Raft:
             self.term = term
             self.vote = None
             self._votes.clear()
+            self._incoming = None
         was_leader = self.is_leader
         self.role = Role.FOLLOWER
         self.leader = leader
@@ -492,6 +512,16 @@ class Raft:
             return
         if self._replication.take_answer(sender, answer, self._now_ms):
             self._advance_commit()
+        self._on_answered(sender)
+
+    def _on_snapshot_answer(self, sender: StoreId, answer: SnapshotAnswer) -> None:
+        if answer.term > self.term:
+            self._become_follower(answer.term, None)
+        elif self.is_leader and answer.term == self.term:
+            self._replication.take_page_answer(sender, answer, self._now_ms)
+            self._on_answered(sender)
+
+    def _on_answered(self, sender: StoreId) -> None:
         if self.heard_ms == self._now_ms:
             self._late_ms = 0
         self._replication.send_entries_to(sender, self.commit_index, self._now_ms)
@@ -594,23 +624,37 @@ class Raft:
             self._stand_soon()
 
     def _on_install_snapshot(self, sender: StoreId, message: InstallSnapshot) -> None:
-        snapshot = message.snapshot
+        sent_ms = message.sent_ms
         if message.term < self.term:
-            self._refuse(sender, message.sent_ms, snapshot.index, None)
+            self._refuse(sender, sent_ms, message.index, None)
             return
-        if not _is_snapshot(snapshot, message.term) or not self._follow(sender, message.term):
+        if not _is_snapshot(message) or not self._follow(sender, message.term):
             return
-        if self._log.term_at(snapshot.index) == snapshot.term:
+        if self._log.term_at(message.index) == message.index_term:
             # Everything up to there is held: only its being committed is news.
-            self._commit_as_follower(snapshot.index)
-        elif snapshot.index > self.commit_index:
-            self._log.reset(snapshot)
-            self.commit_index = self.applied_index = snapshot.index
-            self._install = snapshot
-        index = min(snapshot.index, self.commit_index)
-        self._send.append(
-            (sender, AppendAnswer(self.term, True, index, 0, snapshot.index, message.sent_ms))
-        )
+            self._commit_as_follower(message.index)
+        elif message.index > self.commit_index:
+            incoming = self._take_page(message)
+            if not incoming.is_whole:
+                answer = SnapshotAnswer(self.term, message.index, len(incoming.pages), sent_ms)
+                self._send.append((sender, answer))
+                return
+            self._log.reset(incoming.snapshot())
+            self.commit_index = self.applied_index = message.index
+            self._install = self._log.snapshot
+        self._incoming = None
+        index = min(message.index, self.commit_index)
+        self._send.append((sender, AppendAnswer(self.term, True, index, 0, message.index, sent_ms)))
+
+    def _take_page(self, message: InstallSnapshot) -> IncomingSnapshot:
+        """Take the page that comes next; one of another snapshot begins anew."""
+        incoming = self._incoming
+        if incoming is None or not incoming.is_of(message):
+            incoming = self._incoming = IncomingSnapshot(message)
+        if incoming.take(message):
+            page = SnapshotPage(message.index, message.number, message.page)
+            self._log.write_page(page)
+        return incoming
 
     def _on_received(self, event: Received) -> None:
         handler = _MESSAGE_HANDLERS.get(type(event.message))
@@ -639,9 +683,9 @@ def _is_well_formed(request: AppendRequest) -> bool:
     return True
 
 
-def _is_snapshot(snapshot: RaftSnapshot, term: int) -> bool:
-    is_sorted = snapshot.voters == tuple(sorted(snapshot.voters))
-    return snapshot.index >= 1 and snapshot.term <= term and bool(snapshot.voters) and is_sorted
+def _is_snapshot(page: InstallSnapshot) -> bool:
+    is_sorted = page.voters == tuple(sorted(page.voters))
+    return page.index >= 1 and page.index_term <= page.term and bool(page.voters) and is_sorted
 
 
 # By name, so that a rule can be left out by a test that puts another method in its place.
@@ -664,5 +708,6 @@ _MESSAGE_HANDLERS: dict[type, str] = {
     VoteAnswer: "_on_vote_answer",
     AppendRequest: "_on_append_request",
     InstallSnapshot: "_on_install_snapshot",
+    SnapshotAnswer: "_on_snapshot_answer",
     AppendAnswer: "_on_append_answer",
 }

@@ -16,7 +16,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mirrorq.cluster.raft.messages import KIND_VOTERS, decode_voters
-from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftWrite
+from mirrorq.protocol.effects import (
+    RaftEntry,
+    RaftImage,
+    RaftSnapshot,
+    RaftState,
+    RaftWrite,
+    SnapshotPage,
+)
 from mirrorq.protocol.identities import StoreId
 
 
@@ -32,6 +39,7 @@ class RaftLog:
         self.durable_index = self.last_index
         self._writing: deque[tuple[int, int]] = deque()
         """(write number, last index in that write that is still in the log)."""
+        self._pages: list[SnapshotPage] = []
         self._new_snapshot: RaftSnapshot | None = None
         self._cut_from: int | None = None
         self._appended: list[RaftEntry] = []
@@ -135,6 +143,10 @@ class RaftLog:
         self._appended = [entry for entry in self._appended if entry.index < first]
         self._clamp_durable(first - 1)
 
+    def write_page(self, page: SnapshotPage) -> None:
+        """Put a page on disk, for a snapshot to come."""
+        self._pages.append(page)
+
     def compact(self, snapshot: RaftSnapshot) -> None:
         """Replace the entries up to the snapshot's, which the log holds, by it."""
         assert self.term_at(snapshot.index) == snapshot.term
@@ -172,13 +184,15 @@ class RaftLog:
     @property
     def has_changes(self) -> bool:
         """Whether `take_changes` has anything to give."""
-        return bool(self._appended or self._new_snapshot is not None or self._cut_from is not None)
+        is_cut = self._new_snapshot is not None or self._cut_from is not None
+        return bool(self._appended or self._pages or is_cut)
 
-    def take_changes(self) -> tuple[RaftSnapshot | None, int | None, tuple[RaftEntry, ...]]:
-        """Return and forget (snapshot, truncate_from, append) since the last call."""
-        changes = (self._new_snapshot, self._cut_from, tuple(self._appended))
-        self._new_snapshot, self._cut_from, self._appended = None, None, []
-        return changes
+    def take_changes(self, state: RaftState | None = None) -> RaftWrite:
+        """Return and forget what has changed since the last call, with this state."""
+        snapshot, appended = self._new_snapshot, tuple(self._appended)
+        write = RaftWrite(state, tuple(self._pages), snapshot, self._cut_from, appended)
+        self._new_snapshot, self._cut_from, self._appended, self._pages = None, None, [], []
+        return write
 
     def writing(self, number: int) -> None:
         """All that the log holds now is in the write of this number or an earlier one."""
@@ -202,7 +216,8 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     if later.snapshot is None and later.truncate_from is None:
         # As a rule; a thousand proposals of one step are a thousand merges.
         state = later.state if later.state is not None else earlier.state
-        return replace(earlier, state=state, append=earlier.append + later.append)
+        append, pages = earlier.append + later.append, earlier.pages + later.pages
+        return replace(earlier, state=state, pages=pages, append=append)
     snapshot = later.snapshot if later.snapshot is not None else earlier.snapshot
     kept = [
         entry
@@ -213,6 +228,7 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     cuts = [cut for cut in (earlier.truncate_from, later.truncate_from) if cut is not None]
     return RaftWrite(
         state=later.state if later.state is not None else earlier.state,
+        pages=earlier.pages + later.pages,
         snapshot=snapshot,
         truncate_from=min(cuts) if cuts else None,
         append=tuple(entry for entry in (*kept, *later.append) if entry.index > floor),

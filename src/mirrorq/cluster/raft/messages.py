@@ -18,6 +18,9 @@ from mirrorq.protocol.raft import RaftMessage
 KIND_NOTHING = 0
 KIND_COMMAND = 1
 KIND_VOTERS = 2
+COMMAND_BYTES_MAX = 1024 * 1024
+"""Of one entry. With `replication.APPEND_BYTES_MAX` and `image.PAGE_BYTES` no message of Raft is
+above what every transport takes."""
 
 # --- Between nodes ------------------------------------------------------------------------
 
@@ -68,10 +71,13 @@ class Contact(Struct, frozen=True, gc=False):
 
 
 class Compact(Struct, frozen=True, gc=False):
-    """`data` is the catalog as it is after applying `index`; the log up to there may go."""
+    """A page of the catalog as it is after applying `index`. They come in order; one of another
+    index ends what was begun. With the last one the log up to there may go."""
 
     index: int
-    data: bytes
+    page: bytes
+    number: int = 0
+    is_last: bool = True
 
 
 class Promise(Struct, frozen=True, gc=False):
@@ -118,7 +124,7 @@ class RaftEffects(Struct):
     send: tuple[tuple[StoreId, RaftMessage], ...] = ()
     """Never before `persist`, and never before the sends of earlier steps."""
     install: RaftSnapshot | None = None
-    """The catalog becomes this; empty data is the catalog of a newly founded cluster."""
+    """The catalog becomes this."""
     apply: tuple[RaftEntry, ...] = ()
     """Committed entries of every kind, in order, each once in the life of a process."""
     accepted: tuple[tuple[int, int, int], ...] = ()

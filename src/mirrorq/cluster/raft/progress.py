@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
+from mirrorq.cluster.raft.snapshot_pages import OutgoingSnapshot
+from mirrorq.protocol.effects import RaftSnapshot
+
 IN_FLIGHT_COUNT_MAX = 16
 """Append requests with entries sent ahead of their answers, for each replica."""
 
@@ -34,7 +37,8 @@ class Progress:
         """Send time of the latest request that it has answered; None before the first."""
         self.heard_ms: int | None = None
         """When its latest answer came; None before the first."""
-        self.snapshot_sent_ms = 0
+        self.outgoing: OutgoingSnapshot | None = None
+        """With mode SNAPSHOT."""
         self._is_probing = False
         self._in_flight: deque[int] = deque()
         """Last index of each request with entries that is not answered."""
@@ -61,10 +65,11 @@ class Progress:
             self._in_flight.append(last_index)
             self.next_index = last_index + 1
 
-    def sent_snapshot(self, index: int, now_ms: int) -> None:
+    def begin_snapshot(self, snapshot: RaftSnapshot, now_ms: int) -> None:
+        """The replica gets this snapshot, page by page."""
         self._enter(ProgressMode.SNAPSHOT)
-        self.snapshot_sent_ms = now_ms
-        self.next_index = index + 1
+        self.outgoing = OutgoingSnapshot(snapshot, now_ms)
+        self.next_index = snapshot.index + 1
 
     def matched(self, index: int) -> bool:
         """The replica's log agrees up to `index`. Returns whether that was news."""
@@ -93,5 +98,6 @@ class Progress:
 
     def _enter(self, mode: ProgressMode) -> None:
         self.mode = mode
+        self.outgoing = None
         self._is_probing = False
         self._in_flight.clear()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirrorq.cluster.raft.log import RaftLog
-from mirrorq.cluster.raft.progress import Progress, ProgressMode
+from mirrorq.cluster.raft.progress import Progress
 from mirrorq.config import Config
 from mirrorq.protocol.effects import RaftEntry
 from mirrorq.protocol.identities import StoreId
-from mirrorq.protocol.raft import AppendAnswer, AppendRequest, InstallSnapshot, RaftMessage
+from mirrorq.protocol.raft import AppendAnswer, AppendRequest, RaftMessage, SnapshotAnswer
 
 APPEND_BYTES_MAX = 1024 * 1024
 """Entries of one append request: large beside a command, small beside a heartbeat time."""
@@ -118,11 +118,7 @@ class Replication:
         *,
         is_round: bool = False,
     ) -> None:
-        if self._needs_snapshot(progress, now_ms):
-            snapshot = self._log.snapshot
-            assert snapshot is not None, "a leader has voters, and its first come by a snapshot"
-            self._send.append((replica, InstallSnapshot(self._term, snapshot, now_ms)))
-            progress.sent_snapshot(snapshot.index, now_ms)
+        self._send_pages(replica, progress, now_ms)
         while True:
             entries: tuple[RaftEntry, ...] = ()
             if not progress.is_paused:
@@ -139,13 +135,34 @@ class Replication:
             self._send.append((replica, request))
             progress.sent(previous + len(entries), bool(entries))
 
-    def _needs_snapshot(self, progress: Progress, now_ms: int) -> bool:
-        if progress.mode is ProgressMode.SNAPSHOT:
-            # Sent whole, so not again before an answer may be taken for lost.
-            return now_ms >= progress.snapshot_sent_ms + self._config.election_ms
-        return progress.next_index <= self._log.snapshot_index
+    def _send_pages(self, replica: StoreId, progress: Progress, now_ms: int) -> None:
+        """Send pages of the snapshot to a replica that lacks entries before it."""
+        snapshot, outgoing = self._log.snapshot, progress.outgoing
+        assert snapshot is not None, "a leader has voters, and its first come by a snapshot"
+        is_other = outgoing is not None and outgoing.snapshot is not snapshot
+        if is_other or progress.next_index <= snapshot.index:
+            progress.begin_snapshot(snapshot, now_ms)
+        outgoing = progress.outgoing
+        if outgoing is not None:
+            for number in outgoing.due(now_ms, self._config.election_ms):
+                self._send.append((replica, outgoing.page(self._term, number, now_ms)))
+
+    def is_sending_pages(self, now_ms: int) -> bool:
+        """Say whether a replica has had more pages of the snapshot a while ago."""
+        under_way = [each.outgoing for each in self._progress.values() if each.outgoing is not None]
+        since_ms = now_ms - 2 * self._config.election_ms
+        return any(each.count and each.answered_ms > since_ms for each in under_way)
 
     # --- Answers --------------------------------------------------------------------------
+
+    def take_page_answer(self, sender: StoreId, answer: SnapshotAnswer, now_ms: int) -> None:
+        """Note what a replica has of the snapshot."""
+        progress = self._progress.get(sender)
+        if progress is not None:
+            progress.heard(min(answer.sent_ms, now_ms), now_ms)
+            self._majority = None
+            if progress.outgoing is not None:
+                progress.outgoing.answered(answer.index, answer.count, now_ms)
 
     def take_answer(self, sender: StoreId, answer: AppendAnswer, now_ms: int) -> bool:
         """Note an answer of this term. Returns whether more may be committed now."""

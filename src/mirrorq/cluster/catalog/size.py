@@ -1,0 +1,104 @@
+"""How large the catalog is, counted as its records come and go, and what there may be. Pure.
+
+Each node has all of it in memory, and a node that joins gets all of it. The leader refuses what
+would bring it above a bound, and so does each node that applies the command: several that the
+leader lets through at once cannot go beyond it together. Views of queues and what is known of nodes
+are bounded by the number of nodes, and are never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from attrs import define
+
+from mirrorq.protocol.commands import (
+    Bind,
+    CatalogCommand,
+    DeclareExchange,
+    DeclareQueue,
+    DeclareShards,
+    SetPolicy,
+)
+
+RECORDS_MAX = {
+    "queues": 100_000,
+    "exchanges": 1_000_000,
+    "bindings": 1_000_000,
+    "policies": 1_000,
+}
+"""Each shard is a queue; the bindings are those of all exchanges together."""
+BYTES_MAX = 128 * 1024 * 1024
+"""Of all records of queues, exchanges, bindings and policies together."""
+
+
+@define
+class Count:
+    """Records of one kind, and the bytes that they take."""
+
+    records: int = 0
+    bytes: int = 0
+
+    def add(self, record: object) -> None:
+        """A record is there from now on."""
+        self.records += 1
+        self.bytes += len(msgspec.msgpack.encode(record))
+
+    def remove(self, record: object) -> None:
+        """A record is there no more."""
+        self.records -= 1
+        self.bytes -= len(msgspec.msgpack.encode(record))
+
+
+_MORE = {
+    DeclareQueue: ("queues", "delete some, or let them end by the policy key expires"),
+    DeclareShards: ("queues", "delete some, or declare fewer shards"),
+    DeclareExchange: ("exchanges", "delete some"),
+    Bind: ("bindings", "unbind some, or bind with a pattern of a topic exchange"),
+    SetPolicy: ("policies", "clear some, or let one pattern serve more queues"),
+}
+
+
+@define
+class CatalogSize:
+    """The records of one catalog."""
+
+    queues: Count
+    exchanges: Count
+    bindings: Count
+    policies: Count
+
+    @property
+    def records(self) -> int:
+        """How many there are of all kinds."""
+        return sum(count.records for count in self._counts())
+
+    def error(self, command: CatalogCommand, *, replaces: bool = False) -> str:
+        """Return why there is no room for what this command would add, "" when there is.
+
+        Args:
+            replaces: a record of its name goes.
+        """
+        if type(command) not in _MORE:
+            return ""
+        what, remedy = _MORE[type(command)]
+        most = RECORDS_MAX[what]
+        more = command.shards if isinstance(command, DeclareShards) else 1 - replaces
+        known: Count = getattr(self, what)
+        if known.records + more > most:
+            return (
+                f"the catalog has {known.records} {what} and takes {more} more only up to {most}: "
+                f"{remedy}"
+            )
+        size = sum(count.bytes for count in self._counts())
+        added = max(more, 1) * len(msgspec.msgpack.encode(command))
+        if size + added > BYTES_MAX:
+            return (
+                f"the catalog takes {size} bytes on each node, and {added} more would be above "
+                f"{BYTES_MAX}: {remedy}"
+            )
+        return ""
+
+    def _counts(self) -> Iterable[Count]:
+        return self.queues, self.exchanges, self.bindings, self.policies
