@@ -488,6 +488,6 @@ def test_another_format_is_refused(path: Path, store: Store) -> None:
     with lmdb.open(str(path), max_dbs=8) as environment:
         meta = environment.open_db(b"meta")
         with environment.begin(write=True) as txn:
-            txn.put(FORMAT, seal(FORMAT, pack_u64(2)), db=meta)
-    with pytest.raises(StoreError, match="has format 2, this mirrorq reads 1"):
+            txn.put(FORMAT, seal(FORMAT, pack_u64(3)), db=meta)
+    with pytest.raises(StoreError, match="has format 3, this mirrorq reads 2"):
         open_store(path)
