@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from mirrorq.cluster.catalog import image
+from mirrorq.cluster.controller import agenda
 from mirrorq.cluster.raft import snapshot_pages
 from mirrorq.containers import ranges
-from mirrorq.engine import follower
+from mirrorq.engine import follower, hosting
 from mirrorq.replication import checkpoints, donor
 from mirrorq.replication.master import dispatch, log_tail, ready_bytes, term
 from mirrorq.replication.state import pages, paging, producer
@@ -50,4 +51,6 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(image, "BINDINGS_AT_ONCE", 2))
         stack.enter_context(patch.object(snapshot_pages, "BYTES_IN_FLIGHT_MAX", 2 * part_bytes))
         stack.enter_context(patch.object(follower, "COMPACT_ENTRIES", 20))
+        stack.enter_context(patch.object(agenda, "JUDGED_MAX", 1))
+        stack.enter_context(patch.object(hosting, "TOLD_MAX", 1))
         yield

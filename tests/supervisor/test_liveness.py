@@ -30,7 +30,7 @@ class Ear:
             self.liveness.advance(self.now_ms)
             for member, unheard in self.hears.items():
                 self.liveness.on_heard(member, unheard)
-            self.changes += self.liveness.refresh()
+            self.changes += bool(self.liveness.refresh())
 
     def at(self, now_ms: int) -> FailureDetector:
         self.now_ms = now_ms

@@ -273,7 +273,7 @@ def test_a_new_leader_that_cannot_commit_does_not_spin() -> None:
     had it step without a pause for as long as its disk, or a majority, let it wait."""
     leader = Leader(A, B)
     leader.declare(A, B)
-    leader.supervisor._judge_at_ms = leader.now_ms
+    leader.supervisor._agenda.mark([1])
     leader.own_term_applied, leader.term = False, 2
     leader.step(ControllerTick())
     assert leader.last.wake_at_ms is not None

@@ -99,6 +99,11 @@ class Deadlines:
         if was_ms == self.next_ms:
             self.next_ms = self._find_next()
 
+    def set_by(self, key: int, at_ms: int) -> None:
+        """Step this one at that time at the latest."""
+        if at_ms < self._at.get(key, FOREVER_MS):
+            self.set(key, at_ms)
+
     def _find_next(self) -> int:
         heap, at, entries = self._heap, self._at, self._entries
         while heap:

@@ -346,7 +346,7 @@ class Engine:
         self._next_out = EngineEffects()
         if requests.is_busy or self._is_hello_open:
             self._set_timers()
-        is_busy = hosting.inbox or self._follower.is_making_snapshot
+        is_busy = hosting.inbox or hosting.news or self._follower.is_making_snapshot
         wake_ms = now_ms if is_busy else hosting.due.next_ms
         if context.timers.next_ms < wake_ms:
             wake_ms = context.timers.next_ms

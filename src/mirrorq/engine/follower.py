@@ -100,7 +100,7 @@ class Follower:
         for queue_id in result.queues:
             context.hosting.on_queue_changed(queue_id)
         if result.nodes:
-            context.hosting.news.of_all = True
+            context.hosting.note_nodes(result.nodes)
             self._list_nodes()
         if result.queues or result.nodes:
             self._leadership.note_changed(result.queues, result.nodes)

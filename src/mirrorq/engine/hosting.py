@@ -10,11 +10,13 @@ Requests go to the master, wherever it is; replies come back to the handle or th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from attrs import evolve
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.cluster.controller.failure_detector import LivenessNews
 from mirrorq.config import Config
 from mirrorq.containers.timers import Deadlines
 from mirrorq.engine.catalog_requests import CatalogRequests
@@ -68,6 +70,8 @@ after failure_ms and asks again."""
 LEFTOVER_FACTOR = 5
 """A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
 policy or a break, is sent a delta."""
+TOLD_MAX = 64
+"""Queues of whose masters handles are told in one step."""
 NEVER_MS = -(1 << 62)
 """Before every time."""
 TICK = Tick()
@@ -512,12 +516,30 @@ class Hosting:
             and not self.sessions.is_owner(record.owner)
         )
 
+    def note_liveness(self, news: LivenessNews) -> None:
+        """Whether these nodes are alive is judged differently: it is news of what they lead."""
+        self.news.of_all |= news.of_all
+        ends = (node for link in news.links for node in link)
+        self.note_nodes((*news.nodes, *ends))
+
+    def note_nodes(self, nodes: Iterable[str]) -> None:
+        """Something about these nodes has changed: it is news of what they lead."""
+        for node in nodes:
+            self.news.queues.update(self.catalog.load_counts.masters.get(node, {}))
+
     def tell_masters(self) -> None:
-        """Tell handles on this node who serves their queue, when that has changed."""
-        news, self.news = self.news, News(of_all=False)
-        self._tell_neighbours(news)
-        sessions = self.sessions
-        for queue_id in sessions.queues() if news.of_all else sessions.among(news.queues):
+        """Tell handles on this node who serves their queue, when that has changed: of so many
+        queues at a time."""
+        news = self.news
+        if news.of_all:
+            news.queues.update(dict.fromkeys(self.sessions.queues()))
+            news.of_all = False
+            self._tell_neighbours(None)
+        told = list(islice(news.queues, TOLD_MAX))
+        for queue_id in told:
+            del news.queues[queue_id]
+        self._tell_neighbours(told)
+        for queue_id in self.sessions.among(told):
             record = self.catalog.queue(queue_id)
             if record is None:
                 # It may have gone between its declaration and the opening of the handle.
@@ -530,14 +552,18 @@ class Hosting:
                 is_available = self.is_alive(record.view.members[0].id)
                 self._tell(self.sessions.tell(queue_id, record.view.master_epoch, is_available))
 
-    def _tell_neighbours(self, news: News) -> None:
-        """Tell the queues here that send to others, or were sent to, what has become of those."""
+    def _tell_neighbours(self, queues: Sequence[int] | None) -> None:
+        """Tell the queues here that send to others, or were sent to, what has become of those.
+
+        Args:
+            queues: None: it may be any.
+        """
         for queue_id in self._neighbours:
             master = self.replicas[queue_id].master
-            if news.of_all:
+            if queues is None:
                 self.post(queue_id, NeighboursChanged(None))
             elif master is not None:
-                changed = tuple(filter(master.knows, news.queues))
+                changed = tuple(filter(master.knows, queues))
                 if changed:
                     self.post(queue_id, NeighboursChanged(changed))
 

@@ -83,7 +83,8 @@ class Leadership:
         context, out = self._context, self._context.out
         effects = self._controller.step(now_ms, event, self._consensus.leading)
         self.tick.set(FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms)
-        context.hosting.news.of_all |= effects.is_news
+        if effects.news:
+            context.hosting.note_liveness(effects.news)
         for command in effects.propose:
             self._consensus.propose(now_ms, command)
         for node, answer in effects.send:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from attrs import evolve
@@ -180,6 +180,10 @@ class Catalog:
     def queues(self) -> tuple[QueueRecord, ...]:
         """Return all queues that are rings, shards too, in order of id."""
         return tuple(self._queues.records.values())
+
+    def queue_ids(self) -> Collection[int]:
+        """Return the ids of the same, as they are now and change."""
+        return self._queues.records.keys()
 
     def policies(self) -> tuple[Policy, ...]:
         """Return all policies, sorted by name."""

@@ -1,37 +1,46 @@
-"""How many queues each node leads, and of how many it holds a copy: counted as views change. Pure.
+"""Which queues each node leads, and of which it holds a copy: noted as views change. Pure.
 
-Every judgement of the catalog's leader asks for it. To count anew each time would make a thousand
-declarations, or the failover of a thousand queues, a million looks at queues.
+The catalog's leader asks for the numbers at every judgement, and for the queues when a node dies or
+comes back. To look at all queues for it would make a thousand declarations, or the failover of a
+thousand queues, a million looks at queues.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from attrs import define, field
 
-from mirrorq.protocol.views import View
+from mirrorq.cluster.catalog.records import QueueRecord
 
 
 @define
 class LoadCounts:
     """Of all queues of one catalog. A node that does nothing is absent."""
 
-    masters: dict[str, int] = field(factory=dict)
+    masters: dict[str, dict[int, None]] = field(factory=dict)
     """Node -> queues whose view it heads."""
-    copies: dict[str, int] = field(factory=dict)
+    copies: dict[str, dict[int, None]] = field(factory=dict)
     """Node -> queues of whose view it is a member."""
+    owned: dict[str, dict[int, None]] = field(factory=dict)
+    """Node -> exclusive queues of a handle there."""
 
-    def enter(self, view: View) -> None:
+    def enter(self, queue: QueueRecord) -> None:
         """A queue has this view from now on."""
-        self._count(view, 1)
+        for queues, node in self._places(queue):
+            queues.setdefault(node, {})[queue.id] = None
 
-    def leave(self, view: View) -> None:
+    def leave(self, queue: QueueRecord) -> None:
         """A queue has this view no longer."""
-        self._count(view, -1)
+        for queues, node in self._places(queue):
+            del queues[node][queue.id]
+            if not queues[node]:
+                del queues[node]
 
-    def _count(self, view: View, change: int) -> None:
-        for place, member in enumerate(view.members):
-            node = member.id.node
-            for counts in (self.copies,) if place else (self.copies, self.masters):
-                counts[node] = counts.get(node, 0) + change
-                if not counts[node]:
-                    del counts[node]
+    def _places(self, queue: QueueRecord) -> Iterator[tuple[dict[str, dict[int, None]], str]]:
+        members = queue.view.members
+        yield self.masters, members[0].id.node
+        for member in members:
+            yield self.copies, member.id.node
+        if queue.owner_incarnation is not None:
+            yield self.owned, queue.owner_incarnation.node

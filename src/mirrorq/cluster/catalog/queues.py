@@ -37,15 +37,15 @@ class Queues:
 
     def enter(self, record: QueueRecord) -> None:
         """A queue is new."""
-        self.load_counts.enter(record.view)
+        self.load_counts.enter(record)
         self.count.add(record)
         self.records[record.id] = record
         self._ids[record.name] = record.id
 
     def change_view(self, before: QueueRecord, after: QueueRecord) -> None:
         """A queue has another view."""
-        self.load_counts.leave(before.view)
-        self.load_counts.enter(after.view)
+        self.load_counts.leave(before)
+        self.load_counts.enter(after)
         self.put(after)
 
     def put(self, record: QueueRecord) -> None:
@@ -58,5 +58,5 @@ class Queues:
         """A queue is no more."""
         record = self.records.pop(queue_id)
         del self._ids[record.name]
-        self.load_counts.leave(record.view)
+        self.load_counts.leave(record)
         self.count.remove(record)

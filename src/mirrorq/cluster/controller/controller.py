@@ -24,10 +24,12 @@ Guarantees
 
 What is known of nodes is in `node_states`, what requests get in `admission` and `transfers`.
 
-A queue is judged when its view, a node or a link has changed, and when a wait is over. A
-judgement first chooses the master, then who stays in sync beside it, then who joins, then an
-order that needs no broken link (R11). If that differs from the view, it is proposed, and
-nothing else for this queue until the epoch has changed or the proposal seems lost.
+A queue is judged when its view, one of its nodes or a link between them has changed, and when a
+time that it waits for has come. All queues are when a node comes. It is done in portions
+(`agenda`), by what is known when a queue's turn comes. A judgement first chooses the master, then
+who stays in sync beside it, then who joins, then an order that needs no broken link (R11). If that
+differs from the view, it is proposed, and nothing else for this queue until the epoch has changed
+or the proposal seems lost.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from attrs import define
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.admission import Admission
+from mirrorq.cluster.controller.agenda import Agenda
 from mirrorq.cluster.controller.events import (
     CatalogChanged,
     CatalogReplaced,
@@ -48,7 +51,7 @@ from mirrorq.cluster.controller.events import (
     ProbeRefused,
     SupervisorEffects,
 )
-from mirrorq.cluster.controller.failure_detector import FailureDetector, Status
+from mirrorq.cluster.controller.failure_detector import FailureDetector, LivenessNews, Status
 from mirrorq.cluster.controller.grace_periods import GracePeriods
 from mirrorq.cluster.controller.handover import HandOvers
 from mirrorq.cluster.controller.join_throttle import JoinThrottle
@@ -72,6 +75,7 @@ from mirrorq.protocol.views import (
     Member,
     View,
     arrange,
+    find,
     in_sync_ids,
     is_in_sync,
     joining_ids,
@@ -105,6 +109,8 @@ class _Proposal:
     round_number: int
     """When it was judged: see `Controller._round_number`."""
     definition: Definition
+    is_stale: bool = False
+    """A time has come for which the judgement waited."""
 
 
 class Controller:
@@ -142,13 +148,11 @@ class Controller:
         """Queue id -> master that is to be replaced and gets no lease any more."""
         self._keeping: dict[int, None] = {}
         """Queues with copies that are to go on their master's word: as last judged."""
-        self._dirty: dict[int, None] = {}
-        self._all_dirty = True
-        self._judge_at_ms: int | None = None
+        self._lacking: dict[int, None] = {}
+        """Queues that are to have members which they have not: as last judged."""
+        self._agenda = Agenda()
         self._round_number = 0
-        """Grows when all queues are judged: what is known of nodes, links or times has changed."""
-        self._retry_at_ms: int | None = None
-        """When some proposal seems lost."""
+        """Grows when what is known of nodes or links has changed."""
 
     # --- Questions --------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class Controller:
     ) -> CatalogCommand | CatalogAnswer:
         """Return the command to propose for a request, or the answer that refuses it."""
         admitted = self._admission.admit(request, leading)
-        self._dirty.update(dict.fromkeys(self._moves.take_wished()))
+        self._agenda.mark(self._moves.take_wished())
         return admitted
 
     @property
@@ -184,8 +188,9 @@ class Controller:
         if self._nodes.leaving:
             self._end_leaves(now_ms)
         probe = self._detector.probes()
-        is_news = self._detector.refresh()
-        self._all_dirty |= is_news
+        news = self._detector.refresh()
+        if news and self._term:
+            self._on_news(news)
         propose: tuple[CatalogCommand, ...] = ()
         send: tuple[tuple[str, LeaseAnswer], ...] = ()
         wants_round = False
@@ -202,7 +207,7 @@ class Controller:
             probe,
             self._detector.deaths(),
             self._wake_at_ms(leading),
-            is_news,
+            news,
         )
 
     def _on_leading(self, now_ms: int, leading: Leading | None) -> None:
@@ -216,10 +221,15 @@ class Controller:
         self._handovers.clear()
         self._kept.clear()
         self._keeping.clear()
-        self._all_dirty = True
+        self._lacking.clear()
+        self._agenda.clear()
         self._grantor.elected(now_ms)
         if term:
             self._detector.on_elected()
+            self._sweep()
+            for node in self._nodes.catalog.nodes():
+                if not self._nodes.is_alive(node.member):
+                    self._mark_node(node.name)
 
     def _on_event(self, now_ms: int, event: Event) -> None:
         match event:
@@ -230,12 +240,16 @@ class Controller:
                 self._detector.on_link_down(event.node)
             case ProbeRefused():
                 self._detector.on_probe_refused(event.node, event.number)
-            case CatalogChanged():
-                self._dirty.update(dict.fromkeys(event.queues))
-                self._all_dirty |= bool(event.nodes)
+            case CatalogChanged() if self._term:
+                self._agenda.mark(event.queues)
+                for node in event.nodes:
+                    self._mark_node(node)
+                if event.nodes:
+                    self._sweep()
             case CatalogReplaced():
                 self._nodes.catalog = event.catalog
-                self._all_dirty = True
+                if self._term:
+                    self._sweep()
             case LeaseRequest() if self._term:
                 self._on_lease_request(now_ms, event)
             case LeaseRelease() if self._term:
@@ -249,25 +263,59 @@ class Controller:
         queue = self._nodes.catalog.queue(promise.queue_id)
         if queue is not None:
             self._handovers.on_yielded(promise, queue.view)
-            self._dirty[queue.id] = None
+            self._agenda.mark((queue.id,))
+
+    # --- What is to be judged -----------------------------------------------------------
+
+    def _on_news(self, news: LivenessNews) -> None:
+        """Who is alive, or which links work, is judged differently."""
+        own = self._nodes.own.node
+        for one, other in news.links:
+            self._mark_node(one)
+            self._mark_node(other)
+            if own in (one, other):
+                # It is heard, and counts as alive or silent by that.
+                news.nodes[other if one == own else one] = None
+        for node in news.nodes:
+            self._mark_node(node)
+        if news.of_all or any(map(self._detector.is_heard, news.nodes)):
+            self._sweep()
+
+    def _mark_node(self, node: str) -> None:
+        """Judge what a node leads, has, or owns, and whatever looks for members."""
+        self._round_number += 1
+        of_nodes = self._nodes.catalog.load_counts
+        self._agenda.hurry(of_nodes.masters.get(node, ()))
+        self._agenda.hurry(of_nodes.owned.get(node, ()))
+        self._agenda.mark(of_nodes.copies.get(node, ()))
+        self._agenda.mark(self._lacking)
+
+    def _sweep(self) -> None:
+        """Judge every queue: a node may be wanted by any that counts anew."""
+        self._round_number += 1
+        self._agenda.sweep(self._nodes.catalog.queue_ids())
+        self._agenda.sweep(self._proposals)
 
     def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
         self._grantor.on_request(now_ms, request)
         leave = self._nodes.leaving.get(request.member)
         if leave is not None and request.number > leave.number:
             del self._nodes.leaving[request.member]
-            self._all_dirty = True
+            self._mark_node(request.member.node)
+            self._sweep()
 
     def _on_lease_release(self, now_ms: int, release: LeaseRelease) -> None:
         if self._grantor.on_release(release):
-            self._all_dirty |= release.member not in self._nodes.leaving
+            if release.member not in self._nodes.leaving:
+                self._mark_node(release.member.node)
             self._nodes.leaving[release.member] = Leave(release.number, now_ms + self._leave_ms)
 
     def _end_leaves(self, now_ms: int) -> None:
         for member, leave in list(self._nodes.leaving.items()):
             if now_ms >= leave.ends_ms:
                 del self._nodes.leaving[member]
-                self._all_dirty = True
+                self._mark_node(member.node)
+                self._sweep()
 
     def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
         if not self._grantor.is_asked:
@@ -281,29 +329,18 @@ class Controller:
         wake_at_ms = self._detector.wake_at_ms()
         if leading is None or not leading.own_term_applied:
             return wake_at_ms
-        return earliest(wake_at_ms, self._judge_at_ms, self._retry_at_ms, self._joins.wake_at_ms)
+        agenda_ms = self._agenda.wake_at_ms(self._nodes.now_ms)
+        return earliest(wake_at_ms, agenda_ms, self._joins.wake_at_ms)
 
     # --- Judgement --------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
-        """Judge what may have changed; return what to propose."""
-        self._dirty.update(dict.fromkeys(self._joins.take_due(now_ms)))
-        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
-            self._retry_at_ms = None
-            self._dirty.update(dict.fromkeys(self._proposals))
-        if not self._all_dirty and not self._dirty and self._judge_at_ms is None:
-            return ()
-        if self._judge_at_ms is not None and now_ms >= self._judge_at_ms:
-            self._all_dirty = True
-        if self._all_dirty:
-            self._judge_at_ms = None
-            self._round_number += 1
-            ids = dict.fromkeys(queue.id for queue in self._nodes.catalog.queues())
-            ids.update(dict.fromkeys(self._proposals))
-        else:
-            ids = dict(self._dirty)
-        self._all_dirty = False
-        self._dirty.clear()
+        """Judge a portion of what may have changed; return what to propose."""
+        self._agenda.mark(self._joins.take_due(now_ms))
+        for queue_id in self._agenda.take_due(now_ms):
+            if queue_id in self._proposals:
+                self._proposals[queue_id].is_stale = True
+        ids = self._agenda.take(now_ms)
         if not ids:
             return ()
         self._nodes.begin_round()
@@ -320,6 +357,7 @@ class Controller:
         if queue is None or (under_way is not None and under_way.epoch != queue.view.epoch):
             self._proposals.pop(queue_id, None)
             self._evicting.pop(queue_id, None)
+            self._agenda.retry(queue_id, None)
             if queue is not None and under_way is not None and self._is_as_judged(queue, under_way):
                 return None
             under_way = None
@@ -327,10 +365,13 @@ class Controller:
             self._handovers.forget(queue_id)
             self._kept.forget(queue_id)
             self._keeping.pop(queue_id, None)
+            self._lacking.pop(queue_id, None)
+            self._agenda.forget(queue_id)
             return None
         if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
-            self._retry_at_ms = earliest(self._retry_at_ms, under_way.sent_ms + self._retry_ms)
+            self._agenda.retry(queue_id, under_way.sent_ms + self._retry_ms)
             return None
+        self._agenda.begin(queue_id)
         command, evicts = self._decide(now_ms, queue, situation)
         if under_way is not None and under_way.evicts:
             # A proposal that took the master's place was sent and may still be committed. The
@@ -348,7 +389,7 @@ class Controller:
             self._proposals[queue.id] = _Proposal(
                 queue.view.epoch, now_ms, evicts, members, self._round_number, told
             )
-            self._retry_at_ms = earliest(self._retry_at_ms, now_ms + self._retry_ms)
+            self._agenda.retry(queue.id, now_ms + self._retry_ms)
         return command
 
     def _is_as_judged(self, queue: QueueRecord, proposal: _Proposal) -> bool:
@@ -357,15 +398,12 @@ class Controller:
         return (
             (queue.view.epoch, queue.view.members) == (proposal.epoch + 1, proposal.members)
             and proposal.round_number == self._round_number
+            and not proposal.is_stale
             and proposal.definition == self._nodes.catalog.definition_of(queue.name)
             and queue.view.durability == proposal.definition.durability
             and not self._handovers.has_wish(queue.id)
             and queue.id not in self._keeping
         )
-
-    def _wait(self, at_ms: int) -> None:
-        """Judge everything again at that time."""
-        self._judge_at_ms = at_ms if self._judge_at_ms is None else min(self._judge_at_ms, at_ms)
 
     def _decide(
         self, now_ms: int, queue: QueueRecord, situation: Situation
@@ -388,7 +426,7 @@ class Controller:
         if head == master:
             members = self._ring(queue, head, wanted).members
             if queue.id in self._keeping:
-                self._wait(self._handovers.ask(now_ms, queue.id, view))
+                self._agenda.wait(queue.id, self._handovers.ask(now_ms, queue.id, view))
             # A master that gave this epoch up hands out again in the next one only.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             told = self._nodes.catalog.definition_of(queue.name).durability
@@ -406,7 +444,7 @@ class Controller:
         if cold and Status.UNKNOWN in runs:
             return None, False  # one that may still run would spare what a cold start drops
         if not self._nodes.may_replace(master):
-            self._wait(self._grantor.free_at_ms(master))
+            self._agenda.wait(queue.id, self._grantor.free_at_ms(master))
             return None, True
         is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
         if is_restarted and not queue.durable:
@@ -420,8 +458,13 @@ class Controller:
     ) -> tuple[MemberId, ...]:
         ends_ms = self._kept.ends_ms(now_ms, queue.id)
         if ends_ms is not None:
-            self._wait(ends_ms)
-        return self._nodes.wanted(queue, situation)
+            self._agenda.wait(queue.id, ends_ms)
+        wanted = self._nodes.wanted(queue, situation)
+        if all(find(queue.view, one) is not None for one in wanted):
+            self._lacking.pop(queue.id, None)
+        else:
+            self._lacking[queue.id] = None
+        return wanted
 
     def _follower(
         self, now_ms: int, queue: QueueRecord, wanted: tuple[MemberId, ...]
@@ -440,14 +483,14 @@ class Controller:
         until_ms = self._handovers.lingers_ms(now_ms, queue.id)
         if now_ms >= until_ms:
             return in_sync[0].node
-        self._wait(until_ms)
+        self._agenda.wait(queue.id, until_ms)
         return master.node
 
     def _move(self, now_ms: int, queue: QueueRecord, ring: View) -> CatalogCommand | None:
         """Replace a master that lives, once it has given this queue up in this epoch."""
         if self._handovers.has_yielded(queue.id, queue.view):
             return ChangeView(queue.id, queue.view.epoch, ring.members, "clean")
-        self._wait(self._handovers.ask(now_ms, queue.id, queue.view))
+        self._agenda.wait(queue.id, self._handovers.ask(now_ms, queue.id, queue.view))
         return None
 
     def _head(

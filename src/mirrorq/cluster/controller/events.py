@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.controller.failure_detector import WantedProbe
+from mirrorq.cluster.controller.failure_detector import NO_NEWS, LivenessNews, WantedProbe
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest, Yield, Yielded
 from mirrorq.protocol.identities import MemberId
@@ -97,5 +97,5 @@ class SupervisorEffects(Struct):
     known_dead: tuple[MemberId, ...] = ()
     """Incarnations that have become known dead in this step: Raft need not wait for them."""
     wake_at_ms: int | None = None
-    is_news: bool = False
+    news: LivenessNews = NO_NEWS
     """Who is alive, or which links work, is judged differently from now on."""

@@ -59,6 +59,19 @@ class Status(Enum):
     DEAD = "dead"
 
 
+@define
+class LivenessNews:
+    """What is judged differently since it was asked for last."""
+
+    of_all: bool = True
+    """It may be any node."""
+    nodes: dict[str, None] = field(factory=dict)
+    links: dict[tuple[str, str], None] = field(factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.of_all or bool(self.nodes or self.links)
+
+
 @frozen
 class WantedProbe:
     """Ask the driver to try a plain TCP connection to the node's endpoint."""
@@ -116,6 +129,9 @@ class _Peer:
     probe_gap_ms: int = PROBE_GAP_MS
 
 
+NO_NEWS = LivenessNews(of_all=False)
+
+
 def _is_calm(peer: _Peer) -> bool:
     """Whether only silence could change what is thought of it."""
     is_well = peer.status is Status.ALIVE and peer.ended_ms is None and peer.dead_ms is None
@@ -140,7 +156,7 @@ class FailureDetector:
         self._links: dict[tuple[str, str], _Calm] = {}
         self._probe_number = 0
         self._deaths: list[MemberId] = []
-        self._changed = True
+        self._news = LivenessNews()
         self._calm_until_ms = now_ms
         """Before this `refresh` would find nothing new: all is well. Input that is more than a
         sign of life sets it back."""
@@ -265,7 +281,7 @@ class FailureDetector:
         self._calm_until_ms = self._last_ms
         for pair in [pair for pair in self._links if member.node in pair]:
             del self._links[pair]
-        self._changed = True
+        self._news.nodes[member.node] = None
         return peer
 
     def _is_sign(self, peer: _Peer) -> bool:
@@ -294,7 +310,8 @@ class FailureDetector:
             if own in peer.unheard:
                 peer.unheard[own] = self._last_ms
         for pair, link in self._links.items():
-            self._changed |= own in pair and link.shaky
+            if own in pair and link.shaky:
+                self._news.links[pair] = None
             link.shaky &= own not in pair
 
     def on_link_down(self, node: str) -> None:
@@ -341,21 +358,21 @@ class FailureDetector:
         self._deaths.clear()
         return deaths
 
-    def refresh(self) -> bool:
-        """Judge everything anew; return whether any answer has changed since the last time."""
+    def refresh(self) -> LivenessNews:
+        """Judge everything anew; return what has changed since the last time."""
         if self._last_ms < self._calm_until_ms:
-            return False
+            return NO_NEWS
         if self._last_ms >= self._known_ms > 0:
             self._known_ms = 0
-            self._changed = True
+            self._news.of_all = True
         for peer in self._peers.values():
             self._judge(peer)
         self._judge_links()
-        changed, self._changed = self._changed, False
+        news, self._news = self._news, LivenessNews(of_all=False)
         if not self._known_ms and not self._links and all(map(_is_calm, self._peers.values())):
             heard_ms = min((peer.heard_ms for peer in self._peers.values()), default=self._last_ms)
             self._calm_until_ms = heard_ms + self._failure_ms
-        return changed
+        return news
 
     def _judge(self, peer: _Peer) -> None:
         status = Status.ALIVE
@@ -367,11 +384,11 @@ class FailureDetector:
             peer.calm.breaks_at(self._last_ms)
             peer.unheard = {}
         elif peer.calm.settle(self._last_ms, self._failure_ms):
-            self._changed = True
+            self._news.nodes[peer.member.node] = None
         if status is peer.status:
             return
         peer.status = status
-        self._changed = True
+        self._news.nodes[peer.member.node] = None
         if status is Status.DEAD:
             self._deaths.append(peer.member)
 
@@ -398,10 +415,12 @@ class FailureDetector:
             if link is None and bad:
                 link = self._links[pair] = _Calm()
             if link is not None and (bad or link.shaky):
-                self._changed |= not link.shaky
+                if not link.shaky:
+                    self._news.links[pair] = None
                 link.breaks_at(self._last_ms)
         for pair, link in list(self._links.items()):
-            self._changed |= link.settle(self._last_ms, self._failure_ms)
+            if link.settle(self._last_ms, self._failure_ms):
+                self._news.links[pair] = None
             if not link.shaky and not link.breaks:
                 del self._links[pair]
 

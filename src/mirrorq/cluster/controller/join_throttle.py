@@ -9,6 +9,7 @@ them. So a few begin, and the next a moment later; a cluster of few queues never
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from attrs import define, field
 
@@ -46,7 +47,7 @@ class JoinThrottle:
         """Queues whose turn it is."""
         if not self._waiting or now_ms < self._begun_ms + PAUSE_MS:
             return ()
-        due = list(self._waiting)[:BEGIN_MAX]
+        due = list(islice(self._waiting, BEGIN_MAX))
         for queue_id in due:
             del self._waiting[queue_id]
         return due

@@ -6,7 +6,7 @@ date; what it does about the answers, and what `admission` and `transfers` let o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from attrs import frozen
 
@@ -93,8 +93,9 @@ class NodeStates:
             and self.status(node.member) is Status.ALIVE
             and not self.is_leaving(node.member)
         )
-        load_counts = self.catalog.load_counts
-        return Situation(running, Loads(dict(load_counts.masters), dict(load_counts.copies)))
+        of_nodes = self.catalog.load_counts
+        loads = Loads(_counted(of_nodes.masters), _counted(of_nodes.copies))
+        return Situation(running, loads)
 
     def wanted(self, queue: QueueRecord, situation: Situation) -> tuple[MemberId, ...]:
         """Return the members that the queue should have by the policy in force."""
@@ -187,3 +188,7 @@ class NodeStates:
     def may_replace(self, master: MemberId) -> bool:
         """Say whether no lease of this master can still run, or it is known dead."""
         return self.status(master) is Status.DEAD or self.now_ms >= self._grantor.free_at_ms(master)
+
+
+def _counted(queues: Mapping[str, Collection[int]]) -> dict[str, int]:
+    return {node: len(ids) for node, ids in queues.items()}
