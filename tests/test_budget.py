@@ -35,7 +35,7 @@ BUDGETS = {
     "contrib": 1_800,
     "dashboard": 400,
     "demo": 900,
-    "engine": 2_200,
+    "engine": 2_300,
     "monitoring": 450,
     "node": 5_000,
     "protocol": 2_050,

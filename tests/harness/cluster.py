@@ -74,7 +74,7 @@ LATE_MS = 10
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
 PORTION_STEPS_MAX = 1000
-"""The same of steps in which a master sorts in or counts, a portion each."""
+"""The same of steps that each do a portion of something."""
 UNREAD_STEPS_MAX = 30
 """Frames that one node finds damaged one after the other, each in a step of its own."""
 CARRY_ENTRIES = (Data, FrameChunk, AppendRequest)
@@ -1217,7 +1217,9 @@ def _chunk(node: SimulatedNode, fetch: FetchFrames) -> tuple[FrameChunk, list[St
 
 
 def _goes_on(engine: Engine) -> bool:
-    """Whether a master that was stepped has a cause for the next step: the next portion."""
+    """Whether the node, or a master that was stepped, has a next portion: a cause for a step."""
+    if engine.has_portions:
+        return True
     stepped = (engine.replicas.get(queue_id) for queue_id in engine.hosting.stepped)
     masters = (replica.master for replica in stepped if replica is not None)
     return any(

@@ -53,4 +53,5 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(follower, "COMPACT_ENTRIES", 20))
         stack.enter_context(patch.object(agenda, "JUDGED_MAX", 1))
         stack.enter_context(patch.object(hosting, "TOLD_MAX", 1))
+        stack.enter_context(patch.object(hosting, "RUN_MAX", 1))
         yield

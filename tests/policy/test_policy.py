@@ -126,19 +126,20 @@ def _declare(catalog: Catalog, index: int, name: str) -> int:
     return catalog.apply(index, command).value
 
 
-def test_catalog_keeps_policies_and_names_the_queues_they_change() -> None:
+def test_catalog_keeps_policies_and_says_when_they_change() -> None:
     catalog = Catalog()
-    orders, _ = _declare(catalog, 1, "orders"), _declare(catalog, 2, "bills")
+    _declare(catalog, 1, "orders")
+    _declare(catalog, 2, "bills")
     policy = parse("p", "^orders$", {"ha-mode": "exactly", "ha-params": 2})
     command = decode_command(encode_command(SetPolicy("p", to_text(policy))))
-    assert catalog.apply(3, command).queues == (orders,)
+    assert catalog.apply(3, command).redefines
     assert catalog.definition_of("orders") == policy.definition
     assert catalog.definition_of("bills") == DEFAULT
     restored = Catalog.restore(catalog.snapshot())
     assert restored.policies() == (policy,)
     assert restored.snapshot() == catalog.snapshot()
     weaker = parse("q", "", {"ha-mode": "all"}, -1)
-    assert catalog.apply(4, SetPolicy("q", to_text(weaker))).queues == (2,)
-    assert catalog.apply(5, ClearPolicy("p")).queues == (orders,)
-    assert catalog.apply(6, ClearPolicy("p")).queues == ()
+    assert catalog.apply(4, SetPolicy("q", to_text(weaker))).redefines
+    assert catalog.apply(5, ClearPolicy("p")).redefines
+    assert not catalog.apply(6, ClearPolicy("p")).redefines
     assert catalog.apply(6, ClearPolicy("p")).error == ""

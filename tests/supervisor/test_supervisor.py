@@ -114,7 +114,7 @@ class Leader:
     def commit(self, command: CatalogCommand) -> int:
         result = self.catalog.apply(self.catalog.applied_index + 1, command)
         assert not result.error, result.text
-        self.step(CatalogChanged(result.queues, result.nodes))
+        self.step(CatalogChanged(result.queues, result.nodes, result.redefines))
         return result.value
 
     def start(self, node: MemberId) -> None:

@@ -97,7 +97,7 @@ def test_any_order_of_events_is_well_formed_and_safe(script: list[object]) -> No
                     log.append(answer)
             case "commit" if log:
                 result = catalog.apply(3, log.pop(0))
-                event = CatalogChanged(result.queues, result.nodes)
+                event = CatalogChanged(result.queues, result.nodes, result.redefines)
             case "lose":
                 log.clear()
             case "elect":

@@ -312,7 +312,7 @@ class World:
         process.applied += 1
         if command is not None:
             result = process.catalog.apply(process.applied, command)
-            self.step(process, CatalogChanged(result.queues, result.nodes))
+            self.step(process, CatalogChanged(result.queues, result.nodes, result.redefines))
 
     def say_hello(self, process: Process) -> None:
         for name in self.names:

@@ -261,6 +261,14 @@ class Engine:
         return peer.greeting[0]
 
     @property
+    def has_portions(self) -> bool:
+        """Whether something that is done in portions has a next one, in a step that waits for
+        nothing."""
+        hosting = self.hosting
+        is_telling = bool(hosting.inbox or hosting.redefining or hosting.news)
+        return is_telling or self._follower.is_making_snapshot
+
+    @property
     def has_left(self) -> bool:
         """After `Release`: whether nothing more is to be waited for. The catalog knows that
         this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
@@ -335,6 +343,8 @@ class Engine:
             self._leader_requests.go_on(now_ms)
         if context.has_lease_news or lease_keeping.next_ms <= now_ms:
             lease_keeping.hold(now_ms)
+        if hosting.redefining:
+            hosting.redefine()
         if hosting.inbox or hosting.due.next_ms <= now_ms or hosting.is_handing_stale:
             self._run_queues(now_ms, steady_us)
         if hosting.news.of_all or hosting.news.queues:
@@ -346,8 +356,7 @@ class Engine:
         self._next_out = EngineEffects()
         if requests.is_busy or self._is_hello_open:
             self._set_timers()
-        is_busy = hosting.inbox or hosting.news or self._follower.is_making_snapshot
-        wake_ms = now_ms if is_busy else hosting.due.next_ms
+        wake_ms = now_ms if self.has_portions else hosting.due.next_ms
         if context.timers.next_ms < wake_ms:
             wake_ms = context.timers.next_ms
         self._wanted_ms = wake_ms
@@ -397,9 +406,9 @@ class Engine:
             case Forget():
                 self._leader_requests.forget(event.token)
             case FromRail():
-                self.hosting.post(event.message.queue_id, Railed(event.message))
+                self.hosting.post_at_once(event.message.queue_id, Railed(event.message))
             case RailLetGo():
-                self.hosting.post(event.queue_id, RailStopped())
+                self.hosting.post_at_once(event.queue_id, RailStopped())
             case OutboxLoaded():
                 self.hosting.post(event.queue_id, event)
             case NotSent():
@@ -412,6 +421,7 @@ class Engine:
                 self.hosting.post(event.queue_id, found)
             case WriteAll():
                 self.hosting.post_all(WriteAllOf())
+                self.hosting.runs_all = True
             case Release():
                 self._lease_keeping.release(now_ms)
                 self._leader_requests.stop()

@@ -102,8 +102,10 @@ class Follower:
         if result.nodes:
             context.hosting.note_nodes(result.nodes)
             self._list_nodes()
-        if result.queues or result.nodes:
-            self._leadership.note_changed(result.queues, result.nodes)
+        if result.redefines:
+            context.hosting.note_policies()
+        if result.queues or result.nodes or result.redefines:
+            self._leadership.note_changed(result)
         if (proposal.node, proposal.incarnation) == (context.me.node, context.me.incarnation):
             self._leader_requests.on_applied(now_ms, proposal.number, command, result)
 

@@ -39,6 +39,7 @@ from mirrorq.protocol.effects import (
     ReplicaEffects,
 )
 from mirrorq.protocol.identities import MemberId, SessionId
+from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.views import find_store, view_text
 from mirrorq.replication.disk_budget import Room
@@ -70,6 +71,8 @@ after failure_ms and asks again."""
 LEFTOVER_FACTOR = 5
 """A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
 policy or a break, is sent a delta."""
+RUN_MAX = 64
+"""Copies stepped in one step of the engine. With fewer there are more commits."""
 TOLD_MAX = 64
 """Queues of whose masters handles are told in one step."""
 NEVER_MS = -(1 << 62)
@@ -165,6 +168,10 @@ class Hosting:
         """Of a term that this node is still to learn of."""
         self.inbox: dict[int, list[ReplicaEvent]] = {}
         """What came for copies since they were stepped."""
+        self._at_once: dict[int, None] = {}
+        """Copies to be stepped before this step of the engine ends."""
+        self.runs_all = False
+        """The next step of the engine steps all of them: it may be the last one."""
         self.due = Deadlines()
         """When copies want to be stepped next, if nothing comes."""
         self.stepped: Iterable[int] = ()
@@ -203,6 +210,10 @@ class Hosting:
         )
         self._standing: dict[int, tuple[bool, ...]] = {}
         """Queue -> which of these kinds it is of; what is of none is not in it."""
+        self._definitions: dict[int, Definition] = {}
+        """By which copies here were told to go."""
+        self.redefining: dict[int, None] = {}
+        """Queues for which something else may hold."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self.out = EngineEffects()
@@ -231,6 +242,12 @@ class Hosting:
         if queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
+    def post_at_once(self, queue_id: int, event: ReplicaEvent) -> None:
+        """The same of what the rail gives, which counts as written with this step: its copy is
+        stepped now, however many others wait."""
+        self._at_once[queue_id] = None
+        self.post(queue_id, event)
+
     def ask_to_yield(self, queue_id: int, epoch: int) -> None:
         """The leader wants the copy here to hand out nothing more in this epoch, and to hear so."""
         if queue_id in self.replicas:
@@ -253,8 +270,7 @@ class Hosting:
         if self.due.next_ms <= now_ms:
             for queue_id in self.due.take_due(now_ms):
                 self.inbox.setdefault(queue_id, []).append(TICK)
-        inbox, self.inbox = self.inbox, {}
-        self.stepped = inbox
+        self.stepped = inbox = self._take_portion()
         led = []
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
@@ -270,10 +286,25 @@ class Hosting:
             asked, self._asked_to_yield = self._asked_to_yield, {}
             for queue_id in asked:
                 replica = self.replicas.get(queue_id)
-                if replica is not None:
+                if queue_id in self.inbox:
+                    self._asked_to_yield[queue_id] = None
+                elif replica is not None:
                     self._promise(replica)
         if self.is_handing_stale:
             self._count_handing()
+
+    def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
+        """Take what came for the copies that are to be stepped now, those first that have waited
+        longest; the engine steps again at once while there are more."""
+        inbox, self.inbox = self.inbox, {}
+        at_once, self._at_once = self._at_once, {}
+        if len(inbox) <= RUN_MAX or self.runs_all:
+            self.runs_all = False
+            return inbox
+        chosen = [*filter(inbox.__contains__, at_once), *islice(inbox, RUN_MAX)]
+        portion = {queue_id: inbox.pop(queue_id) for queue_id in dict.fromkeys(chosen)}
+        self.inbox = inbox
+        return portion
 
     def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
         master = replica.master
@@ -416,6 +447,20 @@ class Hosting:
                 self._tell_copy(replica, record)
         self._take_early(queue_id)
 
+    def note_policies(self) -> None:
+        """Policies have changed: something else may hold for every copy here."""
+        self.redefining.update(dict.fromkeys(self.replicas))
+
+    def redefine(self) -> None:
+        """Tell so many copies at a time what holds for them now, where that is something else."""
+        for queue_id in list(islice(self.redefining, TOLD_MAX)):
+            del self.redefining[queue_id]
+            record = self.catalog.queue(queue_id)
+            if record is None or queue_id not in self.replicas:
+                continue
+            if self.catalog.definition_of(record.name) != self._definitions.get(queue_id):
+                self.on_queue_changed(queue_id)
+
     def _copy_for(self, record: QueueRecord) -> Replica | None:
         """This node's copy of a queue: made when the view names it and there is none."""
         replica = self.replicas.get(record.id)
@@ -441,9 +486,12 @@ class Hosting:
         report = self.reports.get(queue_id)
         if report is not None:
             replica.reported = report[0]
-        self.post(queue_id, Defined(self.catalog.definition_of(record.name)))
-        if record.auto_delete or record.has_outbox or record.connection:
-            known = (record.was_consumed, record.is_ending, record.has_outbox, record.connection)
+        definition = self.catalog.definition_of(record.name)
+        self._definitions[queue_id] = definition
+        self.post(queue_id, Defined(definition))
+        has_outbox = self.catalog.may_have_outbox(record)
+        if record.auto_delete or has_outbox or record.connection:
+            known = (record.was_consumed, record.is_ending, has_outbox, record.connection)
             self.post(queue_id, Declared(record.auto_delete, *known))
         self.post(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
         self.post(queue_id, ViewInstalled(record.view))
@@ -468,6 +516,7 @@ class Hosting:
         self.images.pop(queue_id, None)
         self.inbox.pop(queue_id, None)
         self._told_epochs.pop(queue_id, None)
+        self._definitions.pop(queue_id, None)
         self.due.set(queue_id, None)
         self.reports.drop_copy(queue_id)
         replica = self.replicas.pop(queue_id, None)

@@ -5,6 +5,7 @@ Every node has one: it judges who is alive for its own use, too, and is ready to
 
 from __future__ import annotations
 
+from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import Changes, ControllerTick, Event, ProbeRefused
 from mirrorq.cluster.controller.failure_detector import Status
@@ -109,9 +110,9 @@ class Leadership:
             if self._consensus.raft.majority_contact_ms == now_ms:
                 self.supervise(now_ms, ControllerTick())
 
-    def note_changed(self, queues: tuple[int, ...], nodes: tuple[str, ...]) -> None:
-        """A command was applied here that has changed these."""
-        self._changed.note(queues, nodes)
+    def note_changed(self, result: CatalogResult) -> None:
+        """A command was applied here that has changed something."""
+        self._changed.note(result)
 
     def on_raft(self, now_ms: int, *, is_news: bool, has_applied: bool) -> None:
         """Raft was stepped.

@@ -14,6 +14,7 @@ from mirrorq.cluster.catalog.image import (
     ImageHead,
     PolicyRecord,
     Record,
+    SendingPattern,
     decode_page,
     encode_pages,
 )
@@ -432,7 +433,7 @@ class Catalog:
 
     def _end(self, known: QueueRecord, *, is_drained: bool = False) -> None:
         """Delete a queue; one that may have an outbox when that is empty."""
-        if known.has_outbox and not is_drained:
+        if not is_drained and self.may_have_outbox(known):
             self._queues.put(evolve(known, is_ending=True))
         else:
             self._remove(known.id)
@@ -559,31 +560,17 @@ class Catalog:
             policy = from_text(command.name, command.text)
         except PolicyError as error:
             return CatalogResult(error="PolicyError", text=str(error))
-        before = self._in_force()
         self._policies.put(policy)
-        return self._redefined(before)
+        return CatalogResult(redefines=True)
 
     def _on_clear_policy(self, command: ClearPolicy) -> CatalogResult:
-        before = self._in_force()
+        is_there = self._policies.has(command.name)
         self._policies.clear(command.name)
-        return self._redefined(before)
+        return CatalogResult(redefines=is_there)
 
-    def _in_force(self) -> dict[int, Policy | None]:
-        """Return the policy of each queue."""
-        return {queue.id: self.policy_of(queue.name) for queue in self.queues()}
-
-    def _redefined(self, before: dict[int, Policy | None]) -> CatalogResult:
-        """Policies have changed: for which queues, and which now send dead letters elsewhere?"""
-        for known in self.queues():
-            if not known.has_outbox and self.definition_of(known.name).dead_letter_queue:
-                self._queues.put(evolve(known, has_outbox=True))
-        return CatalogResult(
-            queues=tuple(
-                queue_id
-                for queue_id, policy in self._in_force().items()
-                if policy != before[queue_id]
-            )
-        )
+    def may_have_outbox(self, queue: QueueRecord) -> bool:
+        """Say whether a queue may have messages on their way to other queues, or has had."""
+        return queue.has_outbox or self._policies.may_have_sent(queue.name)
 
     # --- Exchanges ------------------------------------------------------------------------
 
@@ -700,7 +687,7 @@ class Catalog:
                 self._nodes.take(record)
             case StoreId():
                 self._nodes.bury((record,))
-            case PolicyRecord():
+            case PolicyRecord() | SendingPattern():
                 self._take_policy(record)
             case QueueRecord():
                 wrong = order_error(record.view.members)
@@ -714,7 +701,7 @@ class Catalog:
             case AskerRecord():
                 self._deduplication.take(record)
 
-    def _take_policy(self, record: PolicyRecord) -> None:
+    def _take_policy(self, record: PolicyRecord | SendingPattern) -> None:
         try:
             self._policies.take(record)
         except PolicyError as error:

@@ -45,6 +45,13 @@ class PolicyRecord:
     text: str
 
 
+@frozen
+class SendingPattern:
+    """A queue in whose name it is found may have sent dead letters, by a policy of some time."""
+
+    pattern: str
+
+
 Record = (
     ImageHead
     | NodeRecord
@@ -54,6 +61,7 @@ Record = (
     | ShardedRecord
     | ExchangeRecord
     | AskerRecord
+    | SendingPattern
 )
 _KINDS: dict[int, Any] = {
     1: ImageHead,
@@ -64,6 +72,7 @@ _KINDS: dict[int, Any] = {
     6: ShardedRecord,
     7: ExchangeRecord,
     8: AskerRecord,
+    9: SendingPattern,
 }
 _TAGS = {kind: tag for tag, kind in _KINDS.items()}
 _Tag = Annotated[int, msgspec.Meta(ge=1, le=len(_KINDS))]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from attrs import evolve
 
-from mirrorq.cluster.catalog.image import PolicyRecord
+from mirrorq.cluster.catalog.image import PolicyRecord, SendingPattern
 from mirrorq.cluster.catalog.size import Count
+from mirrorq.protocol.name_pattern import is_found
 from mirrorq.protocol.policy import (
     DEFAULT,
     Definition,
@@ -19,6 +21,11 @@ from mirrorq.protocol.policy import (
 )
 from mirrorq.protocol.shard_names import logical_name, split_name
 
+SENDING_MAX = 100
+"""Patterns that are remembered; beyond it every queue may have sent dead letters."""
+EVERY_NAME = ""
+"""The pattern that is found in every name."""
+
 
 class Policies:
     """All policies of one catalog, by name. The catalog's own: changed only by commands of the log,
@@ -26,15 +33,22 @@ class Policies:
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}
+        self._sending: dict[str, None] = {}
+        """Patterns of all policies that ever sent dead letters."""
         self.count = Count()
 
-    def image(self) -> Iterable[PolicyRecord]:
+    def image(self) -> Iterable[PolicyRecord | SendingPattern]:
         """Give all policies as they are now, for a snapshot."""
-        return map(_record, self.records())
+        return chain(map(_record, self.records()), map(SendingPattern, tuple(self._sending)))
 
     def records(self) -> tuple[Policy, ...]:
         """Return all policies, sorted by name."""
         return tuple(self._policies[name] for name in sorted(self._policies))
+
+    def may_have_sent(self, name: str) -> bool:
+        """Say whether a queue of this name may have sent dead letters by a policy, ever."""
+        logical = logical_name(name)
+        return any(is_found(pattern, logical) for pattern in self._sending)
 
     def has(self, name: str) -> bool:
         """Say whether there is a policy of this name."""
@@ -60,14 +74,21 @@ class Policies:
         self.clear(policy.name)
         self._policies[policy.name] = policy
         self.count.add(_record(policy))
+        if policy.definition.dead_letter_queue and EVERY_NAME not in self._sending:
+            self._sending[policy.pattern] = None
+            if len(self._sending) > SENDING_MAX:
+                self._sending = {EVERY_NAME: None}
 
-    def take(self, record: PolicyRecord) -> None:
-        """Read a policy back.
+    def take(self, record: PolicyRecord | SendingPattern) -> None:
+        """Read a policy, or a pattern of one of before, back.
 
         Raises:
             PolicyError: the text is none of a policy.
         """
-        self.put(from_text(record.name, record.text))
+        if isinstance(record, SendingPattern):
+            self._sending[record.pattern] = None
+        else:
+            self.put(from_text(record.name, record.text))
 
     def clear(self, name: str) -> None:
         """Take a policy away, if it is there."""

@@ -89,6 +89,8 @@ class CatalogResult:
     text: str = ""
     queues: tuple[int, ...] = ()
     """Ids of queues made, changed or deleted."""
+    redefines: bool = False
+    """Something else may hold for any queue: policies have changed."""
     nodes: tuple[str, ...] = ()
     """Names of nodes added, changed or removed."""
     is_repeat: bool = False

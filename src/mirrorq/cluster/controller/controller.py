@@ -244,7 +244,7 @@ class Controller:
                 self._agenda.mark(event.queues)
                 for node in event.nodes:
                     self._mark_node(node)
-                if event.nodes:
+                if event.nodes or event.redefines:
                     self._sweep()
             case CatalogReplaced():
                 self._nodes.catalog = event.catalog

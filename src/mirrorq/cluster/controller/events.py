@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller.failure_detector import NO_NEWS, LivenessNews, WantedProbe
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest, Yield, Yielded
@@ -42,6 +43,7 @@ class CatalogChanged(Struct, frozen=True, gc=False):
 
     queues: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
+    redefines: bool = False
 
 
 class Changes:
@@ -51,15 +53,17 @@ class Changes:
     def __init__(self) -> None:
         self._queues: list[int] = []
         self._nodes: list[str] = []
+        self._redefines = False
 
-    def note(self, queues: tuple[int, ...], nodes: tuple[str, ...]) -> None:
+    def note(self, result: CatalogResult) -> None:
         """A command was applied."""
-        self._queues += queues
-        self._nodes += nodes
+        self._queues += result.queues
+        self._nodes += result.nodes
+        self._redefines |= result.redefines
 
     def told(self) -> CatalogChanged:
         """All that was noted."""
-        return CatalogChanged(tuple(self._queues), tuple(self._nodes))
+        return CatalogChanged(tuple(self._queues), tuple(self._nodes), self._redefines)
 
 
 class CatalogReplaced(Struct, frozen=True, gc=False, eq=False):

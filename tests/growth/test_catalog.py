@@ -1,0 +1,147 @@
+"""What one step of a node costs at most, as the catalog grows: it does not grow with it.
+
+Three nodes with few and with many queues in their catalog. Then a queue is declared, a policy is
+set for all, a node dies and comes back; the longest step of any engine is counted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from harness.cluster import SimulatedCluster
+from mirrorq.cluster.controller import agenda
+from mirrorq.engine import hosting
+from mirrorq.engine.core import Engine
+from mirrorq.engine.events import Ask
+from mirrorq.protocol.commands import Bind, DeclareExchange, DeclareQueue, DeleteQueue, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
+
+from .instructions import Work, work_of
+
+GROWTH_MAX = 2
+PORTION = 8
+FEW, MANY = 20, 120
+"""Queues: more than a portion, and many more."""
+SOAK_FEW, SOAK_MANY = 100, 2000
+"""The same with the portions of a real node."""
+
+
+@contextmanager
+def small_portions() -> Iterator[None]:
+    """While it lasts, a node does a quarter of what it does in one step else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agenda, "JUDGED_MAX", PORTION)
+        patch.setattr(hosting, "RUN_MAX", PORTION)
+        patch.setattr(hosting, "TOLD_MAX", PORTION)
+        yield
+
+
+class Large:
+    """Three nodes and so many queues; names have so many characters."""
+
+    def __init__(self, queues: int, characters: int = 10, exchanges: int = 10) -> None:
+        self.queues, self.characters = queues, characters
+        self.cluster = SimulatedCluster(seed=5)
+        self.cluster.start()
+        self.cluster.run(2000)
+        for first in range(0, queues, 100):
+            for number in range(first, min(first + 100, queues)):
+                self.tell(
+                    DeclareQueue(self.name(number), True, False, False, "a", None, ()), number
+                )
+            self.cluster.run(100)
+        for number in range(exchanges):
+            self.tell(DeclareExchange(f"x{number}", "topic"))
+            self.tell(Bind(f"x{number}", self.name(0), "k", ""))
+        self.cluster.run(10_000)
+        assert len(self.cluster.engine("a").catalog.queues()) == queues
+        assert len(self.cluster.engine("a").catalog.exchanges()) == exchanges
+
+    def name(self, number: int) -> str:
+        return f"{number:0>{self.characters}}"
+
+    def tell(self, command: Any, number: int = 0) -> None:
+        node = "abc"[number % 3]
+        self.cluster.tell(node, Ask(self.cluster.new_token(), command))
+
+    def longest(self, doing: Callable[[Large], None]) -> Work:
+        """The most that one step of an engine does meanwhile. A node that starts applies all of its
+        log in one step, and is not counted."""
+        works: list[Work] = []
+        step = Engine.step
+
+        running = [self.cluster.engine(name) for name in self.cluster.running]
+
+        def counted(engine: Engine, now_ms: int, steady_us: int, events: Iterable[Any]) -> Any:
+            if engine not in running:
+                return step(engine, now_ms, steady_us, events)
+            taken: list[Any] = []
+            works.append(work_of(lambda: taken.append(step(engine, now_ms, steady_us, events))))
+            return taken[0]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Engine, "step", counted)
+            doing(self)
+        return max(works, key=lambda work: work.count)
+
+
+def declare(large: Large) -> None:
+    command = DeclareQueue("new", True, False, False, "b", None, ())
+    assert not large.cluster.ask("b", command).error
+
+
+def set_policy(large: Large) -> None:
+    """For all queues."""
+    policy = parse("p", "", {"max-length": 1000})
+    assert not large.cluster.ask("b", SetPolicy("p", to_text(policy))).error
+    large.cluster.run(500)
+
+
+def delete(large: Large) -> None:
+    assert not large.cluster.ask("b", DeleteQueue(1)).error
+
+
+def death(large: Large) -> None:
+    """Of a node that leads a third of all."""
+    leader = large.cluster.engine("a").leader
+    large.cluster.kill(next(name for name in "abc" if name != leader))
+    large.cluster.run(1500)
+
+
+def comes_back(large: Large) -> None:
+    large.cluster.start()
+    large.cluster.run(1500)
+
+
+DOINGS = (declare, delete, set_policy, death, comes_back)
+
+
+def growth_text(few: Large, many: Large) -> str:
+    """Name what grows."""
+    grown = []
+    for doing in DOINGS:
+        before, after = few.longest(doing), many.longest(doing)
+        if after.count >= GROWTH_MAX * before.count:
+            grown.append(f"{doing.__name__}: {before.count}, {after.growth_text(before)}")
+    return "; ".join(grown)
+
+
+def test_no_step_grows_with_the_queues() -> None:
+    """A node's death and return, too, which concern a third of them, or all."""
+    with small_portions():
+        assert growth_text(Large(FEW), Large(MANY)) == ""
+
+
+@pytest.mark.parametrize(("characters", "exchanges"), [(255, 10), (10, 1000)])
+def test_no_step_grows_with_names_or_exchanges(characters: int, exchanges: int) -> None:
+    with small_portions():
+        assert growth_text(Large(FEW), Large(FEW, characters, exchanges)) == ""
+
+
+@pytest.mark.soak
+def test_no_step_of_a_real_node_grows_with_the_queues() -> None:
+    assert growth_text(Large(SOAK_FEW), Large(SOAK_MANY)) == ""
