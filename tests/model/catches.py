@@ -318,6 +318,8 @@ SEEDS: dict[str, Seeds] = {
     "commit index taken beyond the request": Seeds(runs.storm, "state machine safety", 3, 300),
     "log cut to the end of each request": Seeds(runs.disorder, "leader completeness", 376, 600),
     "snapshot names an entry too many": Seeds(runs.raft, "catalogs differ", 0, 40),
+    "ops from the rail put off": Seeds(runs.swarm, "confirmed too early", 4, 40),
+    "portion of judgements left out": Seeds(runs.swarm, "no progress", 2, 40),
     "page of a snapshot left out": Seeds(runs.copying, "pages are not written", 0, 40),
     "page of a snapshot taken twice": Seeds(runs.copying, "pages are not written", 2, 40),
     "page of another snapshot": Seeds(runs.copying, "pages are not written", 0, 40),

@@ -8,8 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, named
+from mirrorq.cluster.controller.agenda import Agenda
 from mirrorq.cluster.controller.failure_detector import FailureDetector
 from mirrorq.cluster.controller.leases import Leading, LeaseGrantor, LeaseHolder
+from mirrorq.engine.hosting import Hosting
 
 
 @named("lease before an entry of the own term")
@@ -74,3 +76,23 @@ def _dead_on_refusal() -> Sequence[Patch]:
         (FailureDetector, "on_probe_refused", refused),
         (FailureDetector, "_is_agreed", is_agreed),
     ]
+
+
+@named("ops from the rail put off")
+def _rail_put_off() -> Sequence[Patch]:
+    """Their copies wait for their turn, as others do."""
+    return [(Hosting, "post_at_once", Hosting.post)]
+
+
+@named("portion of judgements left out")
+def _portion_left_out() -> Sequence[Patch]:
+    """What is not taken at once is forgotten."""
+    real = Agenda.take
+
+    def take(self: Agenda, now_ms: int) -> list[int]:
+        taken = real(self, now_ms)
+        for queues in (self._urgent, self._changed, self._swept):
+            queues.clear()
+        return taken
+
+    return [(Agenda, "take", take)]
