@@ -18,6 +18,7 @@ from mirrorq.protocol.commands import DeleteQueue
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
     Attach,
+    ConsumerRefused,
     Credit,
     Deliver,
     Detach,
@@ -367,10 +368,16 @@ class ClientSessions:
                 reply.queue_id, reply.epoch, own, reply.attachment, reply.number, reply.reply
             )
         )
-        if isinstance(reply.reply, Deliver):
-            subscription = session.subscriptions.get(reply.reply.consumer)
-            if subscription is not None and reply.attachment == session.attachment:
-                subscription.on_deliver(reply.reply)
+        body = reply.reply
+        if reply.attachment != session.attachment:
+            return
+        if isinstance(body, ConsumerRefused):
+            # A later Subscribe of this number begins without credit, at the master too.
+            session.subscriptions.pop(body.number, None)
+        elif isinstance(body, Deliver):
+            subscription = session.subscriptions.get(body.consumer)
+            if subscription is not None:
+                subscription.on_deliver(body)
                 self._pass_credits(session)
 
     def _on_deleted(self, session: ClientSession, reason: str) -> None:
