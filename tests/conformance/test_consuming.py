@@ -140,8 +140,6 @@ def test_a_callback_may_cancel_its_own_consumer(stage: Stage) -> None:
         done.append(message.sequence)
 
     queue = stage.queue()
-    if stage.face.name == "aio":
-        pytest.skip("its callback runs in the loop: test_loops.py")
     consumers.append(queue.consume(work))
     fill(queue, 3)
     stage.until(lambda: done == [1])
