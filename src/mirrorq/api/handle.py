@@ -52,6 +52,7 @@ from mirrorq.session.calls import (
     Output,
     PutCredit,
     QueryDone,
+    RightLost,
     SessionEvent,
     SettleDone,
     Stored,
@@ -168,8 +169,11 @@ class Handle(RingChannel):
         return requests, wake_ms
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
-        """The host may say that this handle ends; whether its consumers are told to be cancelled.
-        """
+        """The host may say that this handle ends, or loses a right; whether its consumers are told
+        to be cancelled."""
+        for event in events:
+            if type(event) is RightLost:
+                self.refusals[event.right] = event.reason
         ends = [event for event in events if type(event) is Closed]
         if not ends:
             return False
