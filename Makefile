@@ -33,9 +33,6 @@ STALLED ?= tests/aio tests/queue tests/spool tests/interrupts
 # Inputs of `make fuzz`, over all targets, and where they begin.
 COUNT ?= 1000000
 FUZZ_SEED ?= 1
-# What `make portable` runs: disk, network, clocks, and real processes that are killed.
-PORTABLE := $(addprefix tests/,test_system.py store transport spool processes/test_failover.py \
-	processes/test_restart.py processes/test_disk.py processes/test_clocks.py)
 # Which of Celery's own tests `make celery-suite` runs.
 CELERY_TESTS ?= worker inspect tasks canvas
 # Arguments of `make compare`; `--help` lists them.
@@ -49,8 +46,8 @@ PIPELINE_OUT ?= pipeline-out
 # The versions of Spark, and the other Pythons, that `make compat` runs: commands or paths.
 COMPAT ?= 4.0 4.1 4.2
 PYTHONS ?= python3.12 python3.13 python3.14
-# What `make upgrade` upgrades from: a commit, or the tag of a release.
-OLD ?= 5d00414
+# What `make upgrade` upgrades from: the tag of a release, or a commit.
+OLD ?= v0.1.0
 # Kills of `make soak-spark`, and which ones.
 SOAK_KILLS ?= 50
 SOAK_SEED ?= 1
@@ -67,7 +64,7 @@ PIPELINE = JAVA_HOME="$$(cd tests && ../$(BIN)/python -m spark.java ../build/jav
 HARNESS := cd tests && ../$(BIN)/python -m harness
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all rest lint types docs pure smoke slow real stalls thread-stalls portable spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more flakes explore mutants soak crashpoints fuzz chaos \
+.PHONY: help venv demo test test-all rest lint types docs pure smoke slow real stalls thread-stalls spark-tests spark-cluster kombu-suite test-browser pipeline soak-spark wheel pythons compat upgrade sim more flakes explore mutants soak crashpoints fuzz chaos \
 	bench ceiling compare scale shape sanitize clean
 
 help:  ## this list
@@ -97,6 +94,7 @@ test-all: test  ## everything that CI runs; what fails does not keep the rest fr
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
@@ -135,9 +133,6 @@ build/thread_stalls.so: tests/harness/thread_stalls.c
 
 thread-stalls: $(STAMP) build/thread_stalls.so  ## tests, while each thread of each process stands still again and again: STALL_SEED=2 STALLED=tests/aio
 	MIRRORQ_THREAD_STALLS=$(STALL_SEED) LD_PRELOAD=$(CURDIR)/build/thread_stalls.so $(PYTEST) $(STALLED)
-
-portable: $(STAMP)  ## what stands in for Linux' own calls on other systems, run here
-	MIRRORQ_PORTABLE=1 $(PYTEST) $(PORTABLE)
 
 spark-tests: $(STAMP)  ## the Spark connector, in one session on this machine
 	$(call in_real_time,$(SPARK))
@@ -275,7 +270,7 @@ build/old-$(OLD)/mirrorq: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/old-$(OLD) \
 		build/old-$(OLD)/source
 
-upgrade: build/old-$(OLD)/mirrorq  ## a cluster under load from an old version to this one, node by node: OLD=5d00414
+upgrade: build/old-$(OLD)/mirrorq  ## a cluster under load from an old version to this one, node by node: OLD=v0.1.0
 	MIRRORQ_OLD=build/old-$(OLD) $(PYTEST) tests/processes/test_upgrade.py -m soak
 
 $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt

@@ -43,9 +43,7 @@ BATCH_COUNT = 25_000
 """Flights in one micro-batch, at most: so that there are some to interrupt."""
 WAIT_S = 600.0
 Query = Callable[..., Any]
-SCHEMA = (
-    "number INT, month STRING, carrier STRING, hour STRING, dep_delay STRING, arr_delay STRING"
-)
+SCHEMA = "number INT, month STRING, carrier STRING, hour STRING, dep_delay STRING, arr_delay STRING"
 
 
 # --- The processes ------------------------------------------------------------------------

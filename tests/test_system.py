@@ -1,14 +1,10 @@
-"""What stands in for Linux' own calls elsewhere does what they do; nobody else calls them."""
+"""One module alone makes Linux' own calls."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +18,6 @@ LINUX_ALONE = re.compile(
     r"/proc/|CLOCK_BOOTTIME|\bos\.fsync|\bfdatasync|O_DSYNC|O_DIRECT\b|posix_fallocate|TCP_INFO|eventfd|prctl"
     r"|pidfd|setns|unshare|memfd|sched_setaffinity|SO_PEERCRED|sys\.platform"
 )
-SHORT_S = 60
-
-
-@pytest.fixture(params=[False, True], ids=["as it is here", "portable"])
-def is_portable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(system, "IS_PORTABLE", request.param)
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -47,8 +36,8 @@ def code_of(path: Path) -> Iterator[str]:
 
 
 def test_one_module_alone_knows_linux() -> None:
-    """Everybody else would fail where Linux is not. What builds the C part imports nothing of
-    mirrorq, and names a linker's libraries."""
+    """Another system would need another module, and nothing else. What builds the C part imports
+    nothing of mirrorq, and names a linker's libraries."""
     knowing = {SOURCES / "system.py", SOURCES / "_native" / "build.py"}
     others = [path for path in sorted(SOURCES.rglob("*.py")) if path not in knowing]
     found = [
@@ -60,24 +49,7 @@ def test_one_module_alone_knows_linux() -> None:
     assert found == []
 
 
-@pytest.mark.real
-@pytest.mark.parametrize(("value", "is_portable"), [("", False), ("0", False), ("1", True)])
-def test_the_environment_says_it(value: str, is_portable: bool) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "from mirrorq import system as s; print(s.IS_PORTABLE, s.CLOCK)"],
-        env={**os.environ, "MIRRORQ_PORTABLE": value},
-        capture_output=True,
-        text=True,
-        timeout=SHORT_S,
-        check=True,
-    )
-    clock = time.CLOCK_MONOTONIC if is_portable else time.CLOCK_BOOTTIME
-    assert done.stdout.split() == [str(is_portable), str(clock)]
-
-
-def test_blocks_are_owned_and_what_was_there_stays(
-    file: tuple[Path, int], is_portable: bool
-) -> None:
+def test_blocks_are_owned_and_what_was_there_stays(file: tuple[Path, int]) -> None:
     """From where the caller knows them, or from the file's end where that has grown since."""
     path, descriptor = file
     end = 3 << 20
@@ -88,25 +60,25 @@ def test_blocks_are_owned_and_what_was_there_stays(
 
 
 def test_blocks_that_are_not_given_are_an_error(
-    file: tuple[Path, int], is_portable: bool, monkeypatch: pytest.MonkeyPatch
+    file: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
         raise OSError("no space")
 
-    monkeypatch.setattr(os, "pwrite" if is_portable else "posix_fallocate", refuse)
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(OSError, match="no space"):
         system.take_blocks(file[1], 5000, 9000)
 
 
 @pytest.mark.real
-def test_what_was_received_is_counted_or_not_known(is_portable: bool) -> None:
+def test_what_was_received_is_counted() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with listening, socket.create_connection(listening.getsockname()) as ours:
         theirs, _ = listening.accept()
         with theirs:
             ours.sendall(b"x" * 1000)
             assert len(theirs.recv(1000, socket.MSG_WAITALL)) == 1000
-            assert system.bytes_received(theirs) == (0 if is_portable else 1000)
+            assert system.bytes_received(theirs) == 1000
 
 
 @pytest.mark.real
@@ -116,35 +88,13 @@ def test_what_no_socket_says_is_not_known() -> None:
         assert system.bytes_received(left) == 0
 
 
-def test_what_the_kernel_does_not_tell_is_guessed(is_portable: bool) -> None:
-    assert bool(system.boot_id()) is not is_portable
+def test_the_kernel_tells_which_boot_this_is() -> None:
+    assert system.boot_id()
     assert 1024 < system.first_outgoing_port() < 65536
 
 
-@pytest.mark.parametrize("knows_it", [True, False])
-def test_a_sync_reaches_the_disk_itself(
-    file: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, knows_it: bool
-) -> None:
-    """As macOS does it; on a file system that refuses that it is a plain one."""
-    calls: list[object] = []
-
-    def command(descriptor: int, number: int) -> int:
-        calls.append(number)
-        if not knows_it:
-            raise OSError("not supported")
-        return 0
-
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", command)
-    monkeypatch.setattr(os, "fsync", lambda _: calls.append("fsync"))
-    system.sync(file[1])
-    assert calls == ([51] if knows_it else [51, "fsync"])
-
-
-def test_a_write_to_the_log_is_synced(
-    tmp_path: Path, is_portable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the flag of its file, or by a sync behind it: once, when the last byte is written."""
+def test_a_write_to_the_log_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the flag of its file: no sync follows."""
     log = LogFile(tmp_path)
     calls: list[str] = []
     whole, sync = os.pwritev, os.fsync
@@ -157,4 +107,4 @@ def test_a_write_to_the_log_is_synced(
     monkeypatch.setattr(os, "fsync", lambda d: (calls.append("sync"), sync(d)))
     log.write(0, [b"x" * 1000])
     log.close()
-    assert calls == ["write", "write", *(["sync"] if is_portable else [])]
+    assert calls == ["write", "write"]

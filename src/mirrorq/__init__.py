@@ -225,23 +225,5 @@ def __getattr__(name: str) -> object:
     return value
 
 
-class _Missing:
-    """Looked at last: who names a module that is not there may have an old pickle."""
-
-    @staticmethod
-    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
-        """Raise for a module of mirrorq; others are not ours to judge."""
-        if name.startswith("mirrorq."):
-            raise ModuleNotFoundError(
-                f"mirrorq has no module {name!r}. If a pickled handle, client or staged part names "
-                "it, another version of mirrorq has made that: pickle it with this one",
-                name=name,
-            )
-
-
-if _Missing not in sys.meta_path:
-    sys.meta_path.append(_Missing)
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -1,8 +1,4 @@
-"""What Linux has and other systems lack, each beside what stands in for it there.
-
-With `MIRRORQ_PORTABLE=1` in its environment a process on Linux takes what stands in: so our tests
-run it (`make portable`). Nobody has run it on macOS yet.
-"""
+"""Calls and files that Linux alone has: no other module uses any."""
 
 from __future__ import annotations
 
@@ -14,15 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-IS_PORTABLE = sys.platform != "linux" or os.environ.get("MIRRORQ_PORTABLE", "") not in ("", "0")
+if sys.platform != "linux":
+    raise ImportError(f"mirrorq runs on Linux only, and this is {sys.platform}")
 
-CLOCK = time.CLOCK_MONOTONIC if IS_PORTABLE else time.CLOCK_BOOTTIME
+CLOCK = time.CLOCK_BOOTTIME
 """It goes on while the machine sleeps, or a node would not notice that it slept longer than its
-lease. Of Linux' clocks CLOCK_BOOTTIME does; macOS has none of that name, and its CLOCK_MONOTONIC
-does."""
+lease."""
 
-IPC_PATH_BYTES_MAX = 103 if IS_PORTABLE else 107
-"""Of a socket's path: Linux has room for 108 bytes with the 0 at the end, macOS for 104."""
+IPC_PATH_BYTES_MAX = 107
+"""Of a socket's path: there is room for 108 bytes with the 0 at the end."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
@@ -33,7 +29,6 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _LOCKS = Path("/proc/locks")
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST_OUTGOING = 32_768
-_ZEROS = bytes(1 << 20)
 _BYTES_RECEIVED = struct.Struct("=Q")
 _BYTES_RECEIVED_AT = 128
 """Offset of tcpi_bytes_received in Linux' tcp_info."""
@@ -46,8 +41,6 @@ def boot_id() -> str:
 
 def file_system_of(path: Path) -> str:
     """The kind of file system that a directory is on, as "ext4"; "" where that is not known."""
-    if IS_PORTABLE:
-        return ""
     try:
         device = path.stat().st_dev
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -65,8 +58,6 @@ def file_system_of(path: Path) -> str:
 def users_with_locks_on(file: os.stat_result) -> set[int]:
     """The users whose processes have locked a file; none where that is not known."""
     found: set[int] = set()
-    if IS_PORTABLE:
-        return found
     device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     try:
         for line in _LOCKS.read_text().splitlines():
@@ -104,33 +95,19 @@ def first_outgoing_port() -> int:
 
 
 def sync(descriptor: int) -> None:
-    """Return when all that was written to the file is on disk.
-
-    macOS' fsync leaves it in the disk's own memory: there it takes F_FULLFSYNC, which file systems
-    of other machines may not know.
-    """
-    command = getattr(fcntl, "F_FULLFSYNC", None)
-    if command is not None:
-        try:
-            fcntl.fcntl(descriptor, command)
-        except OSError:
-            os.fsync(descriptor)
-    else:
-        os.fsync(descriptor)
+    """Return when all that was written to the file is on disk."""
+    os.fsync(descriptor)
 
 
 def synced_writes() -> int:
-    """The flag of `os.open` under which a write is on disk when it returns; 0 where no flag says
-    that: then a `sync` has to follow. macOS' O_DSYNC is as its fsync."""
-    return 0 if IS_PORTABLE else os.O_DSYNC
+    """The flag of `os.open` under which a write is on disk when it returns."""
+    return os.O_DSYNC
 
 
 def go_past_cache(descriptor: int) -> bool:
     """Have what is written to a file go past the kernel's cache, which makes a synced write
     shorter: from then on whole pages of memory are written to pages of the file. False where that
     cannot be."""
-    if IS_PORTABLE:
-        return False
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
     except OSError:
@@ -150,12 +127,7 @@ def take_blocks(descriptor: int, start: int, end: int) -> None:
     Raises:
         OSError: the disk, a quota or a limit does not give them.
     """
-    if not IS_PORTABLE:
-        os.posix_fallocate(descriptor, start, end - start)
-        return
-    at = max(start, os.fstat(descriptor).st_size)
-    while at < end:
-        at += os.pwrite(descriptor, _ZEROS[: end - at], at)
+    os.posix_fallocate(descriptor, start, end - start)
 
 
 def may_open(count: int) -> bool:
@@ -174,8 +146,6 @@ def may_open(count: int) -> bool:
 
 def bytes_received(connection: socket.socket) -> int:
     """What the kernel has received on a connection; 0 where it does not say."""
-    if IS_PORTABLE:
-        return 0
     wanted = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, wanted)
@@ -189,8 +159,6 @@ def bytes_received(connection: socket.socket) -> int:
 
 def _word(path: Path) -> str:
     """The first word of a file of the kernel; "" where there is none."""
-    if IS_PORTABLE:
-        return ""
     try:
         return path.read_text(encoding="ascii").split()[0]
     except (OSError, IndexError):

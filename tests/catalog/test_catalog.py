@@ -17,7 +17,6 @@ from mirrorq.protocol.commands import (
     CatalogCommand,
     ChangeView,
     DeclareQueue,
-    DeclareWithArguments,
     DeleteQueue,
     DropCopy,
     NameCluster,
@@ -218,9 +217,9 @@ def test_an_exclusive_queue_ends_with_the_incarnation_of_its_node(
     assert Catalog.restore(catalog.snapshot()).snapshot() == catalog.snapshot()
 
 
-def owned(connection: str, name: str = "orders") -> DeclareWithArguments:
+def owned(connection: str, name: str = "orders") -> DeclareQueue:
     arguments = owned_arguments('{"max-length":3}', connection)
-    return DeclareWithArguments(name, True, False, False, "a", None, (A, B), arguments)
+    return DeclareQueue(name, True, False, False, "a", None, (A, B), arguments)
 
 
 def test_an_exclusive_queue_belongs_to_one_connection() -> None:

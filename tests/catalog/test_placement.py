@@ -183,9 +183,7 @@ def test_25_no_other_choice_has_a_lower_maximum(drawn: Sequence[tuple[str, set[s
     ]
     moves = levelled(seats, "abc")
     after = [moves.get(seat.queue_id, seat.master) for seat in seats]
-    assert all(
-        name in (seat.master, *seat.others) for seat, name in zip(seats, after, strict=True)
-    )
+    assert all(name in (seat.master, *seat.others) for seat, name in zip(seats, after, strict=True))
     best = min(
         (sorted(map(choice.count, "abc"), reverse=True))
         for choice in product(*[(seat.master, *seat.others) for seat in seats])

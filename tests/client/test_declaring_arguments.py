@@ -12,7 +12,6 @@ import pytest
 import mirrorq
 from conftest import Connecting
 from mirrorq import ConfigError, Full, NotConfirmed, PreconditionFailed, aio
-from mirrorq.node.gateway import core
 from mirrorq.node.node import Node
 
 WAIT_S = 60
@@ -116,9 +115,7 @@ def test_arguments_are_there_after_a_restart(tmp_path: Path) -> None:
         node.queue("orders", max_length=3, message_ttl=60) as orders,
     ):
         before = orders.status().arguments
-    with mirrorq.MirroredQueue(
-        "orders", path=tmp_path / "b", node="b", max_length=3
-    ) as orders:
+    with mirrorq.MirroredQueue("orders", path=tmp_path / "b", node="b", max_length=3) as orders:
         assert orders.status().arguments == before == {"max-length": 3, "message-ttl": 60_000}
         with pytest.raises(PreconditionFailed, match="max-length=3, not 4"):
             orders.node.queue("orders", max_length=4)  # type: ignore[attr-defined]
@@ -139,31 +136,3 @@ def test_in_a_loop(node: Node) -> None:
                 await client.queue("orders", max_length=4)
 
     asyncio.run(main())
-
-
-# --- Older versions -------------------------------------------------------------------------
-
-
-def test_an_older_entry_node_is_not_asked(
-    node: Node, connecting: Connecting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would make the queue without its arguments; the error says what to do, at once."""
-    monkeypatch.setattr(core, "LEVEL", 0)
-    client = connecting(node.listening)
-    with pytest.raises(PreconditionFailed, match="node a runs a version without arguments"):
-        client.queue("orders", max_length=3)
-    assert client.queues() == []
-    client.queue("orders").close()
-
-
-def test_while_a_node_is_older_nobody_asks_for_what_it_does_not_know(
-    host: Any, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would stop following the catalog: refused, and all that it knows goes on."""
-    monkeypatch.setattr(type(node._driver.engine), "older_nodes", lambda *_: ("b", "c"))
-    with pytest.raises(PreconditionFailed, match="the version that node b, c runs: upgrade all"):
-        host.queue("orders", max_length=3)
-    with pytest.raises(PreconditionFailed, match="upgrade all nodes first"):
-        host.set_policy("p", "^o", {"consumer-timeout": 5000})
-    host.set_policy("p", "^o", {"max-length": 5})
-    host.queue("orders").close()

@@ -36,7 +36,6 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.control import Hello
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     Attach,
     Attached,
     Browse,
@@ -156,7 +155,7 @@ def test_a_session_by_hand(node: Node, raw: RawClient) -> None:
     assert master == ClientMaster(7, 1, True)
     raw.say(request(Attach((), 0)))
     reply = raw.hear(SessionReply)
-    assert (reply.session.number, reply.attachment, reply.reply) == (7, 1, Attached(ATTACHED_LEVEL))
+    assert (reply.session.number, reply.attachment, reply.reply) == (7, 1, Attached())
 
 
 def test_hello_comes_first(raw: RawClient) -> None:
@@ -247,7 +246,7 @@ def test_garbage(node: Node, raw: RawClient, caplog: pytest.LogCaptureFixture) -
     pong = raw.ping()
     assert (pong.paused, pong.lost) == (False, False)
     raw.say(request(Attach((), 0)))
-    assert raw.hear(SessionReply).reply == Attached(ATTACHED_LEVEL)
+    assert raw.hear(SessionReply).reply == Attached()
     for text in ("cannot be read", "version 99", "Hello", "opened session 7 twice", "queue 99"):
         assert text in caplog.text
     assert node.queue("orders").put(b"one").result(10) == 1
@@ -276,7 +275,7 @@ def test_a_gap_in_its_requests(node: Node, raw: RawClient) -> None:
     node.queue("orders")
     raw.hello().say(ClientOpen(7, 1))
     raw.say(request(Attach((), 0)))
-    assert raw.hear(SessionReply).reply == Attached(ATTACHED_LEVEL)
+    assert raw.hear(SessionReply).reply == Attached()
     raw.say(request(Ping(), number=3))
     assert raw.hear(SessionReply).reply == Detached()
     raw.say(request(Ping(), number=1))

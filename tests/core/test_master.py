@@ -13,7 +13,6 @@ from mirrorq.protocol.effects import OutboxLoad, Persisted, QueueImage
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, RefusalOp
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     AckRange,
     Attach,
     Attached,
@@ -170,7 +169,7 @@ def queue() -> Queue:
     made = Queue()
     made.sync()
     made.attach(ONE)
-    assert made.heard() == [Attached(ATTACHED_LEVEL)]
+    assert made.heard() == [Attached()]
     return made
 
 
@@ -184,7 +183,7 @@ def test_nothing_is_answered_before_the_promotion_is_applied() -> None:
     queue.ask(ONE, Ping())
     assert queue.heard() == []
     queue.sync()
-    assert queue.heard() == [Attached(ATTACHED_LEVEL), Pong()]
+    assert queue.heard() == [Attached(), Pong()]
 
 
 def test_a_term_learned_from_a_later_view_begins_all_the_same() -> None:
@@ -266,7 +265,7 @@ def test_an_exclusive_consumer_follows_its_client() -> None:
     queue.attach(LATER, line=LINE, turn=2)
     queue.ask(LATER, Subscribe(1, 1, exclusive=True))
     queue.sync()
-    assert queue.heard(LATER) == [Attached(ATTACHED_LEVEL)]
+    assert queue.heard(LATER) == [Attached()]
 
 
 def test_a_session_that_its_client_has_left_does_not_come_back() -> None:

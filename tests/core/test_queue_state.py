@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,6 @@ from mirrorq.protocol.ops import (
     ReturnOp,
 )
 from mirrorq.replication.history import HISTORY_COUNT, extend_history
-from mirrorq.replication.state.image import PLAIN_COUNT, PLAIN_VERSION, STATE_VERSION
 from mirrorq.replication.state.producer import LOST, REFUSED, Producer
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -96,20 +94,6 @@ def _returned(count: int) -> QueueState:
         op(2, ReturnOp(((1, count - 1),))),
         op(3, ReturnLaterOp(((count + 1, count + 1),), 5_000_000)),
     )
-
-
-def test_an_older_mirrorq_is_told_message_by_message() -> None:
-    """Whatever it may read, an image says the same; and what little came back is written in the
-    older form, so that the way back stays open."""
-    few, many = _returned(PLAIN_COUNT // 2), _returned(PLAIN_COUNT)
-    for state, version in ((few, PLAIN_VERSION), (many, STATE_VERSION)):
-        assert msgspec.msgpack.decode(state.encode())[0] == version
-        old = msgspec.msgpack.decode(state.encode(PLAIN_VERSION), strict=False)
-        assert old[0] == PLAIN_VERSION
-        assert len(old[6]) == state.returned.count
-        assert old[19] == {state.resting.last: 5_000_000}
-        for known in (PLAIN_VERSION, STATE_VERSION):
-            assert QueueState.decode(state.encode(known)).encode() == state.encode()
 
 
 def test_the_size_of_a_state_is_known_before_it_is_written() -> None:

@@ -22,7 +22,6 @@ from mirrorq.protocol.ring import (
 )
 from mirrorq.replication import donor
 from mirrorq.replication.donor import PARTS_AHEAD, Donor
-from mirrorq.replication.state.image import STATE_VERSION
 from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import (
@@ -395,7 +394,7 @@ def _parted(count: int) -> list[Any]:
     giver, state = Donor(), _deep(count)
     parts: list[Any] = []
     while not parts or not parts[-1].is_last:
-        request = TransferRequest(QUEUE, 2, 7, STATE_VERSION, len(parts) + 1)
+        request = TransferRequest(QUEUE, 2, 7, len(parts) + 1)
         parts.append(giver.answer(0, C, request, state))
         state.apply(publish(state.applied + 1, state.next_sequence))
         state.apply(op(state.applied + 1, AckOp(((state.live.first, state.live.first + 1),))))
@@ -463,7 +462,7 @@ def test_a_donor_gives_parts_of_what_it_keeps_only(tiny: None) -> None:
     state = _deep(40)
 
     def part(giver: Donor, number: int, part: int) -> object:
-        return giver.answer(0, C, TransferRequest(QUEUE, 2, number, STATE_VERSION, part), state)
+        return giver.answer(0, C, TransferRequest(QUEUE, 2, number, part), state)
 
     giver = Donor()
     assert part(giver, 7, 2) is None
@@ -478,13 +477,6 @@ def test_a_donor_gives_parts_of_what_it_keeps_only(tiny: None) -> None:
     giver.forget()
     assert part(giver, 9, 2) is None
     assert not state.snapshots
-
-
-def test_an_older_member_is_given_the_whole_state() -> None:
-    """It asks for no part, and reads no part; it gives a newer one the whole as well."""
-    state = _state()
-    whole = Donor().answer(0, C, TransferRequest(QUEUE, 2, 7), state)
-    assert whole == TransferState(QUEUE, 2, 7, state.applied, state.encode())
 
 
 def test_no_more_parts_are_asked_for_than_may_be_in_memory(tiny: None) -> None:

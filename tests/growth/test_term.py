@@ -15,7 +15,6 @@ from core.test_master import ONE, Queue
 from mirrorq.config import Config
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     Attached,
     Detach,
     Ping,
@@ -185,7 +184,7 @@ def test_what_a_deleted_queue_repeats_is_not_taken_again() -> None:
     past.queue.attach(courier, producer=producer)
     past.queue.ask(courier, Publish(CODEC.frame(producer, 1, 1, 0), False))
     past.queue.sync()
-    assert past.queue.heard(courier) == [Attached(ATTACHED_LEVEL), ProducerUnknown(producer)]
+    assert past.queue.heard(courier) == [Attached(), ProducerUnknown(producer)]
     assert past.queue.replica.state.live.count == 1
 
 
@@ -201,7 +200,7 @@ def test_what_is_said_again_does_not_pile_up_before_a_promotion() -> None:
     assert not master.active
     assert len(master.waiting) < 300
     queue.sync()
-    assert queue.heard()[-2:] == [Attached(ATTACHED_LEVEL), Pong()]
+    assert queue.heard()[-2:] == [Attached(), Pong()]
 
 
 def test_what_is_said_again_does_not_pile_up_while_publishes_wait() -> None:

@@ -22,15 +22,11 @@ STEPS_MAX = 80
 
 PLANS: dict[str, Plan] = {
     "star": Plan(
-        Bounds(
-            publishes=4, views=3, crashes=1, restarts=1, breaks=1, orders=True, ticks=2, slow=3
-        ),
+        Bounds(publishes=4, views=3, crashes=1, restarts=1, breaks=1, orders=True, ticks=2, slow=3),
         STAR,
     ),
     "rail": Plan(
-        Bounds(
-            publishes=4, views=3, crashes=1, restarts=1, breaks=1, orders=True, ticks=2, slow=3
-        ),
+        Bounds(publishes=4, views=3, crashes=1, restarts=1, breaks=1, orders=True, ticks=2, slow=3),
         RAIL,
     ),
     "in memory": Plan(
@@ -63,9 +59,7 @@ PLANS: dict[str, Plan] = {
         ),
         USED,
     ),
-    "move": Plan(
-        Bounds(publishes=2, acks=1, returns=1, views=3, yields=2, ticks=1, slow=3), USED
-    ),
+    "move": Plan(Bounds(publishes=2, acks=1, returns=1, views=3, yields=2, ticks=1, slow=3), USED),
     "late": Plan(
         Bounds(publishes=2, acks=1, views=2, crashes=1, restarts=1, ticks=2, slow=3),
         Scope(consumes=True, is_late=True),

@@ -25,7 +25,7 @@ from harness.load import LINE_MAX, Life
 from harness.visits import ANSWER_MS, Guest, Visits
 from harness.workload import SILENCES_MS, Journal
 from mirrorq.engine.events import Ask
-from mirrorq.protocol.commands import DeclareWithArguments, TransferMaster
+from mirrorq.protocol.commands import DeclareQueue, TransferMaster
 from mirrorq.protocol.identities import connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.sessions import Attach, Detach, Purged, SessionRequest
@@ -202,9 +202,7 @@ class Owned(Visits):
     def _declare(self, owner: Owner) -> None:
         owner.token, owner.asked_ms = self.cluster.new_token(), self.cluster.now_ms
         arguments = owned_arguments("", owner.connection)
-        command = DeclareWithArguments(
-            owner.name, True, False, False, owner.node, None, (), arguments
-        )
+        command = DeclareQueue(owner.name, True, False, False, owner.node, None, (), arguments)
         self.cluster.tell(owner.node, Ask(owner.token, command))
 
     def _tend(self, owner: Owner) -> None:
@@ -245,9 +243,7 @@ class Owned(Visits):
         else:
             self._owners.remove(owner)
 
-    def _handle(
-        self, kind: type[H], owner: Owner, life: Life, node: str
-    ) -> H:
+    def _handle(self, kind: type[H], owner: Owner, life: Life, node: str) -> H:
         self._handles += 1
         name = f"{owner.name}-{owner.connection}-{self._handles}"
         handle = kind(self.cluster, node, life.queue_id, name, self.random, life.journal)

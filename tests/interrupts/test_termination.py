@@ -180,10 +180,13 @@ async def lifespan(app):
 from starlette.applications import Starlette
 app = Starlette(lifespan=lifespan)
 """
-CLIENT_SERVICE = SERVICE.replace('aio.Node.open("a", path=path, peers=PEERS)', "opened()") + """
+CLIENT_SERVICE = (
+    SERVICE.replace('aio.Node.open("a", path=path, peers=PEERS)', "opened()")
+    + """
 def opened():
     return aio.connect("tcp://127.0.0.1:9", timeout=None)
 """
+)
 BLOCKING = """
 stopping = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())

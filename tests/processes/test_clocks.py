@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mirrorq
-from mirrorq import clock, system
+from mirrorq import clock
 from mirrorq.demo.ports import free_ports
 
 pytestmark = pytest.mark.soak
@@ -118,7 +118,6 @@ def test_ttls_and_delays_are_durations_whoever_leads(tmp_path: Path, walls: Wall
         assert abs(message.timestamp - time.time()) < LONG_S, "times mean what they say"
 
 
-@pytest.mark.skipif(system.IS_PORTABLE, reason="Linux alone tells whether it is the same boot")
 def test_a_restart_by_a_clock_that_was_set_meanwhile_moves_nothing(
     tmp_path: Path, walls: Walls
 ) -> None:

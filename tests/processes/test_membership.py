@@ -158,7 +158,10 @@ def test_join_is_checked_before_anything_is_made(cluster: Cluster) -> None:
     given = {"name": "d", "path": str(cluster.path / "d")}
     for settings, words in (
         (
-            {"join": "tcp://127.0.0.1:7", "peers": {"d": "tcp://127.0.0.1:8", "a": "tcp://[::1]:9"}},
+            {
+                "join": "tcp://127.0.0.1:7",
+                "peers": {"d": "tcp://127.0.0.1:8", "a": "tcp://[::1]:9"},
+            },
             "peers a",
         ),
         ({"join": "tcp://192.0.2.1:7"}, "without security"),

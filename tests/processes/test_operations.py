@@ -179,9 +179,7 @@ def test_a_copy_that_lacks_messages_goes_on_with_what_it_has(
     cluster.name_all("a")
     cluster.launch("a", peers=None).wait_started()
     cluster["a"].ask("wait_ready")
-    cluster["a"].ask(
-        "set_policy", name="manual", pattern="", definition={"ha-sync-mode": "manual"}
-    )
+    cluster["a"].ask("set_policy", name="manual", pattern="", definition={"ha-sync-mode": "manual"})
     cluster.open("orders", "a")
     cluster.ask("a", "put_many", bodies=[f"old{number}" for number in range(10)])
     cluster.join("b", "a")

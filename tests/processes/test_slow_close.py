@@ -110,9 +110,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
         until(lambda: not made.node._driver.is_running)
 
 
-def test_nothing_is_taken_from_under_a_commit(
-    slow: Slow, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_taken_from_under_a_commit(slow: Slow, caplog: pytest.LogCaptureFixture) -> None:
     """close() returns and says what it leaves; the thread ends when the disk has answered, and
     only then another node may have the store, with all that was written."""
     node = slow.node

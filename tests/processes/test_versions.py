@@ -56,8 +56,10 @@ def test_another_version_is_refused_with_both_named(
                 other.stdout.readline()
             )
             until(
-                lambda: "b: a message has version 2 of the protocol, this node speaks 1: run the "
-                "same release" in caplog.text,
+                lambda: (
+                    "b: a message has version 2 of the protocol, this node speaks 1: run the "
+                    "same release" in caplog.text
+                ),
                 lambda: caplog.text,
             )
             for line in other.stdout:

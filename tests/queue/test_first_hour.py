@@ -492,7 +492,6 @@ def test_a_path_that_keeps_no_promise(
         MOUNT.format(device="0:999", path="/other", kind="xfs")
         + MOUNT.format(device=shown, path=tmp_path, kind=kind)
     )
-    monkeypatch.setattr(system, "IS_PORTABLE", False)
     monkeypatch.setattr(system, "_MOUNTS", mounts)
     mirrorq.Node("a", path=tmp_path / "a").close()
     told = [one for one in caplog.messages if one.startswith(f"store {tmp_path / 'a'} is ")]

@@ -92,9 +92,7 @@ def arrow(bodies: list[bytes], before: bytes = b"") -> tuple[bytes, bytes]:
     return array("i", ends).tobytes(), before + b"".join(bodies)
 
 
-def test_a_column_comes_as_its_bodies_do(
-    node: mirrorq.Node, queue: mirrorq.MirroredQueue
-) -> None:
+def test_a_column_comes_as_its_bodies_do(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
     """Columns and lists in one attempt, small and large, cut into chunks on the way."""
     small = [b"%d" % number for number in range(CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]

@@ -90,9 +90,7 @@ def test_a_list_that_others_may_write_is_refused(tmp_path: Path) -> None:
         ("\xff", "UTF-8"),
     ],
 )
-def test_a_wrong_list_is_refused_with_its_reason(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_a_wrong_list_is_refused_with_its_reason(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "keys.toml"
     path.write_bytes(text.replace("{key}", new_key_pair()[0]).encode("latin-1"))
     path.chmod(0o644)

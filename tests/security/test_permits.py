@@ -16,7 +16,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientDelete,
     ClientLook,
     ClientRead,
@@ -235,8 +234,8 @@ def declare(name: str, *, passive: bool = False) -> ClientDeclare:
     return ClientDeclare(name, True, False, False, passive)
 
 
-def declare_with(arguments: str) -> ClientDeclareWithArguments:
-    return ClientDeclareWithArguments("new", True, False, False, False, 0, 0, arguments)
+def declare_with(arguments: str) -> ClientDeclare:
+    return ClientDeclare("new", True, False, False, False, 0, 0, arguments)
 
 
 @pytest.mark.parametrize(

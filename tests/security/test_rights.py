@@ -41,9 +41,7 @@ def client(**patterns: list[str]) -> Key:
         ("[a]", "a", False),
     ],
 )
-def test_a_pattern_is_the_whole_name_but_for_stars(
-    pattern: str, name: str, is_match: bool
-) -> None:
+def test_a_pattern_is_the_whole_name_but_for_stars(pattern: str, name: str, is_match: bool) -> None:
     """No other character than * means anything but itself."""
     assert client(read=[pattern]).allows(Right.READ, name) is is_match
 

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     Attach,
     Attached,
     Confirmed,
@@ -47,7 +46,7 @@ from mirrorq.session.calls import (
     inquire_request,
     purge_request,
 )
-from mirrorq.session.machine import OLD_MASTER, Session
+from mirrorq.session.machine import Session
 from mirrorq.wire import frames
 
 
@@ -108,32 +107,25 @@ class Scripted:
             )
         return self.step(*events)
 
-    def attach(self, level: int = 0) -> None:
+    def attach(self) -> None:
         """Up to a producer id."""
         self.step(MasterChanged(self.epoch, True))
-        self.reply(Attached(level))
+        self.reply(Attached())
 
 
-def test_an_extension_waits_for_what_the_master_says_of_itself() -> None:
-    """One that knows of it is told, in each attachment anew; another is not: it would see a gap
-    in the requests for ever."""
+def test_an_extension_is_asked_for_anew_in_each_attachment() -> None:
     script = Scripted()
     held = Delivery(1, 1, 1, 3, 1)
-    script.attach(ATTACHED_LEVEL)
+    script.attach()
     script.reply(Deliver(0, (held,)))
     script.session.settle(SettleCall("longer", EXTEND, (held,), 500))
     script.step()
     assert script.sent[-1] == Extend(1, (held,), 500)
     script.step(LinkLost())
-    assert Extend(1, (held,), 500) not in script.sent
-    script.reply(Attached(ATTACHED_LEVEL))
-    assert script.sent[-1] == Extend(1, (held,), 500)
-    assert script.reply(Settled(1, ())) == [SettleDone("longer", (), "")]
-    script.step(LinkLost())
     assert next(one for one in script.sent if isinstance(one, Attach)).held == (held,)
-    script.session.settle(SettleCall("again", EXTEND, (held,), 500))
-    (done,) = script.reply(Attached())
-    assert done == SettleDone("again", (held,), OLD_MASTER)
+    assert script.sent[-1] == Extend(1, (held,), 500)
+    script.reply(Attached())
+    assert script.reply(Settled(1, ())) == [SettleDone("longer", (), "")]
     assert script.session.is_idle
 
 

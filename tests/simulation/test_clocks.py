@@ -39,9 +39,7 @@ class Timed(World):
         return self.journal.attempts[b"%s/1" % name.encode()].sequence
 
     def _short(self, node: str, name: str, ttl_ms: int) -> Producer:
-        producer = Producer(
-            self.cluster, node, self.queue_id, name, Random(2), self.journal, 1
-        )
+        producer = Producer(self.cluster, node, self.queue_id, name, Random(2), self.journal, 1)
         producer.ttl_ms = ttl_ms
         self._publish(producer)
         return producer

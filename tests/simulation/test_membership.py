@@ -581,7 +581,6 @@ def test_whoever_joins_while_leaders_are_cut_off_is_in_the_cluster_at_the_end(se
     assert cluster.run_until(cut_off.faults.is_settled, 120_000), cluster.trace[-10:]
 
 
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_cluster_that_changes_all_the_time_loses_nothing(seed: int) -> None:
     """Nodes join, die for good and are forgotten while others are killed and cut off; then all

@@ -16,7 +16,7 @@ from harness.swarm import Swarm
 from harness.workload import Journal, Producer, SimulatedHandle
 from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
-from mirrorq.protocol.commands import DeclareQueue, DeclareWithArguments, TransferMaster
+from mirrorq.protocol.commands import DeclareQueue, TransferMaster
 from mirrorq.protocol.identities import connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.views import View
@@ -138,9 +138,9 @@ def test_an_exclusive_queue_whose_declarer_gave_up_is_deleted() -> None:
 # --- Of one connection ------------------------------------------------------------------------
 
 
-def declaring(node: str, connection: str) -> DeclareWithArguments:
+def declaring(node: str, connection: str) -> DeclareQueue:
     arguments = owned_arguments("", connection)
-    return DeclareWithArguments("mine", True, False, False, node, None, (), arguments)
+    return DeclareQueue("mine", True, False, False, node, None, (), arguments)
 
 
 def owned_by(cluster: SimulatedCluster, connection: str, node: str = "a") -> int:

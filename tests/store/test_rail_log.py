@@ -23,7 +23,7 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import STAR, Data
 from mirrorq.store.copies import back_up, put_back
 from mirrorq.store.environment import Environment
-from mirrorq.store.log_mark import FORMAT, RAIL_MARK
+from mirrorq.store.log_mark import FORMAT, MARK, RAIL_MARK
 from mirrorq.store.node_store import Store
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
@@ -37,6 +37,7 @@ from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
 
 if TYPE_CHECKING:
     from mirrorq.node.rail import NodeRail
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -211,7 +212,7 @@ def _meta(path: Path) -> Sequence[bytes | None]:
     with lmdb.open(str(path), max_dbs=8, readonly=True, lock=False) as environment:
         meta = environment.open_db(b"meta", create=False)
         with environment.begin() as txn:
-            return [txn.get(key, db=meta) for key in (FORMAT, RAIL_MARK)]
+            return [txn.get(key, db=meta) for key in (FORMAT, MARK, RAIL_MARK)]
 
 
 def test_a_store_that_was_closed_is_as_without(path: Path, tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_a_store_that_was_closed_is_as_without(path: Path, tmp_path: Path) -> No
     plain.close()
     railed = begun(path, Writer())
     crashed = railed.crash(path, tmp_path / "crashed")
-    assert _meta(crashed)[0] != _meta(tmp_path / "plain")[0]
+    assert _meta(crashed) != _meta(tmp_path / "plain")
     railed.store.close()
     assert _meta(path) == _meta(tmp_path / "plain")
 

@@ -281,19 +281,15 @@ def test_a_full_log_is_taken_in_and_begins_anew(
     store.close()
 
 
-def test_the_format_says_whether_lmdb_is_the_whole_store(
-    path: Path, store: Store, writer: Writer
-) -> None:
-    """An older mirrorq, which knows no log, refuses a store that has one, and reads it after a
-    close in good order, or when this one has started and ended once."""
+def test_the_mark_says_whether_a_log_is_in_use(path: Path, store: Store, writer: Writer) -> None:
+    """A close in good order, also of the next life, leaves LMDB as the whole store."""
     put(store, writer)
     left = killed(path)
-    assert in_lmdb(left, FORMAT) == pack_u64(2)
+    assert in_lmdb(left, MARK) is not None
     open_store(left).close()
-    assert in_lmdb(left, FORMAT) == pack_u64(1)
     assert in_lmdb(left, MARK) is None
     store.close()
-    assert in_lmdb(path, FORMAT) == pack_u64(1)
+    assert in_lmdb(path, MARK) is None
 
 
 def test_records_of_an_earlier_life_count_for_nothing(
@@ -365,7 +361,7 @@ def test_a_disk_that_has_no_room_for_a_log_is_used_without(
     assert len(again.load(QUEUE).entries) == 4
     again.close()
     store.close()
-    assert in_lmdb(path, FORMAT) == pack_u64(1)
+    assert in_lmdb(path, MARK) is None
 
 
 def test_a_record_that_fails_goes_to_lmdb(
@@ -486,12 +482,12 @@ def test_another_identity_takes_the_log_in(path: Path, store: Store, writer: Wri
     again.close()
 
 
-def test_a_later_format_is_refused(path: Path, store: Store) -> None:
+def test_another_format_is_refused(path: Path, store: Store) -> None:
     """Also by what only looks."""
     store.close()
     with lmdb.open(str(path), max_dbs=8) as environment:
         meta = environment.open_db(b"meta")
         with environment.begin(write=True) as txn:
-            txn.put(FORMAT, seal(FORMAT, pack_u64(4)), db=meta)
-    with pytest.raises(StoreError, match="has format 4, this mirrorq reads up to 3"):
+            txn.put(FORMAT, seal(FORMAT, pack_u64(2)), db=meta)
+    with pytest.raises(StoreError, match="has format 2, this mirrorq reads 1"):
         open_store(path)

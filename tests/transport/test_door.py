@@ -16,7 +16,6 @@ import pytest
 import zmq
 from loopback import DEADLINE_S, Net
 
-from mirrorq import system
 from mirrorq.config import Config
 from mirrorq.transport import transport as transport_module
 from mirrorq.transport.door import PLAIN_BYTES, STRANGER_BYTES_MAX, Door, _received
@@ -24,12 +23,7 @@ from mirrorq.transport.inbound import DATA, Disconnected, Garbage, HandshakeRefu
 from mirrorq.transport.packing import SendBuffer
 from mirrorq.transport.transport import Transport
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        system.IS_PORTABLE, reason="what a connection has received is told by Linux alone"
-    ),
-]
+pytestmark = pytest.mark.real
 
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)
 """Of ZMTP 3.0 without security."""

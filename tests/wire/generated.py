@@ -9,9 +9,7 @@ COUNT_MAX = 40
 
 numbers = st.integers(0, NUMBER_MAX - COUNT_MAX)
 times = st.integers(-(2**63), 2**63 - 1)
-plain_flags = st.integers(0, 2**16 - 1).map(
-    lambda flags: flags & ~(FLAG_PROPERTIES | FLAG_TERMS)
-)
+plain_flags = st.integers(0, 2**16 - 1).map(lambda flags: flags & ~(FLAG_PROPERTIES | FLAG_TERMS))
 terms = st.none() | st.tuples(numbers, numbers).filter(any)
 values = st.lists(st.binary(max_size=40), min_size=1, max_size=COUNT_MAX).map(tuple)
 

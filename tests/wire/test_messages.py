@@ -32,9 +32,7 @@ FRAME = pack_publish([b"one", b"two"], producer=9, first_number=1)
 ENTRIES = [
     make_entry(FRAME),
     make_entry(pack_publish([b""], properties=[b"p"])),
-    make_entry(
-        pack_op(OpKind.ACK, encode_payload(AckOp(((1, 2),))), queue_id=1, epoch=2, lsn=3)
-    ),
+    make_entry(pack_op(OpKind.ACK, encode_payload(AckOp(((1, 2),))), queue_id=1, epoch=2, lsn=3)),
 ]
 NESTED = (Request, Reply, CatalogCommand)
 
@@ -65,9 +63,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if get_origin(hint) in (Union, types.UnionType):
         return st.one_of([values_of(item) for item in get_args(hint)])
     hints = get_type_hints(hint)
-    return st.builds(
-        hint, **{name: values_of(hints[name]) for name in hint.__struct_fields__}
-    )
+    return st.builds(hint, **{name: values_of(hints[name]) for name in hint.__struct_fields__})
 
 
 def comparable(value: Any) -> Any:

@@ -19,15 +19,14 @@ from mirrorq.wire.properties import (
 
 
 class Before(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What versions up to 7cfbddc read."""
+    """A reader of the first three properties."""
 
     headers: dict[str, Any] = {}
     message_id: str | None = None
     key: Any = None
 
 
-def test_what_older_versions_knew_has_the_same_bytes() -> None:
-    """Their producers' frames and ours are alike, to the byte."""
+def test_properties_that_are_not_there_take_no_bytes() -> None:
     assert pack_properties({"a": 1}, "id", "k") == msgspec.msgpack.encode(
         Before({"a": 1}, "id", "k")
     )
@@ -35,8 +34,8 @@ def test_what_older_versions_knew_has_the_same_bytes() -> None:
     assert pack_properties(None, None, None) == b""
 
 
-def test_older_versions_read_what_they_know_of_the_rest() -> None:
-    """New properties stand behind; nested and empty headers are read by every version."""
+def test_a_reader_of_the_first_properties_passes_over_the_others() -> None:
+    """So properties can be added behind them."""
     nested = {"list": [1, None, {"x": b"\xff"}], "none": None}
     packed = pack_properties(nested, None, b"k", "replies", "c-1", "text/plain")
     assert msgspec.msgpack.decode(packed, type=Before) == Before(nested, None, b"k")

@@ -129,12 +129,8 @@ static int find_hardware(void)
 #if defined(__x86_64__)
     __builtin_cpu_init();
     return __builtin_cpu_supports("sse4.2") != 0;
-#elif defined(__APPLE__)
-    return 1; /* every 64-bit Apple processor has it */
-#elif defined(__linux__)
-    return (getauxval(AT_HWCAP) >> 7) & 1; /* HWCAP_CRC32 */
 #else
-    return 0;
+    return (getauxval(AT_HWCAP) >> 7) & 1; /* HWCAP_CRC32 */
 #endif
 }
 

@@ -1,10 +1,6 @@
 /* The rail's thread: sockets, the log's file, and when Python is woken. What it does with a
  * message is in mq_rail.c. It never runs Python, and takes no signals. */
-#if defined(__APPLE__)
-#define _DARWIN_C_SOURCE
-#else
 #define _GNU_SOURCE
-#endif
 #include "rail.h"
 
 #include <dlfcn.h>

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
     from mirrorq.node.node import Node
 
-__all__ = ["Administration"]
-
 
 class Administration:
     """Arguments, results and errors are those of `mirrorq.Node`. Cancelled it may take effect."""
@@ -97,9 +95,7 @@ class Administration:
 
         Arguments, result and errors are those of `mirrorq.Client.acknowledge_losses`.
         """
-        await in_thread(
-            partial(self.host.acknowledge_losses, queue, messages, timeout=timeout)
-        )
+        await in_thread(partial(self.host.acknowledge_losses, queue, messages, timeout=timeout))
 
     async def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
         """Make a mirror in sync the master of a queue.

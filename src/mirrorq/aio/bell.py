@@ -13,8 +13,6 @@ from weakref import WeakKeyDictionary
 from mirrorq import clock
 from mirrorq.api.waits import Signal, Waits
 
-__all__ = ["LOOK_S", "Bell", "Bells", "Line"]
-
 Result = TypeVar("Result")
 
 OTHER_LOOP = (

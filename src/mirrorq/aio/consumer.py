@@ -13,8 +13,6 @@ from mirrorq.api.channel import Channel
 from mirrorq.api.message import Message
 from mirrorq.waiting import ProcessEnded
 
-__all__ = ["Consumer"]
-
 
 class Consumer(blocking.Consumer):
     """One consumer of one handle, in the loop in which it was made by `aio.MirroredQueue.consume`.

@@ -17,8 +17,6 @@ from mirrorq.api.options import Body, PublishOptions, spelled_out
 from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue as Handle
 
-__all__ = ["Exchange"]
-
 
 class Exchange:
     """An exchange, for one loop. Made by `Node.exchange` or `Client.exchange`.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client as BlockingClient
     from mirrorq.node.node import Node as BlockingNode
 
-__all__ = ["Client", "Node", "connect"]
-
 
 class Host(Administration):
     """A node or a client, for one loop. Calls that are not here run in a thread, with the same

@@ -7,8 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
-__all__ = ["Opening", "opening"]
-
 Opened = TypeVar("Opened", bound="AbstractAsyncContextManager[Any, Any]")
 Arguments = ParamSpec("Arguments")
 

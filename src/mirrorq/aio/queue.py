@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
     from mirrorq.monitoring.status import QueueStatus
 
-__all__ = ["Host", "MirroredQueue", "wrap_hosts_with"]
-
 Listener = Callable[[Confirmation], object]
 Accepted = TypeVar("Accepted", Confirmation, Settlement)
 Item = TypeVar("Item")

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.api.waits import Waits
 
-__all__ = ["QueueAdapter"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -10,8 +10,6 @@ from mirrorq.api.channel import Channel
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.waits import Waits
 
-__all__ = ["Transaction"]
-
 Accepting = Callable[[Callable[[], Waits[Confirmation]]], Awaitable[Confirmation]]
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from mirrorq.api.termination import Interruptible
 
-__all__ = ["in_thread", "opened"]
-
 Result = TypeVar("Result")
 CANCELLED = "it was cancelled"
 

@@ -34,7 +34,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientAnswer,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -47,8 +46,6 @@ from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.validation import declaration_error
-
-__all__ = ["Access"]
 
 LOOK_S = 5.0
 """A look at what a node knows waits no longer for it."""
@@ -180,9 +177,7 @@ class Access(Administration, ExchangeHost):
         owner = self._new_session() if exclusive is True else None
         number = 0 if owner is None else owner.number
         flags = (durable, owner is not None, auto_delete, passive)
-        call = ClientDeclare(name, *flags, number, shards or 0)
-        if said and not passive:
-            call = ClientDeclareWithArguments(name, *flags, number, shards or 0, said)
+        call = ClientDeclare(name, *flags, number, shards or 0, "" if passive else said)
         answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
         declared = Declared(answer.value, refusals, answer.rings, owner)

@@ -16,8 +16,6 @@ from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import EXTEND, SettleCall, SettleDone
 from mirrorq.session.machine import Session
 
-__all__ = ["Acks", "Extending", "PieceSettle", "Settle", "error_of", "finish", "offer", "refuse"]
-
 
 class Settle:
     """One call of a user that acks or returns messages: what they are, and the outcome that it was

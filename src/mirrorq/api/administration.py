@@ -28,9 +28,6 @@ from mirrorq.protocol.commands import (
 )
 from mirrorq.protocol.policy import NAME_CHARS_MAX, parse, to_text
 
-__all__ = ["GRACE_LOOKS", "LOOK_S", "Administration", "Waiting"]
-
-
 # Waiting until the mirrors of a queue are in sync, by what `queues()` tells.
 LOOK_S = 0.1
 """Between two looks."""
@@ -226,9 +223,7 @@ class Administration(ABC):
         """
         return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
 
-    def acknowledge_losses(
-        self, queue: str, messages: int, *, timeout: float | None = 30
-    ) -> None:
+    def acknowledge_losses(self, queue: str, messages: int, *, timeout: float | None = 30) -> None:
         """Have the warning of messages that unclean promotions have lost end, until more are lost.
 
         Args:

@@ -20,29 +20,6 @@ from mirrorq.protocol.printable import unprintable
 if TYPE_CHECKING:
     from mirrorq.protocol.commands import Administrative
 
-__all__ = [
-    "COUNT_MAX",
-    "SEQUENCE_MAX",
-    "MessageTooLarge",
-    "check_block",
-    "check_callable",
-    "check_command",
-    "check_config",
-    "check_count",
-    "check_name",
-    "check_not_async",
-    "check_sequence",
-    "check_size",
-    "check_text",
-    "check_timeout",
-    "checked_bodies",
-    "checked_body",
-    "checked_path",
-    "deadline_of",
-    "left_until",
-    "not_a_message",
-]
-
 
 # How long a call waits: the time-out that a user gives, and the moment at which it is over.
 def check_timeout(timeout: float) -> None:
@@ -84,9 +61,7 @@ class MessageTooLarge(MirrorQError, ValueError):
     """A message above `message_bytes_max`: its body, headers, ids, names and key together."""
 
 
-def checked_body(
-    body: bytes | bytearray | memoryview, properties: bytes, bytes_max: int
-) -> bytes:
+def checked_body(body: bytes | bytearray | memoryview, properties: bytes, bytes_max: int) -> bytes:
     """The body as bytes of its own, of a message that is not too large with all that it carries.
 
     Args:

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from mirrorq.api.publish_options import Terms
     from mirrorq.protocol.identities import SessionId
 
-__all__ = ["ASK_S", "CLOSE_S", "FIRST_S", "FLUSH_S", "Answer", "Channel", "RingChannel", "share"]
-
 CLOSE_S = 5.0
 """close() ends within this."""
 FLUSH_S = 4.0
@@ -215,9 +213,7 @@ class Channel(ABC):
         if why:
             raise AuthenticationError(why)
 
-    def checked_body(
-        self, body: bytes | bytearray | memoryview, properties: bytes = b""
-    ) -> bytes:
+    def checked_body(self, body: bytes | bytearray | memoryview, properties: bytes = b"") -> bytes:
         """The body as bytes of its own, of a message within this handle's limit."""
         return checked_body(body, properties, self.config.message_bytes_max)
 

@@ -17,8 +17,6 @@ from mirrorq.api.waits import Signal
 from mirrorq.errors import AckRefused
 from mirrorq.waiting import Latch, ProcessEnded, begin_thread, new_mailbox
 
-__all__ = ["Callbacks", "Outcomes", "call_user"]
-
 log = logging.getLogger("mirrorq")
 
 

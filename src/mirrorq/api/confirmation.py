@@ -21,16 +21,6 @@ from mirrorq.api.completion import Outcomes
 from mirrorq.api.waits import QUIET_S, Wait, Waits, in_thread, telling, wait_for_any
 from mirrorq.errors import MirrorQError
 
-__all__ = [
-    "Confirmation",
-    "ReturnWhen",
-    "Settlement",
-    "Waited",
-    "check_return_when",
-    "parted",
-    "wait",
-]
-
 Callback = Callable[[Any], object]
 ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 

@@ -17,8 +17,6 @@ from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 
-__all__ = ["Consumer", "Subscription"]
-
 log = logging.getLogger("mirrorq")
 
 WAIT_S = 1.0

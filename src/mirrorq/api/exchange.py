@@ -42,10 +42,7 @@ from mirrorq.protocol.routing import (
 )
 
 if TYPE_CHECKING:
-
     from mirrorq.api.sharded.handle import ShardedHandle
-
-__all__ = ["Exchange", "ExchangeHost", "PublishRequest"]
 
 
 class ExchangeHost(Host, Protocol):

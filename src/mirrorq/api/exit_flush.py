@@ -21,8 +21,6 @@ from mirrorq.api.completion import Outcomes
 from mirrorq.api.host import Host
 from mirrorq.config import Config
 
-__all__ = ["flush_all", "forget", "remember"]
-
 log = logging.getLogger("mirrorq")
 
 

@@ -13,8 +13,6 @@ from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.errors import ConfirmUnknown, Full, MirrorQError, NotConfirmed, ShutDown
 from mirrorq.protocol.sessions import Counts, Purged
 
-__all__ = ["Gathering", "Part", "Reached", "gathered_reply", "settle_together"]
-
 Tell = Callable[[Any, MirrorQError | None], None]
 
 

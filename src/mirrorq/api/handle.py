@@ -60,8 +60,6 @@ from mirrorq.session.calls import (
 )
 from mirrorq.session.machine import Session
 
-__all__ = ["Handle"]
-
 log = logging.getLogger("mirrorq")
 
 HELD_TEXT = (

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mirrorq.protocol.copy_page import CopyPage
     from mirrorq.protocol.identities import SessionId
 
-__all__ = ["FORK_LOCK", "Declared", "Host", "SessionPort"]
-
 
 # The lock under which a forked child makes its own of what it has from its parent.
 #

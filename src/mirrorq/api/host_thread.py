@@ -24,8 +24,6 @@ from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.session.calls import SessionEvent
 from mirrorq.waiting import Latch, ProcessEnded, run_host
 
-__all__ = ["HostThread", "Port", "Ports", "check_threads"]
-
 log = logging.getLogger("mirrorq")
 
 

@@ -37,8 +37,6 @@ from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Latch
 
-__all__ = ["Claim", "LeaseHolder", "RangeLease"]
-
 LOOK_S = 0.05
 """Who waits for messages or for a claim looks again after this."""
 CLOSE_S = 1.0

@@ -8,8 +8,6 @@ from mirrorq.api.arguments import check_callable
 from mirrorq.api.completion import Callbacks
 from mirrorq.protocol.effects import Notice
 
-__all__ = ["Listeners"]
-
 
 class Listeners:
     """The functions that one node or client was given, called in order on a thread of their own.

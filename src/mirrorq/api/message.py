@@ -18,18 +18,6 @@ from mirrorq.protocol.sessions import Delivery
 from mirrorq.wire import frames
 from mirrorq.wire.properties import _DECODER, HeaderValue, Properties
 
-__all__ = [
-    "Chunk",
-    "Holder",
-    "Message",
-    "Run",
-    "Target",
-    "messages_in",
-    "names_of",
-    "pieces_of",
-    "runs_of",
-]
-
 
 class Target:
     """A handle on a queue, as somewhere that a message may be put."""

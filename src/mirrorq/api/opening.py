@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.api.sharing import Use
 
-__all__ = [
-    "Embedding",
-    "embed_with",
-    "embedding",
-    "handle_on",
-    "local_opening",
-    "open_local_with",
-]
-
 Embedding = tuple[Callable[..., "Host"], Callable[["Use"], None]]
 """What has a host for one `Use`, given that and the arguments of `Node`; and what ends the use."""
 

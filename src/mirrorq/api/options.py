@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from mirrorq.config import Config
     from mirrorq.security.settings import Security
 
-__all__ = [
-    "Body",
-    "ClientOptions",
-    "DeclareOptions",
-    "EmbeddedOptions",
-    "MessageOptions",
-    "NodeOptions",
-    "PublishOptions",
-    "QueueArguments",
-    "arguments_said",
-    "packed",
-    "said_of_client",
-    "said_of_node",
-    "spelled_out",
-    "split_options",
-]
-
 Body = bytes | bytearray | memoryview
 Key = str | bytes | None
 
@@ -155,9 +138,7 @@ def packed(
     terms = PLAIN
     if persistent is not True or priority != 0 or delay is not None or ttl is not None:
         terms = terms_of(persistent, priority, delay, ttl)
-    return terms, pack_properties(
-        headers, message_id, key, reply_to, correlation_id, content_type
-    )
+    return terms, pack_properties(headers, message_id, key, reply_to, correlation_id, content_type)
 
 
 _TIMES = ("expires", "message_ttl", "consumer_timeout")

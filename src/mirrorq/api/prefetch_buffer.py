@@ -13,8 +13,6 @@ from itertools import islice, repeat
 from mirrorq.api.message import Chunk, Message, Run, runs_of
 from mirrorq.waiting import take_back
 
-__all__ = ["Backlog"]
-
 
 class Backlog:
     """The messages, in the order in which they came. Held by the handle's receiver; users' threads

@@ -14,8 +14,6 @@ from attrs import frozen
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
 
-__all__ = ["PLAIN", "Seconds", "Terms", "milliseconds", "terms_of"]
-
 Seconds = float | timedelta
 """A time as users give it."""
 

@@ -37,16 +37,6 @@ from mirrorq.session.calls import Failed, PutCredit, Stored
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Present, take_back
 
-__all__ = [
-    "Listener",
-    "OnConfirm",
-    "Publisher",
-    "Publishing",
-    "PutCall",
-    "Waiting",
-    "confirmation_of",
-]
-
 Listener = Callable[[Confirmation], object] | None
 OnConfirm = Callable[[Confirmation], object] | None
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mirrorq.protocol.copy_page import CopyPage
     from mirrorq.wire.frames import TwoBuffers
 
-__all__ = ["BATCH_BYTES", "Batch", "Extent", "Reader"]
-
 BATCH_BYTES = 4 << 20
 """About so many bytes of frames are asked for at once."""
 TIMESTAMP_MAX = 10**12

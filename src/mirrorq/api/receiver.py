@@ -40,8 +40,6 @@ from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
 from mirrorq.waiting import Present
 from mirrorq.wire import frames
 
-__all__ = ["Demand", "Receiver", "Receiving", "chunks_of", "unsee"]
-
 log = logging.getLogger("mirrorq")
 
 NONE_YET = (

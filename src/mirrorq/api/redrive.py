@@ -13,8 +13,6 @@ from mirrorq.api.receiver import unsee
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import AckRefused, QueueNotFound
 
-__all__ = ["redrive"]
-
 BATCH_COUNT = 500
 GET_S = 2.0
 """Longest wait for messages of which the queue has said that they are ready."""

@@ -16,8 +16,6 @@ from attrs import define, field
 
 from mirrorq.waiting import Once, take_back
 
-__all__ = ["Sharing", "Use"]
-
 
 class Closable(Protocol):
     """A host that can be shared: a node, a client."""

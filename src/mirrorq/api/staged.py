@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from mirrorq.api.handle import Handle
     from mirrorq.api.queue import MirroredQueue
 
-__all__ = ["Committed", "Staged", "StagedAttempt", "StagedPart"]
-
 AGAIN_S = 0.1
 """A commit into a full queue is tried again after this."""
 

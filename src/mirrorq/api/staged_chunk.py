@@ -23,8 +23,6 @@ from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire import frames
 from mirrorq.wire.ops import encode_staged
 
-__all__ = ["CHUNK_BYTES", "CHUNK_COUNT", "ArrowColumn", "Gathered", "StagedChunk", "StagedPut"]
-
 CHUNK_BYTES = 1 << 20
 """A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
 small beside what may be on its way."""

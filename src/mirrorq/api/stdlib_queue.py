@@ -52,19 +52,6 @@ if TYPE_CHECKING:
     from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.protocol.sessions import Counts
 
-__all__ = [
-    "AckAt",
-    "Counted",
-    "Held",
-    "Items",
-    "QueueAdapter",
-    "Tasks",
-    "joining",
-    "patient_counting",
-    "settled_counting",
-    "tasks_of",
-]
-
 log = logging.getLogger("mirrorq")
 
 Item = TypeVar("Item")

@@ -27,8 +27,6 @@ from typing import Any, TypeVar
 
 from mirrorq.waiting import Present, Waiters, wait_among
 
-__all__ = ["Interruptible", "handler_of", "interruptible"]
-
 Result = TypeVar("Result")
 Handler = Callable[[int, FrameType | None], Any]
 

@@ -26,8 +26,6 @@ from mirrorq.protocol.ops import FLAG_STEP, NOT_TAKEN, Step
 from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire.ops import encode_step
 
-__all__ = ["StepPut", "Transaction", "step_put"]
-
 STEP_BYTES = 64
 RANGE_BYTES = 24
 """Of the first body, and of each ack in it, at most."""

@@ -6,8 +6,6 @@ import logging
 
 from mirrorq.protocol.printable import escaped
 
-__all__ = ["Shown", "Unheard"]
-
 
 class Shown(logging.Filter):
     """Of the logger `mirrorq`: what a line is filled with, a name from elsewhere say, neither ends

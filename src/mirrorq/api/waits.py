@@ -18,8 +18,6 @@ from mirrorq import clock
 from mirrorq.api.arguments import left_until
 from mirrorq.waiting import Waiters, wait_among
 
-__all__ = ["Signal", "Wait", "Waits", "in_thread", "telling", "wait_for_any"]
-
 log = logging.getLogger("mirrorq")
 
 QUIET_S = 2.0

@@ -29,8 +29,6 @@ from mirrorq.errors import MirrorQError
 if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
 
-__all__ = ["Figure", "bench", "measure"]
-
 BODY = b"x" * 100
 BATCH = 1_000
 OUTCOME_S = 60.0

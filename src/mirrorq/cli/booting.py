@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mirrorq.protocol.effects import RaftWrite
     from mirrorq.store.renewal import Inventory
 
-__all__ = ["boot", "force_boot", "go_on_alone"]
-
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))

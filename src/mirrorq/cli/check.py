@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.monitoring.health import Health
 
-__all__ = ["check"]
-
 
 @click.command()
 @click.option(

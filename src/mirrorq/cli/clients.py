@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.monitoring.presence import Attendance
 
-__all__ = ["clients", "consumers", "disconnect"]
-
 OF_CLIENTS = (
     "name",
     "node",

@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.security.settings import Security
 
-__all__ = [
-    "KEYS",
-    "Failed",
-    "Misused",
-    "as_json",
-    "cell_text",
-    "cluster_options",
-    "connected",
-    "connecting",
-    "echo",
-    "failing",
-    "loaded",
-    "looking",
-    "print_rows",
-    "with_keys",
-]
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 ENDPOINTS = ("MIRRORQ_ENDPOINTS", "MIRRORQ_URL")

@@ -14,8 +14,6 @@ from mirrorq.cli.stores import said_of, verified
 if TYPE_CHECKING:
     from mirrorq.cluster.force_boot import RecoveredState
 
-__all__ = ["backup", "restore"]
-
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))

@@ -13,8 +13,6 @@ from mirrorq.cli.connecting import Failed, echo, looking
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
 
-__all__ = ["dashboard"]
-
 ENDING = (signal.SIGTERM, signal.SIGINT)
 ADMIN_KEY = "MIRRORQ_ADMIN_KEY"
 LOOK_S = 0.5

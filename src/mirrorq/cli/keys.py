@@ -12,8 +12,6 @@ from mirrorq.cli.connecting import KEYS, echo, failing
 if TYPE_CHECKING:
     from mirrorq.security.roles import Key
 
-__all__ = ["keygen"]
-
 
 @click.command()
 @click.argument("name")

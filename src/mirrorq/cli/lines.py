@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.client.client import Client
 
-__all__ = ["get", "publish"]
-
 READ_BYTES = 1 << 20
 """Lines that arrive together are published together."""
 TAKE_MAX = 500

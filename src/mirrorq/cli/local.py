@@ -17,8 +17,6 @@ from mirrorq.cli.connecting import Failed, as_json, echo, failing
 if TYPE_CHECKING:
     from mirrorq.node.local import Place
 
-__all__ = ["local"]
-
 STOP_S = 20.0
 """A node that is told to end has closed its store within half of this."""
 LOOK_S = 0.05

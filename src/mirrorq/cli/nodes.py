@@ -9,8 +9,6 @@ import click
 from mirrorq.cli.booting import boot
 from mirrorq.cli.connecting import ENDPOINTS, cluster_options, connected, echo, failing
 
-__all__ = ["forget_node"]
-
 
 @click.command()
 @click.argument("name", metavar="NODE")

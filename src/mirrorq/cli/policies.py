@@ -12,8 +12,6 @@ from mirrorq.cli.connecting import as_json, connecting, echo, looking, print_row
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
 
-__all__ = ["clear_policy", "list_policies", "rebalance", "set_policy", "transfer_master"]
-
 COLUMNS = ("name", "pattern", "definition", "priority", "apply_to")
 
 

@@ -13,8 +13,6 @@ from mirrorq.cli.connecting import Misused, as_json, connecting, echo, looking, 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
 
-__all__ = ["delete_queue", "list_queues", "purge_queue", "redrive", "status"]
-
 COLUMNS = (
     "name",
     "state",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.client.client import Client
 
-__all__ = ["repair"]
-
 SEQUENCE_MAX = (1 << 63) - 2
 SPAN = 100_000
 """Messages that are looked at between two steps of the progress bar."""

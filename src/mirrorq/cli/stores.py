@@ -15,8 +15,6 @@ from mirrorq.cli.progress import progress_bar
 if TYPE_CHECKING:
     from mirrorq.node.verification import Report
 
-__all__ = ["verify"]
-
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))

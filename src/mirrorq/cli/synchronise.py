@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.monitoring.status import QueueStatus
 
-__all__ = ["cancel_sync_queue", "sync_queue"]
-
 
 def _left(status: QueueStatus) -> str:
     left = f"{status.sync_messages_left:,} messages"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.monitoring.status import NodeStatus, QueueStatus
 
-__all__ = ["top"]
-
 NODE_COLUMNS = ("node", "state", "leads", "masters", "in_sync", "alarms", "spooled")
 QUEUE_COLUMNS = (
     "queue",

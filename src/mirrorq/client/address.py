@@ -21,8 +21,6 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.security.settings import Security
 
-__all__ = ["Address", "Given"]
-
 Given = str | Sequence[str] | Mapping[str, Any] | None
 """What `connect` is given."""
 SCHEME = "mirrorq://"

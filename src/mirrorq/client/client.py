@@ -69,8 +69,6 @@ from mirrorq.waiting import Once, begin_thread
 if TYPE_CHECKING:
     from mirrorq.client.spooled import SpoolClient
 
-__all__ = ["Client", "connect"]
-
 CLOSE_S = 5.0
 """close() ends within this."""
 log = logging.getLogger("mirrorq")
@@ -228,9 +226,7 @@ def _reconnect(
     security: Security | None = None,
 ) -> Client:
     """What a pickled client becomes."""
-    return connect(
-        endpoints, config=config, insecure=insecure, security=security, timeout=timeout
-    )
+    return connect(endpoints, config=config, insecure=insecure, security=security, timeout=timeout)
 
 
 class Client(Access):

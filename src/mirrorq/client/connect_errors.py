@@ -18,8 +18,6 @@ from mirrorq.transport.endpoint import Endpoint, parse_endpoint
 from mirrorq.transport.greeting import mechanism_of
 from mirrorq.transport.inbound import HandshakeRefused
 
-__all__ = ["ASK_S", "Inquiry", "Refusals", "tried_text"]
-
 ASK_S = 1.0
 """Longest wait for an endpoint to say what it speaks."""
 ASKED_MAX = 3

@@ -28,7 +28,6 @@ from mirrorq.protocol.clients import (
     ClientCall,
     ClientClose,
     ClientClosed,
-    ClientDeclareWithArguments,
     ClientForget,
     ClientHello,
     ClientLinkLost,
@@ -41,7 +40,6 @@ from mirrorq.protocol.clients import (
     ClientUnknown,
     ClientWelcome,
 )
-from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
 from mirrorq.security.settings import Security
@@ -140,7 +138,6 @@ class ClientDriver(HostThread[_Port]):
         """It has no contact with a majority."""
         self.lineage = 0
         """Of the cluster that this is a client of, 0 before a node has said so."""
-        self._entry_level = 0
         """What it reads: see ClientWelcome."""
         self.has_told = False
         """Whether the node that serves this client has said how it is."""
@@ -213,16 +210,7 @@ class ClientDriver(HostThread[_Port]):
             self._send_call(call)
 
     def _send_call(self, call: Call) -> None:
-        """Ask the entry node, unless it would read less than is meant."""
-        asked = call.message.call
-        if isinstance(asked, ClientDeclareWithArguments) and self._entry_level < LEVEL:
-            text = (
-                f"node {self.entry_node} runs a version without arguments of queues: upgrade "
-                f"it, then declare queue {asked.name!r} again"
-            )
-            number = call.message.number
-            self._on_answer(ClientAnswer(number, 0, "PreconditionFailed", text, b""))
-            return
+        """Ask the entry node."""
         call.send_count += 1
         parts = encode(call.message)
         why = too_large(parts, self._part_bytes_max)
@@ -421,7 +409,6 @@ class ClientDriver(HostThread[_Port]):
         self._window.begin()
         self._keepalive.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
-        self._entry_level = message.level
         self.lineage = self.lineage or message.lineage
         self.entry_paused = False
         self.has_told = False

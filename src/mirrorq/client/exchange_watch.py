@@ -14,8 +14,6 @@ from mirrorq.protocol.clients import ClientAnswer, Seen
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.waiting import Waiters
 
-__all__ = ["NEVER", "ExchangeWatch", "ExchangeWatches"]
-
 log = logging.getLogger("mirrorq")
 
 NEVER = 2**62

@@ -17,8 +17,6 @@ from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.transport.patience import PATIENCE_MAX
 
-__all__ = ["PINGS_PER_EXPIRY", "Keepalive"]
-
 PINGS_PER_EXPIRY = 4
 """Signs of life that fit into the time after which the node takes the client for gone."""
 DOUBLINGS_MAX = 4

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.config import Config
 
-__all__ = ["SpoolClient"]
-
 CONNECT_S = 10.0
 """One try to connect, of those that are made all the time."""
 
@@ -48,9 +46,7 @@ class SpoolClient(Generic[Client]):
     *Threads*: every method may be called from any thread; not in a forked child.
     """
 
-    def __init__(
-        self, path: Path, config: Config, reach: Callable[[float | None], Client]
-    ) -> None:
+    def __init__(self, path: Path, config: Config, reach: Callable[[float | None], Client]) -> None:
         self._reach = reach
         self._client: Client | None = None
         self._nexts: dict[Client | None, Client] = {}

@@ -25,8 +25,6 @@ from mirrorq.protocol.effects import RaftImage, RaftSnapshot, RaftState, RaftWri
 from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, next_incarnation
 from mirrorq.protocol.views import Member, View
 
-__all__ = ["EPOCH_STEP", "Loss", "RecoveredState", "recovered_state"]
-
 EPOCH_STEP = 1 << 32
 """More views than the lost past can have had."""
 

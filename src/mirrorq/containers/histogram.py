@@ -6,8 +6,6 @@ from bisect import bisect_left
 
 from attrs import frozen
 
-__all__ = ["BOUNDS_S", "Histogram", "Observed"]
-
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds of the buckets in seconds: from a commit to a fast disk to a disk that hangs."""
 

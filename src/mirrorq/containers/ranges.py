@@ -23,9 +23,6 @@ from typing import Literal, Self, cast
 
 import msgspec
 
-__all__ = ["Range"]
-
-
 Range = tuple[int, int]
 """(first, last), both inclusive."""
 CHUNK_COUNT = 512

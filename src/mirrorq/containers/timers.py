@@ -18,8 +18,6 @@ from operator import attrgetter
 FOREVER_MS = 1 << 62
 """Later than every time."""
 
-__all__ = ["FOREVER_MS", "Deadlines", "Timer", "Timers", "earliest"]
-
 
 class Timer:
     """One part's: owned by that part, which sets it. It stays as it is set when its time has come:

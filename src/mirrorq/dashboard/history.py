@@ -12,8 +12,6 @@ from attrs import define, field, frozen
 
 from mirrorq.monitoring.status import QueueStatus
 
-__all__ = ["POINTS_MAX", "Change", "History", "Point"]
-
 POINTS_MAX = 180
 """Looks that are remembered: three minutes."""
 CHANGES_MAX = 100

@@ -20,8 +20,6 @@ from mirrorq.errors import MirrorQError
 from mirrorq.monitoring.alarms import ADVICE
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 
-__all__ = ["Cluster", "Observer"]
-
 log = logging.getLogger("mirrorq")
 
 LOOK_S = 1.0

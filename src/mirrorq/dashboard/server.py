@@ -21,8 +21,6 @@ from mirrorq.api.administration import Administration
 from mirrorq.security.settings import is_host_loopback
 from mirrorq.transport.endpoint import listening, split_address, why_not
 
-__all__ = ["Dashboard"]
-
 ADDRESS = "127.0.0.1:7480"
 CONNECTIONS_MAX = 256
 REQUEST_BYTES_MAX = 16 * 1024

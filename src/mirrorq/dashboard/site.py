@@ -27,8 +27,6 @@ from mirrorq.api.administration import Administration
 from mirrorq.dashboard.observer import Observer
 from mirrorq.errors import MirrorQError
 
-__all__ = ["make_site"]
-
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "

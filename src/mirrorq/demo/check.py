@@ -13,8 +13,6 @@ from attrs import define
 from mirrorq.demo.records import Confirmed, Taken
 from mirrorq.demo.source import digest
 
-__all__ = ["Findings", "check", "failover_ms"]
-
 
 @define
 class Findings:

@@ -23,8 +23,6 @@ from typing import Any
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["Child", "LineProcess", "Report"]
-
 Report = Mapping[str, Any]
 """One line of a child: `is` says what it is; {"is": "ended"} when there are no more."""
 

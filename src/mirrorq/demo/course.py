@@ -30,8 +30,6 @@ from mirrorq.demo.records import Confirmed, read_confirmed, read_taken
 from mirrorq.demo.source import rows
 from mirrorq.errors import ConfigError, MirrorQError
 
-__all__ = ["Plan", "run"]
-
 NODES_MAX = 26
 BATCH_ROWS_MAX = 250
 """One put_many: about 90 kB of flights."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from mirrorq import system
 
-__all__ = ["free_ports"]
-
 _HELD_FILES = (Path(os.__file__), Path(__file__).parents[1] / "py.typed")
 """Any file that all processes of this machine's Python see, and where that is somebody else's, one
 that all of this installation see. Byte n is locked by the process that was given port n; nothing is

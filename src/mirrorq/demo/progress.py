@@ -13,8 +13,6 @@ from rich.text import Text
 
 from mirrorq.demo.check import Findings
 
-__all__ = ["Display", "Picture", "findings_table"]
-
 _REFRESH_PER_SECOND = 10
 
 

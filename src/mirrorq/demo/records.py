@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Confirmed", "Taken", "pack_confirmed", "pack_taken", "read_confirmed", "read_taken"]
-
 _CONFIRMED = struct.Struct("<QQQQ")
 _TAKEN = struct.Struct("<qQ?16s")
 

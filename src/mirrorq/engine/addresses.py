@@ -14,8 +14,6 @@ from attrs import define
 
 from mirrorq.protocol.control import Unwelcome
 
-__all__ = ["STRANGERS_MAX", "Addresses"]
-
 STRANGERS_MAX = 64
 """Processes that are no nodes of the cluster and that this node talks to; others wait."""
 MARK = "?"

@@ -19,8 +19,6 @@ from mirrorq.containers.timers import FOREVER_MS, Deadlines
 from mirrorq.engine.events import Answer
 from mirrorq.protocol.commands import CatalogCommand, ChangeView, DropCopy
 
-__all__ = ["ASK_AGAIN_MS", "NOBODY", "CatalogRequests", "PendingRequest"]
-
 ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
 RETRY_MS = 20

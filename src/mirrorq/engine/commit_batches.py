@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from attrs import define, field
 from msgspec import Struct
 
-__all__ = ["CommitBatch", "CommitBatches"]
-
 
 class CommitBatch(Struct, frozen=True, gc=False):
     """The writes that one commit carries, by number."""

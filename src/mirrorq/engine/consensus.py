@@ -38,8 +38,6 @@ from mirrorq.protocol.commands import CatalogCommand, NameCluster
 from mirrorq.protocol.control import Directory
 from mirrorq.protocol.identities import StoreId
 
-__all__ = ["Consensus"]
-
 
 class Consensus:
     """Raft and founding, which step each other.

@@ -12,8 +12,6 @@ from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
 
-__all__ = ["EngineContext"]
-
 
 class EngineContext:
     """What the parts of one node's engine share, from the node's start to its end."""

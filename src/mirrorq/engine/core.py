@@ -247,11 +247,6 @@ class Engine:
         known = self._context.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
 
-    def older_nodes(self, level: int) -> tuple[str, ...]:
-        """Names of nodes that have said, alive, that they read less than this."""
-        said = [self._last_hello(node.member) for node in self.catalog.nodes()]
-        return tuple(one.node for one in said if one is not None and one.level < level)
-
     def _last_hello(self, member: MemberId) -> Hello | None:
         peer = self._admission.peers.find(member.node)
         if peer is None or peer.gone or peer.member != member or peer.greeting is None:

@@ -15,8 +15,6 @@ from mirrorq.errors import ProtocolError
 from mirrorq.protocol.commands import DropCopy
 from mirrorq.protocol.effects import RaftEntry
 
-__all__ = ["Follower"]
-
 COMPACT_ENTRIES = 1000
 """Raft's log is replaced by a snapshot after so many applied entries."""
 

@@ -8,12 +8,9 @@ from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.context import EngineContext
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.peer_admission import foreign_text
-from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.control import Hello, Unwelcome
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.replication.events import NodeGone
-
-__all__ = ["Greetings"]
 
 
 class Greetings:
@@ -47,7 +44,6 @@ class Greetings:
             context.alarms,
             context.hosting.broken,
             context.spooled,
-            level=LEVEL,
         )
 
     def say(self, node: str) -> None:

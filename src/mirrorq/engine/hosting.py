@@ -62,8 +62,6 @@ from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.pages import PageCache
 
-__all__ = ["LEFTOVER_FACTOR", "Hosting"]
-
 EARLY_COUNT_MAX = 1000
 """Requests of a term that is not known here yet; a handle whose request is dropped finds out
 after failure_ms and asks again."""

@@ -27,8 +27,6 @@ from mirrorq.protocol.control import (
 )
 from mirrorq.protocol.identities import StoreId
 
-__all__ = ["LeaderRequests"]
-
 
 class LeaderRequests:
     """What one node asks the catalog's leader, and what it is asked as that. The engine has it.

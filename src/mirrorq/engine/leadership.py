@@ -17,8 +17,6 @@ from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["Leadership"]
-
 
 class _Probes:
     """One probe a node at a time: an old outcome must not explain a newer end."""

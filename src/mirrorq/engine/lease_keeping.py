@@ -11,8 +11,6 @@ from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.protocol.control import LeaseAnswer
 from mirrorq.replication.events import LeaseChanged
 
-__all__ = ["LeaseKeeping"]
-
 
 class LeaseKeeping:
     """Asks for this node's lease while it is wanted, and tells its masters. The engine has it.

@@ -13,8 +13,6 @@ from attrs import define, field
 from mirrorq.engine.events import MasterChange
 from mirrorq.protocol.identities import SessionId
 
-__all__ = ["LocalSessions", "News"]
-
 NO_MORE = (0, False)
 """What is told of a queue that was deleted, or is about to be."""
 

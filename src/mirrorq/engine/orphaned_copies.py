@@ -14,8 +14,6 @@ member joins with nothing, as one that never had a copy.
 
 from __future__ import annotations
 
-__all__ = ["OrphanedCopies"]
-
 AT_ONCE = 16
 """Copies that are asked for at a time: a policy may drop thousands."""
 

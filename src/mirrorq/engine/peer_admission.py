@@ -19,8 +19,6 @@ from mirrorq.protocol.control import Directory, Hello, Unwelcome
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["PeerAdmission", "foreign_text"]
-
 STRANGER_FACTOR = 10
 """Who is no node is left alone when it was silent for so many failure_ms."""
 

@@ -16,8 +16,6 @@ from mirrorq.protocol.control import QueueReport
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
 
-__all__ = ["QueueReports"]
-
 
 class QueueReports:
     """The last report of each queue's master."""

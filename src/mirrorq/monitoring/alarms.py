@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from attrs import define, frozen
 
-__all__ = ["ADVICE", "NAMES_MAX", "Alarm", "Alarms", "Measures"]
-
 ADVICE = {
     "store_full": "consume and ack messages, or raise store_bytes_max",
     "disk_low": "make space on the disk of the store",

@@ -15,8 +15,6 @@ from mirrorq.monitoring.alarms import ADVICE
 if TYPE_CHECKING:
     from mirrorq.monitoring.status import NodeStatus, QueueStatus
 
-__all__ = ["Health", "Trouble", "judge"]
-
 
 @frozen
 class Trouble:

@@ -15,18 +15,6 @@ from attrs import frozen
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.shard_names import logical_name
 
-__all__ = [
-    "Attendance",
-    "ClientStatus",
-    "ConsumerStatus",
-    "HeldConsumer",
-    "Roll",
-    "Served",
-    "join",
-    "parts_of_tag",
-    "tag_of",
-]
-
 SessionKey = tuple[str, int, int]
 """Of a handle: node, incarnation, number."""
 

@@ -9,10 +9,6 @@ from typing import Any
 
 from attrs import field, frozen
 
-__all__ = ["NodeStatus", "PolicyStatus", "QueueStatus"]
-
-
-
 
 @frozen
 class QueueStatus:

@@ -22,8 +22,6 @@ from mirrorq.wire.ops import FrameCodec
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.core import Catalog
 
-__all__ = ["Authority"]
-
 log = logging.getLogger("mirrorq")
 
 _CODEC = FrameCodec()

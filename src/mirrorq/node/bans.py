@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from mirrorq.monitoring.presence import parts_of_tag
 
-__all__ = ["NAMES_MAX", "Bans", "consumer_text", "expulsion_text", "outcome_of"]
-
 NAMES_MAX = 4096
 """The oldest is forgotten."""
 

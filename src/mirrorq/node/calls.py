@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.gateway.request_handler import RequestHandler
 
-__all__ = ["NodeCalls"]
-
 log = logging.getLogger("mirrorq")
 
 ANSWER_S = 30.0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mirrorq.node.frame_reader import FrameReader
     from mirrorq.replication.state.queue_state import QueueState
 
-__all__ = ["RANGES_MAX", "read_copy", "seek_copy"]
-
 RANGES_MAX = 10_000
 """Most pieces of one answer; the caller goes on from there."""
 

@@ -12,8 +12,6 @@ from mirrorq.config import Config
 from mirrorq.errors import ConfigError
 from mirrorq.node.node import Node
 
-__all__ = ["NODES", "acquire"]
-
 NODES: Sharing[Node] = Sharing()
 
 

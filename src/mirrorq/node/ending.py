@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-__all__ = ["Ending", "endings"]
-
 
 class Ending(Enum):
     """One step of it."""

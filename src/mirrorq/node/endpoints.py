@@ -13,8 +13,6 @@ from mirrorq.transport.endpoint import parse_listen
 from mirrorq.transport.greeting import silence_of
 from mirrorq.transport.inbound import HandshakeRefused
 
-__all__ = ["NodeEndpoints", "silent_text", "split_endpoints"]
-
 AT_ONCE_S = 0.3
 """Who waits is told what is known by then: most answers come at once, or not at all."""
 ANYWHERE = "tcp://127.0.0.1:*"

@@ -20,8 +20,6 @@ from mirrorq.replication.replica import Replica
 from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 
-__all__ = ["FrameReader"]
-
 
 # Where frames are read from: the store, and memory for what is written behind.
 #

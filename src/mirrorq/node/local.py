@@ -44,8 +44,6 @@ from mirrorq.node.own_process import launched
 from mirrorq.protocol.effects import Notice
 from mirrorq.store.pathlock import holder_of
 
-__all__ = ["Place", "local"]
-
 log = logging.getLogger("mirrorq")
 
 LINGER_S = 60.0

@@ -25,8 +25,6 @@ from mirrorq.node.local import FAILED, IDLE, STOPPED, Place
 from mirrorq.node.node import Node
 from mirrorq.waiting import Latch
 
-__all__ = ["main"]
-
 log = logging.getLogger("mirrorq")
 
 LOOK_S = 1.0

@@ -10,8 +10,6 @@ import logging
 
 from mirrorq import clock
 
-__all__ = ["LogLimit"]
-
 PERIOD_MS = 10_000
 LINES_MAX = 20
 """Lines in a period; one more says how many there were besides."""

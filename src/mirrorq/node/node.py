@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from mirrorq.spool.queue import SpooledQueue
     from mirrorq.spool.route import SpoolStatus
 
-__all__ = ["Node"]
-
 log = logging.getLogger("mirrorq")
 
 SPOOL_FOLDER = "spool"
@@ -564,9 +562,7 @@ class Node(Access):
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
         """What this node knows of a queue. Never blocks for the network, never raises."""
-        return self._calls.run(
-            lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown()
-        )
+        return self._calls.run(lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown())
 
     def alarms(self) -> tuple[Alarm, ...]:
         """The alarms that are raised at this node, with what happened and what to do. Never

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mirrorq.node.log_limit import LogLimit
     from mirrorq.replication.replica import Replica
 
-__all__ = ["ANSWER_MS", "ATTENDANCE", "DISCONNECT", "NodeQueries", "roll_of"]
-
 log = logging.getLogger("mirrorq")
 
 ANSWER_MS = 3000

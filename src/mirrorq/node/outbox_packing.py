@@ -27,8 +27,6 @@ from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
 from mirrorq.wire.properties import Properties, encode_properties
 
-__all__ = ["packed"]
-
 MOVED = "moved"
 REJECTED = "rejected"
 

@@ -10,8 +10,6 @@ import logging
 
 from mirrorq import clock
 
-__all__ = ["Oversize"]
-
 PERIOD_MS = 60_000
 """The same is written to the log once in this time."""
 RECENT_MS = 10_000

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mirrorq.node.permissions import Permits
     from mirrorq.store.node_store import Store
 
-__all__ = ["Overview", "listed", "shard_text", "summed"]
-
 # A sharded queue's status: that of its shards as one, and in which order queues are listed.
 _WORST_FIRST = ("paused", "down", "syncing", "running")
 

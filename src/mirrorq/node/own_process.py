@@ -14,8 +14,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-__all__ = ["launched"]
-
 
 def launched(module: str, python: str) -> subprocess.Popen[bytes]:
     """A module of this room as a process of its own, with pipes to its input and its output."""

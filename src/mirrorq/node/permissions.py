@@ -22,7 +22,6 @@ from mirrorq.protocol.clients import (
     ClientAdminister,
     ClientCall,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientDelete,
     ClientDisconnect,
     ClientLook,
@@ -51,8 +50,6 @@ from mirrorq.protocol.sessions import (
 from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
-
-__all__ = ["READING", "Permits", "lost_right"]
 
 READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
 """Requests that take messages, or look at them."""
@@ -148,8 +145,6 @@ class Permits:
     def _dead_refusal(self, declare: ClientDeclare) -> str:
         """Why it may not have what ends in its queue go to another, "" when it may: what it puts
         here comes there."""
-        if not isinstance(declare, ClientDeclareWithArguments):
-            return ""
         try:
             target = arguments_of(declare.arguments).get("dead-letter-queue")
         except PolicyError as error:

@@ -20,8 +20,6 @@ from mirrorq.transport.transport import Transport
 from mirrorq.wire.native_rail import NativeRail, finds_libzmq
 from mirrorq.wire.rail import DISK, LOGGED, STOPPED, Handed
 
-__all__ = ["NodeRail", "begun_rail"]
-
 log = logging.getLogger("mirrorq")
 
 

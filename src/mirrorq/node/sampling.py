@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mirrorq.store.node_store import Store
     from mirrorq.transport.transport import Transport
 
-__all__ = ["NodeSample", "QueueSample", "Sampler"]
-
 SLICE = 16
 """Queues that one round of the node thread looks at: about half a millisecond."""
 FRESH_MS = 100

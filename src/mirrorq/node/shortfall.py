@@ -12,8 +12,6 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.views import find_store
 
-__all__ = ["missing", "shortfall"]
-
 
 def shortfall(
     queue: QueueRecord,

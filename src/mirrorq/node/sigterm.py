@@ -24,8 +24,6 @@ from mirrorq.api.sharing import Closable
 from mirrorq.api.termination import handler_of
 from mirrorq.waiting import Latch
 
-__all__ = ["end_with", "forget"]
-
 log = logging.getLogger("mirrorq")
 
 EXIT_WAIT_S = 15.0

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from mirrorq.client.client import Client
     from mirrorq.security.settings import Security
 
-__all__ = ["SpawnedNode", "spawn"]
-
 log = logging.getLogger("mirrorq")
 
 STOP_S = 10.0

@@ -20,8 +20,6 @@ from typing import Any
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["main"]
-
 LOOK_S = 1.0
 """A parent that ended while others hold its pipe, or a node that failed, is noticed after this."""
 LINES_MAX = 10_000

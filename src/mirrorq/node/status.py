@@ -18,8 +18,6 @@ from mirrorq.protocol.views import counts_incarnations, in_sync_ids
 from mirrorq.replication.ring import BEHIND_BYTES_MAX
 from mirrorq.replication.writes import WRITE_BEHIND_MS
 
-__all__ = ["down_text", "node_statuses", "policy_statuses", "queue_status"]
-
 RANGES_SHOWN = 5
 """Ranges of damaged messages that a warning names."""
 

@@ -9,8 +9,6 @@ from mirrorq.errors import StoreFull
 from mirrorq.node.steady_time import SteadyTime
 from mirrorq.store.node_store import Store
 
-__all__ = ["SteadyClock"]
-
 log = logging.getLogger("mirrorq")
 
 _NAME = "steady time"

@@ -14,8 +14,6 @@ import msgspec
 
 from mirrorq.errors import MALFORMED
 
-__all__ = ["SteadyTime"]
-
 SLEW = 2000
 """Steady time moves towards the wall clock by one part in so many."""
 KEPT_US = 500_000

@@ -12,8 +12,6 @@ from mirrorq import clock
 from mirrorq.containers.histogram import Histogram
 from mirrorq.replication.replica import Replica
 
-__all__ = ["Timings"]
-
 OPEN_MAX = 256
 """Rounds of one queue that are timed at once; while so many are open the next ones are not."""
 

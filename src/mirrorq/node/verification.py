@@ -52,8 +52,6 @@ from mirrorq.store.records import (
 from mirrorq.store.write_ahead import LogDamaged
 from mirrorq.wire import frames
 
-__all__ = ["Report", "verify"]
-
 PROBLEMS_MAX = 1000
 """A report of more helps nobody."""
 

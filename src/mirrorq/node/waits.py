@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from attrs import frozen
 
-__all__ = ["LOOK_MS", "Waits"]
-
 LOOK_MS = 50
 """How often what is waited for is looked for, beside each step of the engine."""
 VAIN_LOOKS_MAX = 16

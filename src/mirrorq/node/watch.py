@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from mirrorq.node.timings import Timings
     from mirrorq.store.node_store import Store
 
-__all__ = ["ALARM", "ALARM_OVER", "SYNCHRONISING", "WAITS", "Watch", "warn_of_machine"]
-
 log = logging.getLogger("mirrorq")
 
 LOOK_MS = 1000

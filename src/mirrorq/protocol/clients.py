@@ -12,8 +12,6 @@ from msgspec import Struct
 from mirrorq.protocol.commands import Administrative
 from mirrorq.protocol.routing import ExchangeRecord
 
-__all__ = ["Seen"]
-
 
 class ClientHello(Struct, frozen=True, gc=False):
     """First message of a connection, and again when the node says that it knows nothing of
@@ -36,8 +34,6 @@ class ClientWelcome(Struct, frozen=True, gc=False):
     node: str
     session_expiry_ms: int
     """The client is gone for the node when it is silent for so long."""
-    level: int = 0
-    """What the node reads: `commands.LEVEL`."""
     lineage: int = 0
     """Of the node's cluster, 0 while it knows none: later it comes with a pong."""
 
@@ -110,11 +106,6 @@ class ClientDeclare(Struct, frozen=True, gc=False):
     """Exclusive: the client's own number of the session that is to own the queue."""
     shards: int = 0
     """To be made with so many; 0: nothing is said of shards."""
-
-
-class ClientDeclareWithArguments(ClientDeclare, frozen=True, gc=False):
-    """The same, with arguments: to a node that says in its welcome that it knows them."""
-
     arguments: str = ""
     """`policy.arguments_text`."""
 
@@ -180,7 +171,6 @@ class ClientDisconnect(Struct, frozen=True, gc=False):
 
 AnyCall = (
     ClientDeclare
-    | ClientDeclareWithArguments
     | ClientDelete
     | ClientLook
     | ClientAdminister

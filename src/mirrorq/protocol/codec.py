@@ -32,9 +32,7 @@ class OpCodec(Protocol):
         """What a frame with FLAG_STAGED says in its first body. Raises ProtocolError: nothing."""
         ...
 
-    def request(
-        self, asked: Staging, *, producer: int, first_number: int, settled: int
-    ) -> bytes:
+    def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
         """An unstamped frame that asks something of staged messages."""
         ...
 

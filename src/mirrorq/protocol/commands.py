@@ -39,6 +39,8 @@ class DeclareQueue(Struct, frozen=True, gc=False):
     """The handle that an exclusive queue belongs to."""
     members: tuple[MemberId, ...]
     """The first view, all in sync; the master first. Chosen by the leader's placement."""
+    arguments: str = ""
+    """`policy.arguments_text`."""
 
 
 class DeclareShards(Struct, frozen=True, gc=False):
@@ -51,19 +53,8 @@ class DeclareShards(Struct, frozen=True, gc=False):
     """Name of the declaring node."""
     members: tuple[tuple[MemberId, ...], ...]
     """The first view of each shard, all in sync; the master first. Chosen by the leader."""
-
-
-class DeclareWithArguments(DeclareQueue, frozen=True, gc=False):
-    """The same, of a queue with arguments: another command, for who knows none."""
-
     arguments: str = ""
-    """`policy.arguments_text`."""
-
-
-class DeclareShardsWithArguments(DeclareShards, frozen=True, gc=False):
-    """The same, of a sharded queue: each shard has them."""
-
-    arguments: str = ""
+    """Each shard has them."""
 
 
 class DeleteQueue(Struct, frozen=True, gc=False):
@@ -125,11 +116,6 @@ class SetPolicy(Struct, frozen=True, gc=False):
     name: str
     text: str
     """The rest of the policy: `policy.to_text`."""
-
-
-class SetLaterPolicy(SetPolicy, frozen=True, gc=False):
-    """The same, of a policy with keys that versions up to 7cfbddc do not know: to them it would be
-    none, and they would go on with others than the rest."""
 
 
 class ClearPolicy(Struct, frozen=True, gc=False):
@@ -218,8 +204,6 @@ CatalogCommand = (
     | NodeStopped
     | DeclareQueue
     | DeclareShards
-    | DeclareWithArguments
-    | DeclareShardsWithArguments
     | DeleteQueue
     | NoteConsumers
     | NoteOutbox
@@ -228,7 +212,6 @@ CatalogCommand = (
     | RemoveNode
     | NameCluster
     | SetPolicy
-    | SetLaterPolicy
     | ClearPolicy
     | Synchronise
     | AcknowledgeLosses
@@ -239,19 +222,6 @@ CatalogCommand = (
     | TransferMaster
     | Rebalance
 )
-
-LEVEL = 1
-"""What this version reads, told in Hello: 0: what 7cfbddc does; 1: the commands in `LATER`, too."""
-LATER = (DeclareWithArguments, DeclareShardsWithArguments, SetLaterPolicy)
-"""Asked for only when no node says that it is of level 0."""
-
-
-def arguments_in(command: DeclareQueue | DeclareShards) -> str:
-    """Return the arguments of a declaration, "" when it says none."""
-    if isinstance(command, DeclareWithArguments | DeclareShardsWithArguments):
-        return command.arguments
-    return ""
-
 
 Administrative = (
     SetPolicy

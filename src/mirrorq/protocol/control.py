@@ -29,8 +29,6 @@ class Hello(Struct, frozen=True, gc=False):
     spooled: tuple[int, ...] = ()
     """Messages that wait in the sender's spools, and how long the oldest has, in seconds; () for
     none. For `nodes()` elsewhere."""
-    level: int = 0
-    """What the sender reads: `commands.LEVEL`."""
 
 
 class Directory(Struct, frozen=True, gc=False):

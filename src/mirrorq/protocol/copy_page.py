@@ -9,8 +9,6 @@ from attrs import frozen
 
 from mirrorq.errors import ProtocolError
 
-__all__ = ["CopyPage", "Piece", "pack_pieces", "unpack_page"]
-
 Piece = tuple[int, int, int]
 """(first, last, count of the next delivery) of neighbours that live."""
 PIECE_BYTES = 24

@@ -18,8 +18,6 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import FetchFrames, RingMessage
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 
-__all__ = ["Notice", "OutboxEntry", "OutboxLoad", "OutboxLoaded"]
-
 
 # What listeners and the log are told of a node or a client.
 class Notice(Struct, frozen=True, gc=False):

@@ -6,17 +6,6 @@ from msgspec import Struct
 
 from mirrorq.protocol.identities import StoreId
 
-__all__ = [
-    "FOUNDING_MESSAGES",
-    "AdmissionRequest",
-    "FoundingDone",
-    "FoundingMessage",
-    "FoundingPromise",
-    "FoundingProposal",
-    "FoundingRefused",
-    "Members",
-]
-
 Members = tuple[StoreId, ...]
 
 

@@ -33,7 +33,7 @@ def first_incarnation(store: int) -> int:
 
 _CHANCE_BITS = 20
 _STEPS_MAX = 1_024
-"""Of one each, which is how older versions go on at each start."""
+"""So many starts of a copy that is kept out go on by one each (`incarnation_after`)."""
 
 
 def incarnation_after(previous: int, chance: int, known: int | None = None) -> int:

@@ -20,8 +20,6 @@ from functools import lru_cache
 from typing import NamedTuple
 from unicodedata import ucd_3_2_0 as unicode
 
-__all__ = ["PLACES_MAX", "NamePattern", "PatternError", "compiled", "is_found"]
-
 PLACES_MAX = 512
 """Places of one pattern, its counted repeats written out. A character costs one look at each of
 them at most."""

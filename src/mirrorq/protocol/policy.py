@@ -24,30 +24,6 @@ from mirrorq.errors import MALFORMED, PolicyError
 from mirrorq.protocol.name_pattern import PatternError, compiled, is_found
 from mirrorq.protocol.printable import unprintable
 
-__all__ = [
-    "APPLY_TO",
-    "ARGUMENTS",
-    "CONNECTION",
-    "DEFAULT",
-    "NAME_CHARS_MAX",
-    "Definition",
-    "Policy",
-    "arguments_error",
-    "arguments_of",
-    "arguments_text",
-    "client_handle_of",
-    "declared_by",
-    "definition_with",
-    "from_text",
-    "has_later_keys",
-    "in_force",
-    "owned_arguments",
-    "owner_of",
-    "parse",
-    "shown_arguments",
-    "to_text",
-]
-
 NAME_CHARS_MAX = 255
 OWNER_CHARS_MAX = 400
 """A client's name, its key and the number of a handle."""
@@ -130,8 +106,6 @@ OWNERS = (CONNECTION, CLIENT_HANDLE)
 _KEPT = (*OWNERS, *ARGUMENTS)
 LESSER = frozenset(ARGUMENTS) - {"dead-letter-queue", "overflow"}
 """Those of which the lesser holds where policy and declaration both speak; else the policy's."""
-LATER = frozenset({"consumer-timeout"})
-"""Keys that versions up to 7cfbddc do not know."""
 
 _KEYS = {name.replace("_", "-"): name for name in fields_dict(Definition)}
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -251,15 +225,6 @@ def from_text(name: str, text: str) -> Policy:
     except MALFORMED as error:
         raise PolicyError(f"policy {name!r} is not readable: {error}") from None
     return parse(name, pattern, definition, priority, apply_to)
-
-
-def has_later_keys(text: str) -> bool:
-    """Whether the text of a policy has keys that older versions refuse."""
-    try:
-        _, definition, *_ = msgspec.json.decode(text, type=tuple[str, dict[str, Any], int, str])
-    except MALFORMED:
-        return False
-    return not LATER.isdisjoint(definition)
 
 
 def arguments_text(given: Mapping[str, object]) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["escaped", "unprintable"]
-
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )

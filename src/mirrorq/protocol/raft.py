@@ -6,16 +6,6 @@ from msgspec import Struct
 
 from mirrorq.protocol.effects import RaftEntry, RaftSnapshot
 
-__all__ = [
-    "RAFT_MESSAGES",
-    "AppendAnswer",
-    "AppendRequest",
-    "InstallSnapshot",
-    "RaftMessage",
-    "VoteAnswer",
-    "VoteRequest",
-]
-
 
 class VoteRequest(Struct, frozen=True, gc=False):
     """Asks for a replica's vote, or whether it would give it."""

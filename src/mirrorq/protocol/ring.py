@@ -118,11 +118,8 @@ class TransferRequest(Struct, frozen=True, gc=False):
     queue_id: int
     epoch: int
     number: int
-    state_version: int = 7
-    """The newest that it can read; who does not say so reads 7 at most."""
-    part: int = 0
-    """Which part of it: 1 is the first of the state as it is now, others are of that same state. 0
-    is the whole in one answer: who asks so is of an older version."""
+    part: int
+    """Which part of it: 1 is the first of the state as it is now, others are of that same state."""
     known: tuple[KnownPage, ...] = ()
     """What the joiner has, in order. What is the same is not sent."""
     until_kind: int = 1 << 31

@@ -24,16 +24,6 @@ from attrs import frozen
 from mirrorq.errors import MALFORMED, ConfigError
 from mirrorq.protocol.printable import unprintable
 
-__all__ = [
-    "KINDS",
-    "Binding",
-    "ExchangeRecord",
-    "Routes",
-    "arguments_text",
-    "binding_error",
-    "exchange_error",
-]
-
 KINDS = ("direct", "fanout", "topic", "headers")
 NAME_CHARS_MAX = 255
 KEY_CHARS_MAX = 255

@@ -184,15 +184,8 @@ Request = (
 )
 
 
-ATTACHED_LEVEL = 1
-"""Of this version's masters."""
-
-
 class Attached(Struct, frozen=True, gc=False):
     """Answer to Attach: requests of this attachment are served."""
-
-    level: int = 0
-    """What they may be, beside those that every version knows: from 1 on, Extend."""
 
 
 class Detached(Struct, frozen=True, gc=False):

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-__all__ = ["SHARDS_MAX", "key_bytes", "logical_name", "shard_name", "shard_of", "split_name"]
-
 SHARDS_MAX = 256
 """Of one queue: each is a ring with copies of its own."""
 _SHARD = re.compile(r"(.+)#shard(0|[1-9][0-9]{0,8})", re.DOTALL)

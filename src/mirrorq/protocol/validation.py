@@ -5,14 +5,13 @@ from __future__ import annotations
 from mirrorq.protocol.printable import unprintable
 from mirrorq.protocol.shard_names import SHARDS_MAX, shard_name, split_name
 
-__all__ = ["NAME_CHARS_MAX", "declaration_error", "shards_error"]
-
 
 def shards_error(shards: object) -> str:
     """Return why a queue cannot have so many shards, "" when it can."""
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
         return f"a queue has 1 to {SHARDS_MAX} shards, or none at all (None), not {shards!r}"
     return ""
+
 
 NAME_CHARS_MAX = 255
 """Characters of a queue's name."""

@@ -11,32 +11,6 @@ from msgspec import Struct
 
 from mirrorq.protocol.identities import MemberId
 
-__all__ = [
-    "NOWHERE",
-    "Standing",
-    "arrange",
-    "counts_incarnations",
-    "find",
-    "find_store",
-    "in_sync_ids",
-    "index",
-    "is_in_sync",
-    "is_master",
-    "joining_ids",
-    "last_in_sync",
-    "left",
-    "links",
-    "make_view",
-    "master",
-    "member_ids",
-    "next_durability",
-    "order_error",
-    "promotable",
-    "right",
-    "standing",
-    "view_text",
-]
-
 
 # Questions about one view: who is master, who stands beside whom, who may be promoted.
 #

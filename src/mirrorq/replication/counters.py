@@ -28,8 +28,6 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply, Settled
 from mirrorq.protocol.staged import CommitOp
 
-__all__ = ["REASONS", "Tally"]
-
 REASONS = ("expired", "maxlen", "rejected", "delivery_limit", "purged", "moved")
 """Why messages end without an ack; as RabbitMQ calls them where it has the same."""
 

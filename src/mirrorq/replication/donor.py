@@ -35,7 +35,6 @@ from mirrorq.protocol.effects import COLUMNS, LATER, PRODUCERS, Page
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import KnownPage, TransferRequest, TransferState
 from mirrorq.replication.state.columns import Block
-from mirrorq.replication.state.image import STATE_VERSION
 from mirrorq.replication.state.pages import PageCache, Snapshot
 from mirrorq.replication.state.producer import Chunk
 from mirrorq.replication.state.queue_state import QueueState
@@ -198,7 +197,7 @@ class Incoming:
                 self._said[kind, first] = last, found
                 known.append(KnownPage(kind, first, *found))
         until = (self._unsaid[0][0], self._unsaid[0][1][0]) if self._unsaid else ALL_KNOWN
-        head = (queue_id, epoch, number, STATE_VERSION, part)
+        head = (queue_id, epoch, number, part)
         return TransferRequest(*head, tuple(known), *until)
 
     def _page(self, kind: int, first: int, last: int) -> bytes:
@@ -215,8 +214,6 @@ class Incoming:
 
         Raises ValueError when this is no state, or no part of the one that the others are of.
         """
-        if not message.part:
-            return QueueState.decode(message.state)
         if message.part <= self.count:
             return None
         if not self._follows(message):
@@ -334,8 +331,6 @@ class Donor:
     ) -> TransferState | None:
         """What to send; None when there is nothing to say."""
         head = (request.queue_id, request.epoch, request.number)
-        if not request.part:
-            return TransferState(*head, state.applied, state.encode(request.state_version))
         given = self._given.get(to)
         if request.part == 1:
             self._end(to)

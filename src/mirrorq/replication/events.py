@@ -11,33 +11,6 @@ from mirrorq.protocol.ring import Data, RingMessage
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import View
 
-__all__ = [
-    "DAMAGE",
-    "MENDED",
-    "SET_ASIDE",
-    "CourierReplied",
-    "Declared",
-    "Defined",
-    "Fetching",
-    "FrameDamaged",
-    "LeaseChanged",
-    "LinkLost",
-    "NeighboursChanged",
-    "NodeGone",
-    "ReplicaEvent",
-    "Requested",
-    "RingReceived",
-    "SessionGone",
-    "SubscriptionExpelled",
-    "TargetLinkLost",
-    "Tick",
-    "Undelivered",
-    "ViewInstalled",
-    "WriteAll",
-    "YieldAsked",
-]
-
-
 DAMAGE = "damage"
 MENDED = "mended"
 SET_ASIDE = "set aside"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["HISTORY_COUNT", "common_lsn", "cut_history", "extend_history"]
-
-
 HISTORY_COUNT = 1024
 """Epochs that a history keeps: a node that comes back after so many views of a queue, in each of
 which something was written, takes the whole state."""

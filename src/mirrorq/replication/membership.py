@@ -12,8 +12,6 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import Member
 from mirrorq.replication.ring import Ring
 
-__all__ = ["Membership"]
-
 SLOW_FACTOR = 5
 """A member that was too slow is not counted in again for so many lag_ms_max."""
 PROPOSE_AGAIN_MS = 500

@@ -27,8 +27,6 @@ Invariants:
 
 from __future__ import annotations
 
-__all__ = ["DRIFT", "FADE", "QueueTime"]
-
 DRIFT = 16
 """A lead falls by at most one part in so many of the time since the last word."""
 TIME_MAX_US = 1 << 62

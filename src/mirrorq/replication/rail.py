@@ -34,8 +34,6 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.ring import Ring
 
-__all__ = ["REST_MS", "RailGuard"]
-
 REST_MS = 20
 """After it has given a queue back the rail does not get it for so long."""
 

@@ -70,8 +70,6 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes, quiet_tick_ms
 
-__all__ = ["Replica"]
-
 ROOM_LOOK_MS = 50
 """A frame that was refused for want of room is asked for again when there is some: looked at this
 often."""
@@ -132,9 +130,7 @@ class Replica:
         self._begin()
         stale = image.stale if self.state.is_paged else (*image.stale, *image.pages)
         checkpoints = Checkpoints(stale, image.state_lsn, len(image.state or b""))
-        self._writes = Writes(
-            self.ring, self.transfer, config, self.room, checkpoints, self.timers
-        )
+        self._writes = Writes(self.ring, self.transfer, config, self.room, checkpoints, self.timers)
         self._membership = Membership(self.ring, config)
         self._rail = RailGuard(self.ring, may_arm=config.rail)
         self._load(image)

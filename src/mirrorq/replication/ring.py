@@ -94,8 +94,6 @@ BEHIND_BYTES_MAX = 16 << 20
 """`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
 
 
-
-
 class Ring:
     """The log and the marks of one member. Methods are called by `replica` only."""
 
@@ -923,5 +921,3 @@ class Ring:
         self._is_mark_fresh = True
         mark_now = Mark(self.queue_id, self.epoch, *mark, self.time.told_us)
         self._send(right, mark_now)
-
-

@@ -15,9 +15,6 @@ from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
-__all__ = ["CHEAP_BYTES", "QUIET_MS", "Writes", "quiet_ms", "quiet_tick_ms"]
-
-
 # When the state of a queue that has become quiet is written.
 QUIET_MS = 1000
 """A queue that has been quiet for this long is checkpointed, so that its store is drained; a large
@@ -364,8 +361,7 @@ class Writes:
             return True
         config = self._config
         due = (
-            self._ops_since >= config.checkpoint_ops
-            or self._bytes_since >= config.checkpoint_bytes
+            self._ops_since >= config.checkpoint_ops or self._bytes_since >= config.checkpoint_bytes
         )
         if due and self._bytes_since < 4 * self._checkpoints.size:
             # A state of many ranges is dear to write: let it wait until it pays.

@@ -19,16 +19,6 @@ from mirrorq import system
 from mirrorq.errors import ConfigError
 from mirrorq.security.roles import KEYS_NAME, Key, Role, is_key_text
 
-__all__ = [
-    "SECRET_SUFFIX",
-    "add_key",
-    "find_secret",
-    "read_keys",
-    "read_secret",
-    "secret_path",
-    "write_secret",
-]
-
 SECRET_SUFFIX = ".secret"
 FILE_BYTES_MAX = 4 * 1024 * 1024
 """No file of keys is larger; 20,000 clients fit."""

@@ -20,8 +20,6 @@ from attrs import field, frozen
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.printable import unprintable
 
-__all__ = ["KEYS_NAME", "NAME_BYTES_MAX", "Key", "Right", "Role", "is_key_text", "refusal"]
-
 KEYS_NAME = "keys.toml"
 """The file that lists keys, as errors name it."""
 NAME_BYTES_MAX = 200

@@ -21,15 +21,6 @@ from mirrorq.security.roles import KEYS_NAME, Key, Role, is_key_text
 from mirrorq.transport.curve import public_key_of
 from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
 
-__all__ = [
-    "Security",
-    "check_endpoints",
-    "check_listen",
-    "check_security",
-    "is_host_loopback",
-    "is_loopback",
-]
-
 
 def _keys(given: Iterable[Key]) -> tuple[Key, ...]:
     keys = tuple(given)

@@ -66,13 +66,6 @@ from mirrorq.session.calls import (
     Stored,
 )
 
-EXTENDS_LEVEL = 1
-"""Masters that say at least this know Extend."""
-OLD_MASTER = (
-    "the queue's master, or the node by which this client enters, runs a version without "
-    "extend(): upgrade it"
-)
-
 # --- State --------------------------------------------------------------------------------
 
 
@@ -134,8 +127,10 @@ class _OpenSettle:
     is_sent: bool = False
 
 
-def _request_of(settle: _OpenSettle) -> Settle:
+def _request_of(settle: _OpenSettle) -> Settle | Extend:
     call = settle.call
+    if call.kind == EXTEND:
+        return Extend(settle.request, call.deliveries, call.delay_ms)
     return Settle(settle.request, call.kind, call.deliveries, call.delay_ms, call.target)
 
 
@@ -165,8 +160,6 @@ class Session:
         self._credit = PutCredit()
         self._has_flow = False
         """In this attachment."""
-        self._level: int | None = None
-        """What this attachment's master understands; None: it has not said."""
         self._config = config
         self._attachment = 0
         self._request = 0
@@ -221,31 +214,8 @@ class Session:
             self._send_settle(settle)
 
     def _send_settle(self, settle: _OpenSettle) -> None:
-        if settle.call.kind == EXTEND:
-            self._send_extend(settle)
-            return
         settle.is_sent = True
         self._send(_request_of(settle))
-
-    def _send_extend(self, settle: _OpenSettle) -> None:
-        """To a master that knows of it. When it has not said yet it is sent when it has."""
-        if self._level is None:
-            return
-        call, request = settle.call, settle.request
-        if self._level < EXTENDS_LEVEL:
-            del self._settles[request]
-            self._output.append(SettleDone(call.token, call.deliveries, OLD_MASTER))
-            return
-        settle.is_sent = True
-        self._send(Extend(request, call.deliveries, call.delay_ms))
-
-    def _on_attached(self, reply: Attached) -> None:
-        self._level = reply.level
-        for settle in list(self._settles.values()):
-            if settle.call.kind == EXTEND:
-                self._send_extend(settle)
-        if not self._has_flow:
-            self._tell_credit(PutCredit(True))
 
     def give_back(self, deliveries: tuple[Delivery, ...]) -> None:
         """Return what no call has taken."""
@@ -440,7 +410,6 @@ class Session:
             self._request = self._reply = 0
             self._pings = self._pongs = self._left_until = 0
             self._has_flow = False
-            self._level = None
             self._heard_ms = self._pinged_ms = now_ms
 
     def complete_attach(self) -> None:
@@ -638,7 +607,8 @@ class Session:
                 self._has_flow = True
                 self._on_flow(reply)
             case Attached():
-                self._on_attached(reply)
+                if not self._has_flow:
+                    self._tell_credit(PutCredit(True))
             case _:
                 pass
 

@@ -22,8 +22,6 @@ from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 if TYPE_CHECKING:
     from mirrorq.api.publish_options import Terms
 
-__all__ = ["NONE", "Batch", "SpoolConfirmation"]
-
 Callback = Callable[[Any], object]
 NONE: list[bytes] = []
 """The bodies of what is no put_many, or is written. Nobody adds to it."""

@@ -11,8 +11,6 @@ from mirrorq.spool.records import PutRecord, encoded
 from mirrorq.spool.route import Route
 from mirrorq.store.spool_file import SpoolRecord, SpoolWrites, stored_size
 
-__all__ = ["NewRecord", "gathered"]
-
 
 class NewRecord:
     """What becomes one record: puts of one queue on the same terms."""

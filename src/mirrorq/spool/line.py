@@ -20,8 +20,6 @@ from collections import deque
 
 from attrs import define, field
 
-__all__ = ["Flight", "Line"]
-
 
 @define(eq=False)
 class Flight:

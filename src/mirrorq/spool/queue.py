@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.spool.route import Route
 
-__all__ = ["SpooledQueue"]
-
 Callback = Callable[[SpoolConfirmation], object]
 
 

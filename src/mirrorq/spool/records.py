@@ -6,8 +6,6 @@ import msgspec
 
 from mirrorq.store.spool_file import SpoolRecord
 
-__all__ = ["PutRecord", "decoded", "encoded"]
-
 
 class PutRecord(msgspec.Struct, array_like=True):
     """A record of the file: what was put together, on the same terms."""

@@ -22,8 +22,6 @@ from mirrorq.store.spool_file import LineHead, SpoolRecord
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
 
-__all__ = ["AGAIN_S", "Route", "Sending", "SetAside", "SpoolStatus"]
-
 AGAIN_S = (0.2, 5.0)
 """A queue that could not be opened is tried again after the first, at last after the second."""
 

@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from mirrorq.api.host import Host
     from mirrorq.config import Config
 
-__all__ = ["Spool"]
-
 log = logging.getLogger("mirrorq")
 
 WINDOW_BYTES = 4 << 20
@@ -184,9 +182,7 @@ class Spool:
         held = route.head.size + route.put_size - route.taken_size
         return held <= 0 or held + size <= self.config.spool_bytes_max
 
-    def _wait_for_room(
-        self, route: Route, size: int, block: bool, timeout: float | None
-    ) -> None:
+    def _wait_for_room(self, route: Route, size: int, block: bool, timeout: float | None) -> None:
         def may_go_on() -> bool:
             return self._has_room(route, size) or self._is_closing or self._failure is not None
 
@@ -423,9 +419,7 @@ class Spool:
         try:
             if name not in self._routes:
                 number = max((one.number for one in self._routes.values()), default=0) + 1
-                head = LineHead(
-                    name, _new_producer(), durable=durable, auto_delete=auto_delete
-                )
+                head = LineHead(name, _new_producer(), durable=durable, auto_delete=auto_delete)
                 self._file.commit(SpoolWrites(heads={number: head}))
                 self._routes[name] = Route(number, head, self._heard)
         except StoreFull as error:
@@ -747,9 +741,7 @@ class Spool:
                 except RuntimeError as error:  # the machine has no more threads just now
                     self._on_opened(route, None, error)
 
-    def _on_opened(
-        self, route: Route, handle: Handle | None, error: BaseException | None
-    ) -> None:
+    def _on_opened(self, route: Route, handle: Handle | None, error: BaseException | None) -> None:
         route.is_opening = False
         if handle is not None:
             route.handle = handle

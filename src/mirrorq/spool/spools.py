@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.config import Config
 
-__all__ = ["Spools"]
-
 log = logging.getLogger("mirrorq")
 
 DATA_FILE = "data.mdb"

@@ -29,8 +29,6 @@ from mirrorq.store.rail_log import HALF_BYTES, RAIL_FILE
 from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
 from mirrorq.store.write_ahead import contents, whole_prefix
 
-__all__ = ["back_up", "copied_to", "put_back"]
-
 Progress = Callable[[int, int], None]
 LOOK_S = 0.1
 """How often a progress bar is moved."""

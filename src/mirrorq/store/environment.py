@@ -100,6 +100,17 @@ def is_store(path: Path) -> bool:
     return len(head) == _META.size and _META.unpack(head)[0] == _META_MAGIC
 
 
+def open_to_look(path: Path) -> lmdb.Environment:
+    """Open LMDB's files without a lock and without changing them.
+
+    Raises:
+        lmdb.Error: they cannot be read.
+    """
+    return lmdb.open(
+        os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0
+    )
+
+
 def _refuse_occupied(path: Path) -> None:
     """Make no store among other people's files: with a mistyped path, or that of the data's parent,
     they would lie there together, and whoever removes the one removes the other.
@@ -134,6 +145,7 @@ class Space(NamedTuple):
     """What gives more, "" when there is plenty."""
     draining: int = 1 << 62
     """Of one value that drains the store, a checkpoint."""
+
 
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 """One of either kind, as who walks the tables gets it."""
@@ -237,14 +249,7 @@ class Environment:
         file = self.path / DATA_FILE
         if not file.exists() or not file.stat().st_size:
             return None
-        with self._translated("opening"), lmdb.open(
-            os.fsencode(self.path),
-            readonly=True,
-            lock=False,
-            create=False,
-            max_dbs=8,
-            lib_version=0,
-        ) as looked_at:
+        with self._translated("opening"), open_to_look(self.path) as looked_at:
             with looked_at.begin(buffers=True) as txn:
                 names = {bytes(name) for name in looked_at.dbs(txn)}
                 entries = txn.stat()["entries"]

@@ -17,8 +17,6 @@ import struct
 from array import array
 from collections.abc import Iterator
 
-__all__ = ["Stretch", "usable_stretches"]
-
 Stretch = tuple[int, int]
 """(first page, count) of free pages that lie together."""
 

@@ -22,8 +22,6 @@ from mirrorq.store.environment import Environment, Space, Tables
 from mirrorq.store.log_mark import (
     FORMAT,
     FORMAT_VERSION,
-    FORMAT_WITH_LOG,
-    FORMAT_WITH_RAIL,
     RAIL_MARK,
     check_format,
     end_log,
@@ -347,7 +345,6 @@ class Store:
     ) -> None:
         """Commit these, and all that waits in the log; with `begun` the log is in use from here."""
         tail, rail = begun or self._tail, self._rail
-        number = FORMAT_WITH_LOG if rail is None else FORMAT_WITH_RAIL
 
         def work(txn: lmdb.Transaction[memoryview]) -> dict[int, Record | None]:
             log = QueueLog(
@@ -361,10 +358,10 @@ class Store:
             if raft is not None:
                 RaftLog(txn, self._environment.tables.raft).apply(raft)
             if tail is not None and (tail is begun or tail.is_ahead):
-                put_mark(txn, self._environment.tables, tail.mark, number=number)
+                put_mark(txn, self._environment.tables, tail.mark)
             if rail is not None and rail.taken > rail.lmdb_has:
                 mark = Mark(rail.salt, rail.taken)
-                put_mark(txn, self._environment.tables, mark, key=RAIL_MARK, number=number)
+                put_mark(txn, self._environment.tables, mark, key=RAIL_MARK)
             return log.changed
 
         self._keep(self._environment.write(work))
@@ -459,7 +456,7 @@ class Store:
         def work(txn: lmdb.Transaction[memoryview]) -> None:
             mark = Mark(rail.salt, 0)
             tables = self._environment.tables
-            put_mark(txn, tables, mark, key=RAIL_MARK, number=FORMAT_WITH_RAIL)
+            put_mark(txn, tables, mark, key=RAIL_MARK)
 
         self._environment.write(work)
         self._rail = rail
@@ -589,9 +586,7 @@ class Store:
             left -= len(entry.frame)
         return found
 
-    def _read_lmdb(
-        self, queue_id: int, first: int, last: int, bytes_max: int
-    ) -> list[memoryview]:
+    def _read_lmdb(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
         def work(txn: lmdb.Transaction[memoryview]) -> list[memoryview]:
             # Reads take turns, so the hint has one user at a time.
             hint = self._hints.setdefault(queue_id, Hint())

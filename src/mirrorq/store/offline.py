@@ -7,7 +7,6 @@ others may look too. A backup has no lock file; nobody else writes there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,13 +14,12 @@ from typing import TypeVar
 import lmdb
 
 from mirrorq.errors import StoreCorrupt, StoreError
-from mirrorq.store.environment import Tables, is_store, walk
+from mirrorq.store.environment import Tables, is_store, open_to_look, walk
 from mirrorq.store.pathlock import DATA_FILE, SharedPathLock
 from mirrorq.store.records import Damaged
 
-__all__ = ["OfflineStore"]
-
 Result = TypeVar("Result")
+
 
 class OfflineStore:
     """Open from construction to `close`; also a context manager."""
@@ -38,8 +36,7 @@ class OfflineStore:
             if not is_store(path):
                 raise StoreError(
                     f"{path} is not a store: it has no {DATA_FILE} of LMDB. Give the directory of "
-                    "a "
-                    "node, or of a backup"
+                    "a node, or of a backup"
                 )
             self._lock = SharedPathLock(path)
         except OSError as error:
@@ -57,21 +54,13 @@ class OfflineStore:
 
     def _open(self) -> None:
         try:
-            self._lmdb = lmdb.open(
-                os.fsencode(self.path),
-                readonly=True,
-                lock=False,
-                create=False,
-                max_dbs=8,
-                lib_version=0,
-            )
+            self._lmdb = open_to_look(self.path)
             with self._lmdb.begin(buffers=True) as txn:
                 names = {bytes(name) for name in self._lmdb.dbs(txn)}
                 if b"meta" not in names:
                     raise StoreError(
                         f"{self.path} is not a store: it holds an LMDB environment that mirrorq "
-                        "did "
-                        "not make. Give the directory of a node, or of a backup"
+                        "did not make. Give the directory of a node, or of a backup"
                     )
             # Not in that transaction: handles would end with it.
             self.tables = Tables.open(self._lmdb, None)

@@ -24,8 +24,6 @@ from mirrorq.store.write_ahead import (
     unpacked,
 )
 
-__all__ = ["HALF_BYTES", "RAIL_FILE", "merged", "surviving_rail"]
-
 RAIL_FILE = "mirrorq.rail"
 HALF_BYTES = FILE_BYTES // 2
 

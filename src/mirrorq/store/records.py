@@ -142,7 +142,7 @@ def lacking_key(queue_id: int) -> bytes:
 
 def time_key(queue_id: int) -> bytes:
     """Key, in `meta`, of how far a queue's time is ahead of this node's: one of the node's small
-    values, which an older mirrorq leaves alone."""
+    values."""
     return b"value time " + _QUEUE.pack(queue_id)
 
 

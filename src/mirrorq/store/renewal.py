@@ -22,8 +22,6 @@ from mirrorq.store.queue_log import QueueLog
 from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 
-__all__ = ["Inventory", "Renewal", "renew", "taken_of"]
-
 Renewal = Callable[["Inventory", int], RaftWrite]
 """Given what there is and the new identity: what is to stand in place of all that the store holds
 of the catalog."""

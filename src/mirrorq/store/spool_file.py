@@ -32,8 +32,6 @@ from mirrorq.store.pathlock import PathLock
 from mirrorq.store.records import Damaged, decoded, seal, unseal
 from mirrorq.waiting import Latch, Present
 
-__all__ = ["Aside", "LineHead", "SpoolFile", "SpoolRecord", "SpoolWrites"]
-
 SLACK_BYTES = 64 << 20
 """The file may be so much larger than its bound: LMDB's own pages, and what drains a full one."""
 FORMAT = 1

@@ -367,9 +367,7 @@ class LogFile:
             OSError: The disk has no room for it.
         """
         synced = system.synced_writes()
-        self._file = os.open(
-            path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600
-        )
+        self._file = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600)
         self.is_synced = bool(synced)
         """What any call writes is durable when it returns."""
         self.size = FILE_BYTES

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from mirrorq.transport.client import ClientSocket
     from mirrorq.transport.transport import Transport
 
-__all__ = ["SimulatedClient", "SimulatedCluster", "SimulatedDriver", "SimulatedNode"]
-
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 KINDS = ("crash", "partition", "freeze", "delay", "reset", "fill disk")
 """Of faults that `trouble` knows."""

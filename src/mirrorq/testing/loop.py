@@ -13,8 +13,6 @@ from typing import Any
 
 from mirrorq.testing.schedule import Lock, Scheduler
 
-__all__ = ["SimulatedLoop"]
-
 
 class _Selector(selectors.BaseSelector):
     """A selector that waits for the loop's bell."""

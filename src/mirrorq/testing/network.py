@@ -32,8 +32,6 @@ from mirrorq.transport.inbound import (
 from mirrorq.transport.link import part_bytes_max
 from mirrorq.waiting import Doorbell
 
-__all__ = ["End", "Link", "Network", "SimulatedClientSocket", "SimulatedTransport"]
-
 Message = PeerMessage | ClientMessage | ServerMessage
 
 HOP_US = (50, 1000)

@@ -23,8 +23,6 @@ from typing import Any
 from mirrorq.testing.loop import SimulatedLoop
 from mirrorq.testing.schedule import START, START_US, Lock, Mailbox, Task, current_task
 
-__all__ = ["patch", "restore"]
-
 _kept: list[tuple[Any, str, Any]] = []
 """(module or class, name, what is there)."""
 _open_count = 0

@@ -34,8 +34,6 @@ from attrs import define, field
 from mirrorq import clock, waiting
 from mirrorq.waiting import ProcessEnded
 
-__all__ = ["Lock", "Process", "Scheduler", "SimulationError", "Stuck", "Task"]
-
 START_US = 1_700_000_000_000_000
 """What wall clocks say at the beginning."""
 STALL_S = 60.0

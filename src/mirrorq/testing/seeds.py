@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 from mirrorq.config import Config
 from mirrorq.testing.cluster import SimulatedCluster
 
-__all__ = ["SEED_VARIABLE", "simulate"]
-
 SEED_VARIABLE = "MIRRORQ_SEED"
 """Set to a number, tests run with this seed only."""
 LINES_SHOWN = 30

@@ -21,8 +21,6 @@ from mirrorq.store.queue_log import NextSequence, none_may
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.schedule import Scheduler
 
-__all__ = ["Drive", "SimulatedStore"]
-
 COMMIT_US = (200, 2000)
 """What a commit takes, at least and at most."""
 

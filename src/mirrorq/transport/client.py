@@ -124,9 +124,7 @@ class ClientSocket:
         keys = None
         if self._secret_key:
             keys = LinkKeys(self._secret_key, self._server_keys[endpoint][0])
-        link = Link(
-            self._context, endpoint, identity, self._config, keys=keys, watch_failures=True
-        )
+        link = Link(self._context, endpoint, identity, self._config, keys=keys, watch_failures=True)
         self._deadline_ms = _now_ms() + self._config.failure_ms
         self._poller.register(link.socket, zmq.POLLIN)
         self._poller.register(link.monitor, zmq.POLLIN)

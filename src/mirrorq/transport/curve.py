@@ -16,8 +16,6 @@ from zmq.utils import z85
 from mirrorq.errors import ConfigError
 from mirrorq.transport.parts import is_readable, receive_parts, send_parts
 
-__all__ = ["Guard", "LinkKeys", "Zap", "guard_socket", "new_key_pair", "public_key_of"]
-
 DOMAIN = b"mirrorq"
 _VERSION = b"1.0"
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"

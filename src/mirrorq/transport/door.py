@@ -22,8 +22,6 @@ from mirrorq import system
 from mirrorq.transport.inbound import PEER_MARK
 from mirrorq.transport.parts import is_readable, receive_parts
 
-__all__ = ["Door", "address_of", "connections_bound"]
-
 STRANGER_BYTES_MAX = 64 * 1024
 """Received from a connection that has not given a whole message. A handshake has 1 KB, and the
 first message of a client and of a node is small."""

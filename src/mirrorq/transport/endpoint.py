@@ -14,8 +14,6 @@ from attrs import frozen
 from mirrorq.errors import ConfigError
 from mirrorq.system import IPC_PATH_BYTES_MAX
 
-__all__ = ["listening", "split_address", "why_not"]
-
 
 # Where pages are served: `host:port` as a user writes it.
 def split_address(address: str, example: str) -> tuple[str, int]:

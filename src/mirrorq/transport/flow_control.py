@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-__all__ = ["Outflow", "Parts", "Window"]
-
 Parts = Sequence[bytes | bytearray | memoryview]
 """One message, encoded."""
 
@@ -126,5 +124,3 @@ class Outflow:
     def clear(self) -> None:
         """All handles begin anew, at another node as a rule."""
         self._waiting.clear()
-
-

@@ -14,8 +14,6 @@ from typing import Any
 
 import zmq
 
-__all__ = ["IS_FOUND", "Kept", "libzmq_user", "send"]
-
 _Message = ctypes.c_uint64 * 8
 """A zmq_msg_t, as zmq.h has it."""
 

@@ -9,8 +9,6 @@ when they come in time again.
 
 from __future__ import annotations
 
-__all__ = ["CROWD", "PATIENCE_MAX", "Patience"]
-
 CROWD = 100
 """With more clients than this a node has each of them give signs of life less often."""
 PATIENCE_MAX = 1000

@@ -288,8 +288,7 @@ class Transport:
         self._poller.register(rail.notify_fd, zmq.POLLIN)
 
     def open_rail(self, name: str) -> None:
-        """Connect the rail to a peer, if it is not, until the peer is next gone or forgotten. Of
-        one that knows what a rail is: an older version takes what it says for garbage."""
+        """Connect the rail to a peer, if it is not, until the peer is next gone or forgotten."""
         peer = self._peers.get(name)
         if self._rail is None or peer is None or peer.rail is not None or not peer.is_up:
             return

@@ -34,33 +34,6 @@ from mirrorq.wire import frames
 if TYPE_CHECKING:
     from mirrorq._native._wire import Bytes
 
-__all__ = [
-    "FRAME_SIZE_MIN",
-    "HEADER_SIZE",
-    "Frame",
-    "Pieces",
-    "check",
-    "check_publish",
-    "columns",
-    "crc32c",
-    "cut",
-    "header",
-    "lengths_between",
-    "lengths_of",
-    "offsets",
-    "pack_op",
-    "pack_pieces",
-    "pack_publish",
-    "payload",
-    "pieces_of",
-    "shifted",
-    "span",
-    "split",
-    "split_properties",
-    "split_run",
-    "stamp",
-]
-
 
 def check_publish(message: object) -> None:
     """A frame that a producer packed elsewhere is checked before anything is made of it.
@@ -70,6 +43,7 @@ def check_publish(message: object) -> None:
     """
     if isinstance(message, SessionRequest) and isinstance(message.request, Publish):
         frames.check(message.request.frame)
+
 
 Frame = bytes | bytearray | memoryview
 TwoBuffers = tuple[memoryview, memoryview]

@@ -31,8 +31,6 @@ from mirrorq.protocol import clients, commands, control, founding, raft, ring, s
 from mirrorq.protocol.ops import Entry
 from mirrorq.wire.ops import make_entry
 
-__all__ = ["HEAD_BYTES_MAX", "VERSION", "Part", "WireMessage", "decode", "encode"]
-
 VERSION = 1
 """Of everything in this module. On the wire as the first byte after the head's array mark."""
 HEAD_BYTES_MAX = 16 * 1024 * 1024
@@ -134,9 +132,6 @@ _TAGS: dict[type, int] = {
     commands.TransferMaster: 147,
     commands.Rebalance: 148,
     commands.DropCopy: 149,
-    commands.DeclareWithArguments: 190,
-    commands.DeclareShardsWithArguments: 191,
-    commands.SetLaterPolicy: 192,
     commands.NameCluster: 162,
     # Raft
     raft.VoteRequest: 90,
@@ -168,7 +163,6 @@ _TAGS: dict[type, int] = {
     clients.ClientBye: 124,
     clients.ClientDeclare: 125,
     clients.ClientDelete: 126,
-    clients.ClientDeclareWithArguments: 245,
     clients.ClientLook: 127,
     clients.ClientAdminister: 128,
     clients.ClientWatch: 140,

@@ -10,8 +10,6 @@ from mirrorq.wire.rail import Handed, handed_in
 if TYPE_CHECKING:
     from mirrorq._native._rail import CData
 
-__all__ = ["NativeRail", "finds_libzmq"]
-
 GROUP_BYTES_MAX = 64 << 10
 """Of frames in a record. A message of more is not taken."""
 TAKES_MAX = 4

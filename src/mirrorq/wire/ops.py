@@ -47,17 +47,6 @@ from mirrorq.protocol.ops import (
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames
 
-__all__ = [
-    "FrameCodec",
-    "decode_payload",
-    "encode_payload",
-    "encode_staged",
-    "encode_step",
-    "make_entry",
-    "make_logged_entry",
-    "step_of",
-]
-
 NAME_LENGTH_MAX = 512
 """Of transactions, runs and reasons: what a queue keeps of each for as long as it lives."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

@@ -16,18 +16,6 @@ import msgspec
 
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 
-__all__ = [
-    "DEPTH_MAX",
-    "KEPT_KEYS",
-    "KEPT_KEY_LENGTH",
-    "HeaderValue",
-    "Properties",
-    "encode_properties",
-    "pack_properties",
-    "unpack_properties",
-]
-
-
 HeaderValue: TypeAlias = (
     "str | bytes | int | float | bool | Sequence[HeaderValue] | Mapping[str, HeaderValue] | None"
 )

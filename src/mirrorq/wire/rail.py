@@ -13,8 +13,6 @@ from mirrorq.protocol.ring import STAR, Data
 from mirrorq.wire.frames import split_run
 from mirrorq.wire.ops import make_logged_entry
 
-__all__ = ["DISK", "LOGGED", "RAW", "STOPPED", "Handed", "handed_in", "pack_data", "unpack_mark"]
-
 RAW, LOGGED, STOPPED = 1, 2, 3
 DISK = 7
 """Why it has `STOPPED`: its log could not be written, and is not used any more."""
@@ -27,9 +25,7 @@ _BATCH = struct.Struct("<IIQQQQQQQ")
 
 def pack_data(message: Data) -> bytes:
     """What the rail takes: the same ops."""
-    head = _DATA.pack(
-        _MAGIC, 1, message.queue_id, message.epoch, message.stable, message.time_us
-    )
+    head = _DATA.pack(_MAGIC, 1, message.queue_id, message.epoch, message.stable, message.time_us)
     return b"".join((head, *[entry.frame for entry in message.entries]))
 
 

@@ -39,8 +39,6 @@ from mirrorq.errors import (
 )
 from mirrorq.protocol.shard_names import shard_of
 
-__all__ = ["ShardedHandle"]
-
 
 class ShardedHandle(Channel):
     """A handle on a sharded queue, held by its face; it holds one on each shard. Users' threads

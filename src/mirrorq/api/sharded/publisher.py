@@ -13,8 +13,6 @@ from mirrorq.api.sharded.shard import Shard
 from mirrorq.api.waits import Wait, Waits
 from mirrorq.errors import Full, ShutDown
 
-__all__ = ["ShardedPublisher"]
-
 ALL_KNOWN_S = 0.3
 """A first put waits so long for the first word of all masters; then that of any will do."""
 

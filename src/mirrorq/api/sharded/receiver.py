@@ -10,8 +10,6 @@ from mirrorq.api.publisher import Publishing
 from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiving
 from mirrorq.api.sharded.shard import Shard
 
-__all__ = ["ShardedReceiver"]
-
 MANY = 64
 """Each call for fewer is another shard's turn."""
 

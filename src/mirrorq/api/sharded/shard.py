@@ -24,8 +24,6 @@ from mirrorq.config import Config
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.session.machine import Session
 
-__all__ = ["Shard", "Whole"]
-
 LEAST_BYTES = 4 << 10
 BATCH_BYTES = 256 << 10
 BATCH_COUNT = 1000

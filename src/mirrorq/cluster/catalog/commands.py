@@ -9,8 +9,6 @@ import msgspec
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol import commands
 
-__all__ = ["LaterVersion", "decode_command", "encode_command"]
-
 _COMMANDS: dict[int, Any] = {
     1: commands.RegisterNode,
     2: commands.DeclareQueue,
@@ -32,9 +30,6 @@ _COMMANDS: dict[int, Any] = {
     21: commands.NameCluster,
     22: commands.DropCopy,
     24: commands.DeclareShards,
-    40: commands.DeclareWithArguments,
-    41: commands.DeclareShardsWithArguments,
-    42: commands.SetLaterPolicy,
     43: commands.AcknowledgeLosses,
 }
 """Tag of each command. The tags are in logs on disk and never change meaning."""

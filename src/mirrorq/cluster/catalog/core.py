@@ -57,8 +57,6 @@ from mirrorq.protocol.routing import Binding, ExchangeRecord
 from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.views import View, find_store, is_in_sync, joining_ids, order_error
 
-__all__ = ["Catalog"]
-
 LOST_IDS_MAX = 1 << 20
 """So many queues may have been declared without a survivor's knowledge: their ids are left out."""
 

@@ -13,16 +13,12 @@ from mirrorq.cluster.catalog.sharding import difference as sharded_difference
 from mirrorq.protocol.commands import (
     DeclareQueue,
     DeclareShards,
-    DeclareWithArguments,
-    arguments_in,
 )
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.protocol.validation import shards_error
 from mirrorq.protocol.views import Member, View, order_error
-
-__all__ = ["Declarations"]
 
 
 class Declarations:
@@ -42,7 +38,7 @@ class Declarations:
         """Make a queue; one that is there must be equal, and answers with its id."""
         known = self._sharding.named(command.name) or self._queues.named(command.name)
         members = tuple(Member(member, True) for member in command.members)
-        malformed = arguments_error(arguments_in(command))
+        malformed = arguments_error(command.arguments)
         if known is not None and not malformed:
             wrong = _known_error(known, command)
             return refused(wrong) if wrong else CatalogResult(value=known.id)
@@ -66,8 +62,7 @@ class Declarations:
         members: tuple[Member, ...],
         owner_incarnation: MemberId | None = None,
     ) -> int:
-        arguments = arguments_in(command)
-        definition = self._policies.definition_of(command.name, arguments)
+        definition = self._policies.definition_of(command.name, command.arguments)
         made = QueueRecord(
             self._queues.give_id(),
             command.name,
@@ -79,7 +74,7 @@ class Declarations:
             View(1, members, master_epoch=1, durability=definition.durability),
             owner_incarnation,
             has_outbox=bool(definition.dead_letter_queue),
-            arguments=arguments,
+            arguments=command.arguments,
         )
         self._queues.enter(made)
         return made.id
@@ -89,7 +84,7 @@ class Declarations:
     def declare_shards(self, command: DeclareShards) -> CatalogResult:
         """Make a sharded queue, or the rings that it has lost."""
         known = self._sharding.named(command.name)
-        wrong = arguments_error(arguments_in(command))
+        wrong = arguments_error(command.arguments)
         if wrong:
             return CatalogResult(error="ConfigError", text=wrong)
         wrong = self._existing_error(known, command)
@@ -113,7 +108,7 @@ class Declarations:
                 command.name,
                 command.durable,
                 rings,
-                arguments=arguments_in(command),
+                arguments=command.arguments,
             )
         made = {
             shard: self._make_shard(command, shard, views[shard], known.arguments)
@@ -152,9 +147,7 @@ class Declarations:
         self, command: DeclareShards, shard: int, members: tuple[Member, ...], arguments: str
     ) -> int:
         name, declarer = shard_name(command.name, shard), command.declarer
-        one = DeclareWithArguments(
-            name, command.durable, False, False, declarer, None, (), arguments
-        )
+        one = DeclareQueue(name, command.durable, False, False, declarer, None, (), arguments)
         return self._make(one, members)
 
 

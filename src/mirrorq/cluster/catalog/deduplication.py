@@ -26,8 +26,6 @@ from attrs import define, field, frozen
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["AskerRecord", "Deduplication", "Request", "RequestOutcome"]
-
 OUTCOMES_MAX = 256
 """Remembered of one asker, though it still waits for an older request."""
 PAST_RANGES_MAX = 1024

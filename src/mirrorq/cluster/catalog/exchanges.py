@@ -11,8 +11,6 @@ from mirrorq.cluster.catalog.records import CatalogResult, refused
 from mirrorq.protocol.commands import DeclareExchange, DeleteExchange
 from mirrorq.protocol.routing import Binding, ExchangeRecord, binding_error, exchange_error
 
-__all__ = ["Exchanges", "no_exchange"]
-
 
 class Exchanges:
     """All exchanges of one catalog, by name. The catalog's own: changed only by commands of the

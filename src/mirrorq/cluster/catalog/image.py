@@ -11,16 +11,10 @@ from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.catalog.sharding import ShardedRecord
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.identities import StoreId
-from mirrorq.protocol.policy import has_later_keys
 from mirrorq.protocol.routing import ExchangeRecord
 
-__all__ = ["Image", "decode_image", "encode_image"]
-
-SNAPSHOT_VERSION = 2
-"""Raised when a snapshot can no longer be read by the version before."""
-PLAIN_VERSION = 1
-"""Of a snapshot that has nothing which versions up to 7cfbddc would pass over: arguments of queues,
-keys of policies that they do not know."""
+SNAPSHOT_VERSION = 1
+"""Any change of the image raises it."""
 
 
 @frozen
@@ -43,27 +37,21 @@ class Image:
 
 def encode_image(image: Image) -> bytes:
     """Return the snapshot. Equal images give equal bytes."""
-    return msgspec.msgpack.encode((_version_of(image), image))
-
-
-def _version_of(image: Image) -> int:
-    arguments = [one.arguments for one in image.queues] + [one.arguments for one in image.sharded]
-    is_later = any(arguments) or any(has_later_keys(text) for _, text in image.policies)
-    return SNAPSHOT_VERSION if is_later else PLAIN_VERSION
+    return msgspec.msgpack.encode((SNAPSHOT_VERSION, image))
 
 
 def decode_image(data: bytes) -> Image:
     """Return the image that `encode_image` wrote.
 
     Raises:
-        ProtocolError: the bytes are no snapshot, or one of a later version.
+        ProtocolError: the bytes are no snapshot, or one of another version.
     """
     try:
         version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        if not PLAIN_VERSION <= version <= SNAPSHOT_VERSION:
+        if version != SNAPSHOT_VERSION:
             raise LaterVersion(
-                f"catalog snapshot has version {version}, this node reads up to "
-                f"{SNAPSHOT_VERSION}: run the version that wrote it"
+                f"catalog snapshot has version {version}, this node reads {SNAPSHOT_VERSION}: "
+                "run the version that wrote it"
             )
         return msgspec.msgpack.decode(raw, type=Image)
     except MALFORMED as error:

@@ -10,8 +10,6 @@ from attrs import define, field
 
 from mirrorq.protocol.views import View
 
-__all__ = ["LoadCounts"]
-
 
 @define
 class LoadCounts:

@@ -10,8 +10,6 @@ from mirrorq.cluster.catalog.records import CatalogResult, NodeRecord, past_text
 from mirrorq.protocol.commands import NodeStopped, RegisterNode
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId, is_set_back
 
-__all__ = ["Nodes"]
-
 
 class Nodes:
     """All nodes of one catalog, by name, and the stores of those that were forgotten. The catalog's

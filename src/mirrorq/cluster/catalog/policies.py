@@ -17,8 +17,6 @@ from mirrorq.protocol.policy import (
 )
 from mirrorq.protocol.shard_names import logical_name, split_name
 
-__all__ = ["Policies"]
-
 
 class Policies:
     """All policies of one catalog, by name. The catalog's own: changed only by commands of the log,

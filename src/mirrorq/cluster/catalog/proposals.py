@@ -13,8 +13,6 @@ from mirrorq.protocol.commands import CatalogCommand, RegisterNode
 from mirrorq.protocol.effects import RaftEntry, RaftImage
 from mirrorq.protocol.identities import MemberId
 
-__all__ = ["Proposal", "pack", "recorded_endpoints", "unpack"]
-
 
 class Proposal(msgspec.Struct, array_like=True):
     """`number`: the asker's own of its request, 0 when nobody waits."""
@@ -23,14 +21,14 @@ class Proposal(msgspec.Struct, array_like=True):
     incarnation: int
     number: int
     command: bytes
-    store: int = 0
-    """Of the asker; 0 in entries of versions that did not say."""
-    oldest: int = 0
+    store: int
+    """Of the asker."""
+    oldest: int
 
     @property
     def request(self) -> Request | None:
-        """Which request it was; None when the leader asked itself, or it is not known."""
-        if not self.number or not self.store:
+        """Which request it was; None when the leader asked itself."""
+        if not self.number:
             return None
         member = MemberId(self.node, self.store, self.incarnation)
         return Request(member, self.number, self.oldest)

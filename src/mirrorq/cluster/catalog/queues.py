@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import QueueRecord
 
-__all__ = ["Queues"]
-
 
 class Queues:
     """All queues of one catalog, by id. The catalog's own: changed only by commands of the log, the

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from mirrorq.protocol.commands import DeclareQueue, arguments_in
+from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import MemberId, SessionId, StoreId
 from mirrorq.protocol.policy import (
     CLIENT_HANDLE,
@@ -16,21 +16,6 @@ from mirrorq.protocol.policy import (
     owner_of,
 )
 from mirrorq.protocol.views import View
-
-__all__ = [
-    "CatalogResult",
-    "NodeRecord",
-    "QueueRecord",
-    "arguments_differing",
-    "difference",
-    "exclusive_text",
-    "is_on",
-    "last_copy_text",
-    "no_queue",
-    "past_text",
-    "refused",
-    "set_back_text",
-]
 
 
 @frozen
@@ -184,12 +169,12 @@ def difference(known: QueueRecord, command: DeclareQueue) -> str:
     """Return in words how a declaration differs from the queue, "" when it does not."""
     if known.exclusive and known.owner != command.owner:
         return exclusive_text(known)
-    if known.connection and known.connection != owner_of(arguments_in(command)):
+    if known.connection and known.connection != owner_of(command.arguments):
         return exclusive_text(known)
     names = ("durable", "exclusive", "auto_delete")
     values = [(name, getattr(known, name), getattr(command, name)) for name in names]
     parts = [f"{name}={is_now}, not {asked}" for name, is_now, asked in values if is_now != asked]
-    parts += arguments_differing(known.arguments, arguments_in(command))
+    parts += arguments_differing(known.arguments, command.arguments)
     if not parts:
         return ""
     return (

@@ -13,10 +13,8 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve, frozen
 
 from mirrorq.cluster.catalog.records import arguments_differing
-from mirrorq.protocol.commands import DeclareQueue, DeclareShards, arguments_in
+from mirrorq.protocol.commands import DeclareQueue, DeclareShards
 from mirrorq.protocol.shard_names import shard_name
-
-__all__ = ["ShardedRecord", "Sharding"]
 
 
 @frozen
@@ -36,8 +34,6 @@ class ShardedRecord:
     def names(self) -> tuple[str, ...]:
         """Of its shards."""
         return tuple(shard_name(self.name, shard) for shard in range(len(self.rings)))
-
-
 
 
 class Sharding:
@@ -123,4 +119,4 @@ def _parts(known: ShardedRecord, command: DeclareQueue | DeclareShards) -> Itera
         yield f"shards={len(known.rings)}, not {command.shards}"
     if command.durable != known.durable:
         yield f"durable={known.durable}, not {command.durable}"
-    yield from arguments_differing(known.arguments, arguments_in(command))
+    yield from arguments_differing(known.arguments, command.arguments)

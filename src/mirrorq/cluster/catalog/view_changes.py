@@ -17,8 +17,6 @@ from mirrorq.protocol.views import (
     next_durability,
 )
 
-__all__ = ["changed", "loss_error", "promotion_error", "without"]
-
 
 def changed(view: View, command: ChangeView, wanted: Literal["fsync", "replicated"]) -> View:
     """Return the view that a proposal makes of this one.

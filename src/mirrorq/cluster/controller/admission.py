@@ -59,8 +59,6 @@ from mirrorq.protocol.views import (
     promotable,
 )
 
-__all__ = ["Admission"]
-
 
 class Admission:
     """The leader's judgement of requests: which become commands of the log, with what the leader

@@ -81,8 +81,6 @@ from mirrorq.protocol.views import (
     promotable,
 )
 
-__all__ = ["Controller"]
-
 LEAVE_FACTOR = 5
 """A node that gave its lease up is given no copies for this many failure_ms: longer than a
 close may last. One that is heard longer than that has changed its mind."""

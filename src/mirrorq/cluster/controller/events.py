@@ -10,17 +10,6 @@ from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest, Yield, Yielded
 from mirrorq.protocol.identities import MemberId
 
-__all__ = [
-    "CatalogChanged",
-    "CatalogReplaced",
-    "ControllerTick",
-    "Event",
-    "Heard",
-    "LinkBroken",
-    "ProbeRefused",
-    "SupervisorEffects",
-]
-
 
 class ControllerTick(Struct, frozen=True, gc=False):
     """Time has passed, or what `Leading` says has changed."""

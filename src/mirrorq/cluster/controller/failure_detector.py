@@ -36,8 +36,6 @@ from attrs import define, field, frozen
 from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["FailureDetector", "Status", "WantedProbe"]
-
 GONE_TIMES = 5
 """Who was not heard for so many times `failure_ms` may be forgotten: before, it may only be
 busy."""

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.protocol.identities import MemberId
 
-__all__ = ["GracePeriods"]
-
 
 class GracePeriods:
     """Who was a member until lately, by queue."""

@@ -25,8 +25,6 @@ from mirrorq.protocol.control import Yield, Yielded
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
 
-__all__ = ["HandOvers", "Rebalancing"]
-
 ASK_AGAIN_MS = 100
 """A master that has not answered is asked again after this."""
 MOVES_AT_ONCE = 16

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
-__all__ = ["JoinThrottle"]
-
 BEGIN_MAX = 16
 """Queues that take members in at once."""
 PAUSE_MS = 200

@@ -26,8 +26,6 @@ from msgspec import Struct
 from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest
 from mirrorq.protocol.identities import MemberId, StoreId
 
-__all__ = ["Leading", "LeaseGrantor", "LeaseHolder", "outlast_ms"]
-
 REQUESTS_MAX = 16
 """Requests remembered at each side for one member: at most three a lease, so five leases,
 and only a bound on what a broken peer can make a leader keep."""

@@ -19,8 +19,6 @@ from mirrorq.cluster.controller.placement import Loads, wanted_members
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View, counts_incarnations, joining_ids, promotable
 
-__all__ = ["Leave", "NodeStates", "Situation"]
-
 
 @frozen
 class Leave:

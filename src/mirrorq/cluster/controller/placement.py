@@ -33,8 +33,6 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.shard_names import shard_name
 
-__all__ = ["Loads", "QueueMaster", "Spread", "levelled", "wanted_members"]
-
 
 # Where the shards of a queue begin: the first view of each, spread over the nodes.
 #

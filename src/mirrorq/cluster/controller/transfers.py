@@ -16,8 +16,6 @@ from mirrorq.protocol.commands import CatalogCommand, Rebalance, TransferMaster
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.views import find_store, in_sync_ids, member_ids
 
-__all__ = ["Transfers"]
-
 
 class Transfers:
     """What may be asked of masters, and what is wished of them."""

@@ -70,8 +70,6 @@ from mirrorq.protocol.raft import (
     VoteRequest,
 )
 
-__all__ = ["Raft", "Role"]
-
 UNCOMMITTED_COUNT_MAX = 10_000
 """Proposals taken without a majority's answer; beyond, they are refused."""
 

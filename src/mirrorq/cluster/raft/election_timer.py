@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mirrorq.config import Config
 
-__all__ = ["ElectionTimer"]
-
 KNOWN_DEATH_MS_MAX = 20
 """After a known death the voters stand one after the other within this time."""
 RETRY_MS = 40

@@ -19,8 +19,6 @@ from mirrorq.cluster.raft.messages import KIND_VOTERS, decode_voters
 from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftWrite
 from mirrorq.protocol.identities import StoreId
 
-__all__ = ["RaftLog", "merge_writes"]
-
 
 class RaftLog:
     """The log in memory. It collects its changes until `take_changes`."""

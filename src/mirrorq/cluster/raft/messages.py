@@ -15,42 +15,11 @@ from mirrorq.protocol.effects import Persisted, RaftEntry, RaftSnapshot, RaftWri
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import RaftMessage
 
-__all__ = [
-    "KIND_COMMAND",
-    "KIND_NOTHING",
-    "KIND_VOTERS",
-    "Compact",
-    "Contact",
-    "Found",
-    "Late",
-    "PeerDead",
-    "Promise",
-    "Propose",
-    "ProposeVoters",
-    "RaftEffects",
-    "RaftEvent",
-    "RaftTick",
-    "Received",
-    "decode_voters",
-    "encode_voters",
-]
-
 KIND_NOTHING = 0
 KIND_COMMAND = 1
 KIND_VOTERS = 2
 
 # --- Between nodes ------------------------------------------------------------------------
-
-
-
-
-
-
-
-
-
-
-
 
 
 # --- Events -------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 
-__all__ = ["IN_FLIGHT_COUNT_MAX", "Progress", "ProgressMode"]
-
 IN_FLIGHT_COUNT_MAX = 16
 """Append requests with entries sent ahead of their answers, for each replica."""
 

@@ -11,8 +11,6 @@ from mirrorq.protocol.effects import RaftEntry
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import AppendAnswer, AppendRequest, InstallSnapshot, RaftMessage
 
-__all__ = ["Replication"]
-
 APPEND_BYTES_MAX = 1024 * 1024
 """Entries of one append request: large beside a command, small beside a heartbeat time."""
 

@@ -6,25 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from mirrorq.engine.events import Answer
-from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, ShutDown
+from mirrorq.errors import ConfigError, MirrorQError, ShutDown
 from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientCall,
     ClientDeclare,
-    ClientDeclareWithArguments,
     ClientWatch,
 )
-from mirrorq.protocol.commands import LATER, LEVEL, CatalogCommand
+from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.policy import declared_by
 
 if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.permissions import Permits
-
-__all__ = ["Calls", "Requester", "refused"]
 
 COMMAND_BYTES_MAX = 256 * 1024
 """Of one command of the catalog, which every node keeps."""
@@ -95,14 +93,10 @@ class Calls:
         """A client's declaration with this client as owner, whichever owner it names."""
         if self.is_own:
             return call
-        said = call.arguments if isinstance(call, ClientDeclareWithArguments) else ""
         connection = self._requester.connection
         handle = client_handle(connection, call.session) if call.exclusive else ""
-        arguments = declared_by(said, connection, handle)
-        if not arguments:
-            return call
-        flags = (call.durable, call.exclusive, call.auto_delete, call.passive)
-        return ClientDeclareWithArguments(call.name, *flags, call.session, call.shards, arguments)
+        arguments = declared_by(call.arguments, connection, handle)
+        return replace(call, arguments=arguments)
 
     @property
     def is_own(self) -> bool:
@@ -193,14 +187,6 @@ class Calls:
                 "in less"
             )
             answered(refused(number, ConfigError(text)))
-            return
-        older = self._driver.engine.older_nodes(LEVEL) if isinstance(command, LATER) else ()
-        if older:
-            text = (
-                f"this is not known to the version that node {', '.join(older)} runs: upgrade all "
-                "nodes first, then ask again"
-            )
-            answered(refused(number, PreconditionFailed(text)))
             return
 
         def if_awaited(answer: Answer) -> None:

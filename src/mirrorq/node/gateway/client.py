@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mirrorq.node.gateway.sessions import ClientSessions
     from mirrorq.security.roles import Key
 
-__all__ = ["ServedClient"]
-
 
 @define(eq=False)
 class ServedClient:

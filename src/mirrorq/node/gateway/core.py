@@ -29,7 +29,6 @@ from mirrorq.protocol.clients import (
     ClientUnknown,
     ClientWelcome,
 )
-from mirrorq.protocol.commands import LEVEL
 from mirrorq.protocol.identities import lineage
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.protocol.validation import NAME_CHARS_MAX
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.transport.inbound import ClientMessage
     from mirrorq.transport.transport import Transport
-
-__all__ = ["Gateway"]
 
 log = logging.getLogger("mirrorq")
 
@@ -209,7 +206,7 @@ class Gateway:
             return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
-        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, LEVEL, own)
+        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, own)
         send(self._transport, identity, welcome)
         self._clients[identity] = self._client(inbound, name)
         if hello.lineage and not own:

@@ -7,8 +7,6 @@ from attrs import define
 from mirrorq.protocol.sessions import Credit, Deliver
 from mirrorq.transport.flow_control import SHARES
 
-__all__ = ["Subscription"]
-
 
 @define
 class Subscription:

@@ -13,13 +13,10 @@ from mirrorq.node.gateway.calls import Calls, refused
 from mirrorq.protocol.clients import (
     ClientAnswer,
     ClientDeclare,
-    ClientDeclareWithArguments,
 )
 from mirrorq.protocol.commands import (
     DeclareQueue,
     DeclareShards,
-    DeclareShardsWithArguments,
-    DeclareWithArguments,
 )
 from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.validation import declaration_error
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from mirrorq.cluster.catalog.core import Catalog
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
-
-__all__ = ["Declarations"]
 
 
 class Declarations:
@@ -54,7 +49,7 @@ class Declarations:
         wrong = declaration_error(
             call.name, call.exclusive, call.auto_delete, shards, passive=call.passive
         )
-        wrong = wrong or arguments_error(_arguments_in(call))
+        wrong = wrong or arguments_error(call.arguments)
         if wrong:
             calls.answer(refused(number, ConfigError(wrong)))
             return
@@ -94,25 +89,19 @@ class Declarations:
         return (
             isinstance(known, QueueRecord)
             and not call.shards
-            and not arguments_differing(known.arguments, _arguments_in(call))
+            and not arguments_differing(known.arguments, call.arguments)
             and (known.durable, known.auto_delete) == (call.durable, call.auto_delete)
             and not (known.exclusive or call.exclusive)
             and self._overview.is_ready
         )
 
     def _command(self, calls: Calls, call: ClientDeclare) -> DeclareQueue | DeclareShards:
-        me, arguments = self._driver.engine.me.node, _arguments_in(call)
-        if call.shards and arguments:
-            return DeclareShardsWithArguments(
-                call.name, call.shards, call.durable, me, (), arguments
-            )
+        me, arguments = self._driver.engine.me.node, call.arguments
         if call.shards:
-            return DeclareShards(call.name, call.shards, call.durable, me, ())
+            return DeclareShards(call.name, call.shards, call.durable, me, (), arguments)
         owner = calls.owner(call.session) if call.exclusive else None
         flags = (call.durable, call.exclusive, call.auto_delete)
-        if arguments:
-            return DeclareWithArguments(call.name, *flags, me, owner, (), arguments)
-        return DeclareQueue(call.name, *flags, me, owner, ())
+        return DeclareQueue(call.name, *flags, me, owner, (), arguments)
 
     def _existing(
         self,
@@ -128,7 +117,7 @@ class Declarations:
             found = (record.durable, False, False, call.shards and len(record.rings))
         else:
             found = (record.durable, record.auto_delete, record.exclusive, 0)
-        is_equal = not arguments_differing(record.arguments, _arguments_in(call))
+        is_equal = not arguments_differing(record.arguments, call.arguments)
         if asked == found and is_equal and not call.exclusive:
             return self._found(calls, ClientAnswer(number, record.id, "", "", b""))
         text = f"queue {call.name!r} exists with other properties: declare it as it is, or passive"
@@ -153,7 +142,3 @@ class Declarations:
             refusals = msgspec.json.encode(permits.refusals(answer.value))
         rings = () if sharded is None else sharded.rings
         return ClientAnswer(answer.number, answer.value, "", "", refusals, rings=rings)
-
-
-def _arguments_in(call: ClientDeclare) -> str:
-    return call.arguments if isinstance(call, ClientDeclareWithArguments) else ""

@@ -11,8 +11,6 @@ from attrs import define
 from mirrorq import clock
 from mirrorq.transport.patience import Patience
 
-__all__ = ["IdleTimeouts"]
-
 JUDGE_MS = 50
 """How often it is looked for clients that are silent."""
 SILENT_MAX = 1024

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mirrorq.node.permissions import Permits
     from mirrorq.transport.transport import Transport
 
-__all__ = ["ClientLink", "send"]
-
 log = logging.getLogger("mirrorq")
 
 

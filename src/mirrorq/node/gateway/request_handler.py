@@ -35,14 +35,11 @@ from mirrorq.protocol.clients import (
 )
 from mirrorq.protocol.commands import (
     Administrative,
-    CatalogCommand,
     DeclareExchange,
     DeleteQueue,
-    SetLaterPolicy,
     SetPolicy,
 )
 from mirrorq.protocol.copy_page import pack_pieces
-from mirrorq.protocol.policy import has_later_keys
 from mirrorq.protocol.printable import unprintable
 from mirrorq.protocol.routing import exchange_error
 
@@ -50,8 +47,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
     from mirrorq.node.permissions import Permits
-
-__all__ = ["RequestHandler", "command_error"]
 
 
 class RequestHandler:
@@ -100,7 +95,7 @@ class RequestHandler:
             case ClientAdminister() if wrong := command_error(call.command):
                 calls.answer(refused(number, ConfigError(wrong)))
             case ClientAdminister():
-                calls.ask(number, _as_later(call.command), calls.answer)
+                calls.ask(number, call.command, calls.answer)
             case ClientWatch():
                 calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
             case ClientRead() | ClientSeek():
@@ -217,10 +212,3 @@ def command_error(command: Administrative) -> str:
         case SetPolicy():
             return unprintable("a policy's name", command.name)
     return ""
-
-
-def _as_later(command: Administrative) -> CatalogCommand:
-    """A policy with keys that older versions do not know is another command to the catalog."""
-    if isinstance(command, SetPolicy) and has_later_keys(command.text):
-        return SetLaterPolicy(command.name, command.text)
-    return command

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from mirrorq.node.driver import Driver
     from mirrorq.node.gateway.link import ClientLink
 
-__all__ = ["ClientSession", "ClientSessions"]
-
 log = logging.getLogger("mirrorq")
 
 SESSIONS_MAX = 4096
@@ -151,9 +149,7 @@ class ClientSessions:
         """Whether this node knows enough to say what the client's key may do to a queue: it has
         applied the catalog up to its own start, and has heard of the queue."""
         permits = self._link.permits
-        return permits is None or (
-            self._driver.engine.is_registered and permits.is_known(queue_id)
-        )
+        return permits is None or (self._driver.engine.is_registered and permits.is_known(queue_id))
 
     def _await_known(self, number: int, queue_id: int) -> None:
         self._early[number] = queue_id

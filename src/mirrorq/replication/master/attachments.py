@@ -20,8 +20,6 @@ from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionReply, SessionRequest
 from mirrorq.replication.master.limits import Depth, Limit, full_text
 
-__all__ = ["Attachment", "Attachments", "Claims"]
-
 
 # What a master tells a handle of the room in its queue, so that a put waits at its caller.
 #

@@ -21,8 +21,6 @@ from mirrorq.containers.timers import earliest
 from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
 from mirrorq.protocol.ops import IdleOp
 
-__all__ = ["AutoDelete", "IdleExpiry"]
-
 NOTE_PARTS = 8
 """Who has not used the queue for one part in so many of `expires` may be noted as gone."""
 NOTE_US_MIN = 1_000_000

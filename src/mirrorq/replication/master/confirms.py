@@ -14,8 +14,6 @@ from mirrorq.protocol.views import in_sync_ids
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
 from mirrorq.replication.state.producer import LOST, REFUSED
 
-__all__ = ["Confirms", "Run"]
-
 Run = tuple[int, int, int]
 """(first number, how many, sequence of the first)."""
 

@@ -30,7 +30,6 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
-    ATTACHED_LEVEL,
     AckRange,
     Attach,
     Attached,
@@ -76,8 +75,6 @@ from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
-
-__all__ = ["Master"]
 
 WAITING_COUNT = 64
 """Requests that wait for a promotion are looked through when there are twice as many as were left
@@ -314,7 +311,7 @@ class Master:
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.length_limit.tell(session, attachment)
-        self._term.reply(session, Attached(ATTACHED_LEVEL))
+        self._term.reply(session, Attached())
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """A client has gone on to another entry node: what its handle held is the new session's.

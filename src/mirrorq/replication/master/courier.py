@@ -43,8 +43,6 @@ from mirrorq.session.calls import (
 )
 from mirrorq.session.machine import Session
 
-__all__ = ["Couriers", "NoTargets", "Targets", "is_courier", "source_of"]
-
 LOAD_COUNT = 1000
 """Messages in one batch."""
 LOAD_BYTES = 1 << 20

@@ -19,8 +19,6 @@ from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.settling import WENT_BACK, Settling, pieces_without
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
 
-__all__ = ["Deliveries"]
-
 EXTENDED_WHY = (
     "it held a message for longer than it had asked for (extend): the message went back. Extend it "
     "again before that time is over"

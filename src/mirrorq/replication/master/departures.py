@@ -11,8 +11,6 @@ from mirrorq.protocol.commands import DeleteQueue, NoteOutbox
 from mirrorq.replication.master.courier import CIRCLE, Couriers
 from mirrorq.replication.master.term import Term
 
-__all__ = ["Departures"]
-
 
 class Departures:
     """What leaves the queue for others, and whether the catalog knows. A part of `Master`."""

@@ -15,8 +15,6 @@ from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.limits import Depth
 from mirrorq.replication.master.term import PORTION, Term
 
-__all__ = ["Endings"]
-
 EXPIRY_LOOK_MS = 60_000
 """Deadlines of messages are compared with the time at least so often."""
 

@@ -10,8 +10,6 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
 from mirrorq.replication.master.term import Term
 
-__all__ = ["Browses", "counts"]
-
 BROWSE_COUNT_MAX = 10_000
 """Most messages one Browse answers; the caller goes on from there."""
 BROWSE_RANGES_MAX = 1000

@@ -23,8 +23,6 @@ from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.rate_limit import Pace, has_same_pace, pace_of
 from mirrorq.replication.master.term import Term
 
-__all__ = ["Intake"]
-
 HELD_COUNT = 64
 """Held publishes are looked through for void ones when there are twice as many as were left the
 last time, and these."""

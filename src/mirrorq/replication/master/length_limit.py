@@ -12,8 +12,6 @@ from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.limits import Depth, Verdict, full_text, limit_of
 from mirrorq.replication.master.term import Term
 
-__all__ = ["LengthLimit"]
-
 
 class LengthLimit:
     """Knows how full the queue is, and what its limit does about it. A part of `Master`."""

@@ -123,9 +123,7 @@ def _judge_whole(limit: Limit, depth: Depth, sizes: Sequence[int]) -> Verdict:
     return _judge_sum(limit, depth, count, size)
 
 
-def judge_pieces(
-    limit: Limit, depth: Depth, pieces: Sequence[SizedPiece], largest: int
-) -> Verdict:
+def judge_pieces(limit: Limit, depth: Depth, pieces: Sequence[SizedPiece], largest: int) -> Verdict:
     """Judge a commit, all or none: steps grow with the pieces, not with the messages.
 
     Args:

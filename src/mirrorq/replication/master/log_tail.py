@@ -26,8 +26,6 @@ from mirrorq.replication.state.contents import GENERATION_BITS
 from mirrorq.replication.state.outbox import is_outbox
 from mirrorq.replication.state.queue_state import QueueState
 
-__all__ = ["LogTail"]
-
 _NUMBERED = (
     OpKind.PUBLISH,
     OpKind.REFUSAL,

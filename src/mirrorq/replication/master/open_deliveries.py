@@ -15,8 +15,6 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
 
-__all__ = ["ConsumerKey", "Extensions", "OpenDelivery"]
-
 ConsumerKey = tuple[SessionId, int]
 
 CLEAR_COUNT = 64

@@ -15,8 +15,6 @@ from mirrorq.replication.master.courier import is_courier
 from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.outbox import is_outbox, sender_of
 
-__all__ = ["Producers"]
-
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
 

@@ -17,8 +17,6 @@ from mirrorq.replication.master.attachments import Attachments
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.term import PORTION, Term
 
-__all__ = ["OpenPurge", "Purges", "Purging"]
-
 LOOKS = 4
 """Portions of which all is held by somebody that one step looks at."""
 

@@ -12,8 +12,6 @@ from attrs import define
 
 from mirrorq.protocol.policy import Definition
 
-__all__ = ["Pace", "has_same_pace", "pace_of"]
-
 BURST_MS = 1000
 
 

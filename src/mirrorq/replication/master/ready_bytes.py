@@ -9,8 +9,6 @@ from __future__ import annotations
 from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
 
-__all__ = ["ReadyBytes"]
-
 COUNT_RANGES = 512
 """Ranges that one portion counts, where all lie in one block."""
 BLOCK_WEIGHT = 32

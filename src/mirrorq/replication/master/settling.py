@@ -16,9 +16,6 @@ from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.term import PORTION, Term
 from mirrorq.replication.state.image import NUMBER_MAX
 
-__all__ = ["WENT_BACK", "Duties", "PendingSettle", "Settling", "pieces_without"]
-
-
 WENT_BACK = (
     "it had gone back to the queue, after a failover or because it was held for too long: it comes "
     "again, or somebody else has it"

@@ -31,8 +31,6 @@ from mirrorq.replication.master.limits import judge_pieces
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.term import Term
 
-__all__ = ["Stages"]
-
 LOOKS = 16
 """Idle runs are looked for so often in one staged_timeout_ms."""
 

@@ -25,8 +25,6 @@ from mirrorq.replication.state.priorities import Horizons
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
-__all__ = ["LEASE_IDLE_MS", "PORTION", "Lease", "Term"]
-
 PORTION = 512
 """Of many messages that end or come back at once, so many ranges are one op; the next op is made
 when it is applied. Others have their turn between."""

@@ -29,17 +29,6 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.effects import OutboxEntry
 from mirrorq.protocol.identities import OUTBOX_BIT, is_spool
 
-__all__ = [
-    "PUT",
-    "TASK",
-    "Outbox",
-    "TargetOutbox",
-    "is_outbox",
-    "needs_no_op",
-    "producer_of",
-    "sender_of",
-]
-
 GENERATION_SHIFT = 40
 TASK = "errand"
 """Reason of an entry that is no message but something said of staged ones: `staging` has it. It

@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from mirrorq.containers.range_map import Places, Spans
+from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.effects import Page, QueueImage
@@ -14,14 +14,11 @@ from mirrorq.replication.history import HISTORY_COUNT
 from mirrorq.replication.state.contents import Contents
 from mirrorq.replication.state.image import (
     PAGED_VERSION,
-    PLAIN_COUNT,
-    PLAIN_VERSION,
     STATE_VERSION,
     MessagesPage,
     StateImage,
     block_of,
     image_of,
-    ranges_of,
 )
 from mirrorq.replication.state.outbox import Outbox
 from mirrorq.replication.state.pages import (
@@ -252,7 +249,7 @@ class PagedContents(Contents):
             self.horizon,
             b"",
             b"",
-            {},
+            b"",
             self.marks,
             {},
             self.history,
@@ -272,25 +269,17 @@ class PagedContents(Contents):
         )
         return msgspec.msgpack.encode(image)
 
-    def encode(self, version: int = STATE_VERSION) -> bytes:
-        """The whole state as bytes; equal states give equal bytes.
-
-        Args:
-            version: the newest that who reads it knows.
-        """
-        is_plain = version <= PLAIN_VERSION
-        is_plain = is_plain or self.returned.count + self.resting.count <= PLAIN_COUNT
-        returned = self.returned if is_plain else ()
-        resting = self.resting if is_plain else ()
+    def encode(self) -> bytes:
+        """The whole state as bytes; equal states give equal bytes."""
         columns = self.columns.merged(self.live)
         image = StateImage(
-            PLAIN_VERSION if is_plain else STATE_VERSION,
+            STATE_VERSION,
             self.applied,
             self.next_sequence,
             self.horizon,
             self.live.to_bytes(),
             self.transient.to_bytes(),
-            {n: (often, lsn) for a, b, (often, lsn) in returned for n in range(a, b + 1)},
+            self.returned.to_bytes(),
             self.marks,
             dict(self.producers),
             self.history,
@@ -306,12 +295,10 @@ class PagedContents(Contents):
             columns.ttls.to_bytes(),
             self.delayed.to_bytes(),
             self.places.by_sequence.to_bytes(),
-            {n: due_us for a, b, (due_us,) in resting for n in range(a, b + 1)},
+            self.resting.to_bytes(),
             self.outbox.image(),
             self.staging.image(),
             self.time_us,
-            b"" if is_plain else self.returned.to_bytes(),
-            b"" if is_plain else self.resting.to_bytes(),
             idle_since_us=self.idle_since_us,
         )
         return msgspec.msgpack.encode(image)
@@ -337,11 +324,10 @@ class PagedContents(Contents):
             state.levels[priority] = PriorityLevel(horizon, marks, RangeSet.from_bytes(members))
         state.delayed = Spans.from_bytes(image.delayed)
         state.places = Places.from_bytes(image.places, image.next_sequence)
-        resting = {sequence: (due_us,) for sequence, due_us in image.resting.items()}
-        state.resting = ranges_of(image.resting_ranges, resting, 1)
+        state.resting = RangeMap.from_bytes(image.resting, 1)
         state.outbox = Outbox.restore(image.outbox, image.next_sequence)
         state.staging = Staging.restore(image.staging, image.next_sequence)
-        state.returned = ranges_of(image.returned_ranges, image.returned, 2)
+        state.returned = RangeMap.from_bytes(image.returned, 2)
         state.marks = image.marks
         state.history = image.history[-HISTORY_COUNT:]
         state._check()

@@ -30,8 +30,6 @@ from mirrorq.protocol.effects import PRODUCERS, Page
 from mirrorq.replication.state import pages
 from mirrorq.replication.state.pages import END, PageCache, Table, Watched
 
-__all__ = ["LOST", "REFUSED", "Producer", "Producers", "Used"]
-
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
 LOST = -1
@@ -437,17 +435,10 @@ class Producers(Mapping[int, Producer]):
 
         Args:
             count: of producers, as the head says it.
-            seal: which pages there are; 0: an older version wrote the head, which did not say it.
+            seal: which pages there are.
 
         Raises ValueError when they are not those that the head names.
         """
-        if seal and seal != self.seal():
+        if seal != self.seal():
             raise ValueError("pages of other producers than the head names")
-        if not seal and sum(self._walked()) != count:
-            raise ValueError(f"pages of other than {count} producers")
         self._count = count
-
-    def _walked(self) -> Iterator[int]:
-        """How many producers are in each page."""
-        for first in self.table.firsts:
-            yield self._held[first][0] if first in self._held else len(self._looked_at(first))

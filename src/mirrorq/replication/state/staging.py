@@ -50,8 +50,6 @@ from mirrorq.protocol.staged import (
     Winner,
 )
 
-__all__ = ["COMMITTED_RANGES_MAX", "Attempt", "Outcome", "Run", "Staging", "Work"]
-
 ATTEMPTS_MAX = 1 << 20
 """Open attempts of one queue: about 300 bytes of memory each."""
 

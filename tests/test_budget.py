@@ -1,0 +1,80 @@
+"""A budget of code for each room: the library does not grow unseen.
+
+Code is each line with a token that is no comment, docstring or import. A room that needs more than
+its budget deletes something, or docs/decisions.md says why the number here is raised.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+import mirrorq
+
+LIBRARY = Path(mirrorq.__file__).parent
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.INDENT,
+    tokenize.NEWLINE,
+    tokenize.NL,
+}
+BUDGETS = {
+    "(root)": 800,
+    "_native": 100,
+    "aio": 900,
+    "api": 6_050,
+    "cli": 1_650,
+    "client": 1_200,
+    "cluster": 3_850,
+    "containers": 1_100,
+    "contrib": 1_800,
+    "dashboard": 400,
+    "demo": 900,
+    "engine": 2_150,
+    "monitoring": 450,
+    "node": 5_000,
+    "protocol": 2_050,
+    "replication": 8_700,
+    "security": 350,
+    "session": 600,
+    "spool": 1_200,
+    "store": 2_750,
+    "testing": 1_450,
+    "transport": 1_850,
+    "wire": 1_000,
+}
+
+
+def code_lines(path: Path) -> int:
+    """Count the lines of code of one module."""
+    source = path.read_text("utf-8")
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
+                left_out.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - left_out)
+
+
+def room_of(path: Path) -> str:
+    """The folder below the library that a module is in."""
+    parts = path.relative_to(LIBRARY).parts
+    return parts[0] if len(parts) > 1 else "(root)"
+
+
+def test_no_room_has_more_code_than_its_budget() -> None:
+    found: Counter[str] = Counter()
+    for path in sorted(LIBRARY.rglob("*.py")):
+        found[room_of(path)] += code_lines(path)
+    assert found.keys() == BUDGETS.keys()
+    above = {room: (count, BUDGETS[room]) for room, count in found.items() if count > BUDGETS[room]}
+    assert above == {}, "room: (lines of code, budget)"
