@@ -258,12 +258,23 @@ class Handle(RingChannel):
         return newest
 
     def _offer_settles(self, session: Session, settled: list[Settle | Acks]) -> None:
+        if self.refusals.get("read"):
+            self._refuse_settles(settled, self.refusals["read"])
+            return
         for item in settled:
             self._release_runs(item.runs)
             if any(run.chunk.delivery.epoch != session.epoch for run in item.runs):
                 item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
                 self._release_runs(item.runs)
         settles.offer(session, settled)
+
+    def _refuse_settles(self, settled: Sequence[Settle | Acks], why: str) -> None:
+        for item in settled:
+            if isinstance(item, Acks):
+                item.refuse(why)
+            else:
+                settles.refuse([item], why)
+        self.outcomes.notify()
 
     def _release_runs(self, runs: Sequence[Run]) -> None:
         """Their consumers may be given others."""

@@ -35,8 +35,8 @@ from mirrorq.protocol.clients import (
     ClientOpen,
     ClientPing,
     ClientPong,
-    ClientRightLost,
     ClientRefused,
+    ClientRightLost,
     ClientUnknown,
     ClientWelcome,
 )
