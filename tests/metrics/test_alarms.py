@@ -278,7 +278,9 @@ def test_what_is_too_large_to_be_sent_is_told(
         snapshot = InstallSnapshot(1, RaftSnapshot(1, 1, (), state), 0)
 
         def send() -> None:
-            driver._send([("b", TransferState(queue_id, 1, 1, 1, state)), ("b", snapshot)])
+            driver._send(
+                [("b", TransferState(queue_id, 1, 1, 1, state, 1, True, 0)), ("b", snapshot)]
+            )
 
         def is_told() -> bool:
             driver.call(send)

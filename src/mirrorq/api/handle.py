@@ -52,6 +52,7 @@ from mirrorq.session.calls import (
     Output,
     PutCredit,
     QueryDone,
+    RightLost,
     SessionEvent,
     SettleDone,
     Stored,
@@ -166,7 +167,11 @@ class Handle(RingChannel):
         return requests, wake_ms
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
-        """The host may say that this handle ends; whether its consumers are cancelled."""
+        """The host may say that this handle ends, or loses a right; whether its consumers are told
+        to be cancelled."""
+        for event in events:
+            if type(event) is RightLost:
+                self.refusals[event.right] = event.reason
         ends = [event for event in events if type(event) is Closed]
         if not ends:
             return False
@@ -253,12 +258,23 @@ class Handle(RingChannel):
         return newest
 
     def _offer_settles(self, session: Session, settled: list[Settle | Acks]) -> None:
+        if self.refusals.get("read"):
+            self._refuse_settles(settled, self.refusals["read"])
+            return
         for item in settled:
             self._release_runs(item.runs)
             if any(run.chunk.delivery.epoch != session.epoch for run in item.runs):
                 item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
                 self._release_runs(item.runs)
         settles.offer(session, settled)
+
+    def _refuse_settles(self, settled: Sequence[Settle | Acks], why: str) -> None:
+        for item in settled:
+            if isinstance(item, Acks):
+                item.refuse(why)
+            else:
+                settles.refuse([item], why)
+        self.outcomes.notify()
 
     def _release_runs(self, runs: Sequence[Run]) -> None:
         """Their consumers may be given others."""

@@ -6,7 +6,7 @@ shares with the others, and one thread for callbacks, as a handle has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from attrs import evolve
@@ -75,7 +75,7 @@ class Whole(Protocol):
     name: str
     host: Host
     config: Config
-    refusals: Mapping[str, str]
+    refusals: dict[str, str]
     shards: int
     outcomes: Outcomes
 

@@ -13,7 +13,13 @@ from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
 from mirrorq.node.gateway.credit import Subscription
 from mirrorq.node.permissions import READING, Permits, lost_right
-from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
+from mirrorq.protocol.clients import (
+    ClientClosed,
+    ClientLinkLost,
+    ClientMaster,
+    ClientOpen,
+    ClientRightLost,
+)
 from mirrorq.protocol.commands import DeleteQueue
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
@@ -230,7 +236,7 @@ class ClientSessions:
             self._end_owner(number)
 
     def permit(self, permits: Permits | None) -> None:
-        """What the client's key allows has changed: sessions that have lost a right end."""
+        """What the client's key allows has changed: sessions lose what they have used of it."""
         before, self._link.permits = self._link.permits, permits
         for session in list(self._open.values()):
             why = lost_right(before, permits, session.queue_id, session.used)
@@ -238,9 +244,31 @@ class ClientSessions:
                 self._refuse(session, why)
 
     def _refuse(self, session: ClientSession, why: str) -> None:
+        """Refuse what the key does not allow: one right, or the session without any."""
+        permits = self._link.permits
+        assert permits is not None
+        refused = {
+            right: text
+            for right in (Right.READ, Right.WRITE)
+            if (text := permits.refusal(right, session.queue_id))
+        }
+        if len(refused) == 1:
+            self._withdraw(session, *refused.popitem())
+            return
         self._warn("ended a session of client %s: %s", self._link.name, why)
         self.close(session.number)
         self._link.send(ClientClosed(session.number, why, refused=True))
+
+    def _withdraw(self, session: ClientSession, right: Right, why: str) -> None:
+        """Take one right from a session, which goes on with the other."""
+        self._warn("client %s has lost a right: %s", self._link.name, why)
+        session.used.pop(right, None)
+        if right is Right.READ:
+            session.subscriptions.clear()
+            if session.attachment:
+                # What it holds goes back at once; the client attaches again to put.
+                self._driver.post(FromSession(session.in_own_name(Detach(is_lost=True))))
+        self._link.send(ClientRightLost(session.number, right.value, why))
 
     def _end(self, session: ClientSession, *, is_lost: bool = False) -> None:
         if session.attachment:
