@@ -34,9 +34,11 @@ ITEMS: Calls = frozenset({"items"})
 """put, get, qsize, empty, full, shutdown and ack."""
 MESSAGES: Calls = ITEMS | {"messages"}
 """All calls of a handle on a queue or on its shards."""
+BLOCKING: Calls = MESSAGES | {"blocking"}
+"""The same, and `as_queue()` is a `queue.Queue`."""
 ONE_RING: Calls = MESSAGES | {"one ring"}
 """The calls that only a queue without shards has: exclusive, auto_delete and sequences."""
-THREADS: Calls = ONE_RING | {"reading"}
+THREADS: Calls = BLOCKING | ONE_RING | {"reading"}
 """The calls for threads only: read, lease, claim, extent."""
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -107,7 +109,7 @@ class ShardedFace(Face):
     """A queue of three shards. All messages have one key, unless a test gives another one."""
 
     name = "sharded"
-    calls = MESSAGES
+    calls = BLOCKING
     refusals: ClassVar = {
         "lease": (PreconditionFailed, "call it on a shard", lambda queue: queue.lease()),
         "claim": (PreconditionFailed, "call it on a shard", lambda queue: queue.claim()),
