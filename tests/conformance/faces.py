@@ -78,6 +78,8 @@ class Face:
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.cluster = cluster
+        self.loop_thread = 0
+        """The thread of the loop in which listeners are called; 0: another thread of mirrorq."""
         self.host: Any = self.open_host()
 
     def open_host(self) -> Any:
@@ -169,6 +171,7 @@ class Loop:
 
     async def _serve(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        self.thread = threading.get_ident()
         self._is_up.set()
         await self._end.wait()
 
@@ -238,6 +241,7 @@ class AioFace(Face):
 
     def open_host(self) -> Any:
         self._loop = Loop(self.cluster)
+        self.loop_thread = self._loop.thread
         client = self.cluster.connect("web", to=reversed(self.cluster.running))
         return Awaited(self._loop, aio.Client(client))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -327,7 +328,8 @@ def test_consumers_beyond_the_policy_are_refused(stage: Stage) -> None:
 def test_a_deleted_queue_cancels_its_consumers(stage: Stage) -> None:
     ended: list[Any] = []
     queue, other = stage.queue(), stage.queue()
-    consumer = other.consume(ignore, on_cancel=ended.append)
+    consumer = other.consume(ignore, on_cancel=lambda one: ended.extend([one, get_ident()]))
     queue.delete()
-    stage.until(lambda: ended == [consumer])
+    stage.until(lambda: ended[:1] == [consumer])
+    assert ended[1] == (stage.face.loop_thread or ended[1]) != get_ident()
     assert not consumer.is_active

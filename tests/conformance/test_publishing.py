@@ -225,8 +225,10 @@ def test_callbacks_are_called_in_one_thread(stage: Stage) -> None:
     stage.until(lambda: len(seen) == 4)
     assert sorted(name for name, *_ in seen) == ["all", "good", "late", "own"]
     assert {value for _, value, _ in seen} == {1}
-    threads = {thread for name, _, thread in seen if stage.face.name != "aio" or name != "own"}
-    assert threading.get_ident() not in threads
+    threads = {thread for name, _, thread in seen if name in ("all", "good")}
+    assert len(threads) == 1
+    assert threads == {stage.face.loop_thread or threads.copy().pop()}
+    assert threading.get_ident() not in {thread for *_, thread in seen}
 
 
 def test_a_callback_after_close_is_still_called(stage: Stage) -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from mirrorq import (
     Client,
-    ConfigError,
     Message,
     MirroredQueue,
     Node,
-    PreconditionFailed,
     connect,
 )
 
