@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.faces import WAIT_S, Stage, case, fill, got, taken
-from mirrorq import AckRefused, NotConfirmed, QueueNotFound
+from conformance.faces import THREADS, WAIT_S, Stage, case, fill, got, taken
+from mirrorq import AckRefused, NoQuorum, NotConfirmed, QueueNotFound
 
 
 def test_a_transaction_takes_effect_as_one(stage: Stage) -> None:
@@ -215,3 +215,30 @@ def test_redrive(stage: Stage) -> None:
     assert [message.body for message in dead.browse()] == [b"stranger"]
     with pytest.raises(ValueError, match="count_max"):
         dead.redrive(-1)
+
+
+@case(THREADS)
+def test_a_redrive_that_fails_holds_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a queue is cannot be asked just now: what was taken to be moved comes again."""
+    stage.host.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
+    orders, bills, dead = (stage.queue(name) for name in ("orders", "bills", "dead"))
+    for count, queue in enumerate((orders, bills), 1):
+        fill(queue, 1)
+        queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
+        stage.until(lambda count=count: dead.qsize() == count)
+    handle = dead._handle
+    id_of = handle.id_of
+
+    def lost(name: str) -> int:
+        if name == "bills":
+            raise NoQuorum("no majority")
+        found: int = id_of(name)
+        return found
+
+    monkeypatch.setattr(handle, "id_of", lost)
+    with pytest.raises(NoQuorum):
+        dead.redrive()
+    monkeypatch.undo()
+    stage.until(lambda: dead.qsize() == 2)
+    assert dead.redrive() == 2
+    stage.until(lambda: orders.qsize() == bills.qsize() == 1)

@@ -1,18 +1,15 @@
-"""Sharded queues from pickles, in a forked child, and after a restart."""
+"""Sharded queues from pickles and in a forked child."""
 
 from __future__ import annotations
 
 import os
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mirrorq import (
     Client,
-    Message,
-    MirroredQueue,
     Node,
     connect,
 )
@@ -55,19 +52,3 @@ def test_a_forked_child_goes_on(client: Client) -> None:
         queue.put(b"again", key="a").result(WAIT_S)
         bodies = [queue.get(timeout=WAIT_S).body for _ in range(3)]
         assert bodies == [b"parent", b"child", b"again"]
-
-
-def take(queue: MirroredQueue, count: int) -> list[Message]:
-    return [queue.get(timeout=WAIT_S) for _ in range(count)]
-
-
-def test_the_queue_that_brings_its_node_along(tmp_path: Path) -> None:
-    """MirroredQueue(…, shards=) is one too; what it holds is there after a restart."""
-    with MirroredQueue("orders", path=tmp_path, shards=3) as queue:
-        assert queue.shards == 3
-        for number in range(6):
-            queue.put(b"%d" % number, key=str(number))
-        queue.wait_for_confirms(WAIT_S)
-    with MirroredQueue("orders", path=tmp_path) as queue:
-        assert queue.shards == 3
-        assert sorted(message.body for message in take(queue, 6)) == [b"%d" % n for n in range(6)]
