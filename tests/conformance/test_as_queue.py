@@ -265,7 +265,7 @@ def test_a_put_that_is_not_confirmed_in_time_says_why(stage: Stage) -> None:
     handle = stage.alone()
     queue = handle.as_queue()
     queue.put(b"0")
-    stage.cluster.fill_disk("a", 60)
+    stage.cluster.fill_disk("a", 1)
     with pytest.raises(Full, match="accepted"):
         queue.put(b"1", timeout=0.02)
     stage.cluster.crash("a")
