@@ -347,9 +347,9 @@ class Stage:
     def size(self) -> int:
         return len(self.cluster.running)
 
-    def messages(self, name: str = "orders") -> int:
-        """Messages that live in the queue, as its cluster says."""
-        rows = self.cluster.node(self.cluster.running[-1]).queues()
+    def messages(self, name: str = "orders", at: str = "") -> int:
+        """Messages that live in the queue, as a node says: the last one, or the one named."""
+        rows = self.cluster.node(at or self.cluster.running[-1]).queues()
         return sum(row.messages or 0 for row in rows if row.name == name)
 
     def until(self, condition: Callable[[], object]) -> None:
