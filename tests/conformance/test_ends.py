@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conformance.faces import ITEMS, WAIT_S, Stage, case, fill, got, raised, taken
-from mirrorq import MirrorQError, PreconditionFailed, QueueNotFound, ShutDown
+from mirrorq import AckRefused, MirrorQError, PreconditionFailed, QueueNotFound, ShutDown
 
 
 @case(ITEMS)
@@ -132,8 +132,11 @@ def test_closing_ends_what_waits(stage: Stage) -> None:
 
 def test_a_closed_handle_says_so_at_each_call(stage: Stage) -> None:
     queue, other = stage.queue(), stage.queue()
+    other.put(b"0").result(WAIT_S)
+    held = queue.get(timeout=WAIT_S)
     queue.close()
     calls: list[Any] = [
+        lambda: queue.wait_for_confirms(),
         lambda: queue.put_many([b"x"]),
         lambda: queue.get_many(1),
         lambda: queue.consume(print),
@@ -147,7 +150,8 @@ def test_a_closed_handle_says_so_at_each_call(stage: Stage) -> None:
         with pytest.raises(ShutDown, match="is closed"):
             call()
     assert list(queue) == []
-    assert other.put(b"x").result(WAIT_S) == 1
+    assert isinstance(held.ack().exception(0), AckRefused)
+    assert other.get(timeout=WAIT_S).body == b"0"
 
 
 def test_a_closed_host_ends_its_handles(stage: Stage) -> None:
