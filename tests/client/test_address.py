@@ -33,7 +33,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mirrorq://a,localhost", ("tcp://a:7400", "tcp://127.0.0.1:7400")),
         ("mirrorq://[::1]:1/", ("tcp://[::1]:1",)),
         ("mirrorq://[::1]", ("tcp://[::1]:7400",)),
-        ("mirrorq://", ("tcp://127.0.0.1:7400",)),
         ("tcp://a:1, ipc:///b", ("tcp://a:1", "ipc:///b")),
         (["tcp://a:1"], ("tcp://a:1",)),
         ({"a": "tcp://a:1", "b": "tcp://b:1"}, ("tcp://a:1", "tcp://b:1")),
@@ -71,6 +70,7 @@ def test_options() -> None:
     [
         (None, "set some|a URL in MIRRORQ_URL"),
         (7, "a list, or a URL such as mirrorq://host:7400"),
+        ("mirrorq://", r"^mirrorq://… names no host: mirrorq://127.0.0.1 is this machine"),
         ("mirrorq://me:secret@a//", r"^mirrorq://…a// has a password, but mirrorq uses keys"),
         ("mirrorq://a/shop", "has the path '/shop', but mirrorq has no virtual hosts"),
         (

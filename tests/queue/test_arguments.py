@@ -38,7 +38,15 @@ OF_A_QUEUE: Calls = {
     "prefetch is 2.5": (ConfigError, lambda q: q.consume(print, prefetch=2.5)),
     f"prefetch is {HUGE}": (ConfigError, lambda q: q.consume(print, prefetch=HUGE)),
     "['a'] is not what get()": (TypeError, lambda q: q.ack_many(["a"])),
-    "'m' is not what get()": (TypeError, lambda q: q.transaction().ack("m")),
+    "'m' is not what get()": (TypeError, lambda q: q.transaction().__enter__().ack("m")),
+    "the transaction has not begun": (ValueError, lambda q: q.transaction().put(b"x")),
+    "block is 5: it must be": (TypeError, lambda q: q.put(b"x", 5)),
+    "block is 'no'": (TypeError, lambda q: q.put_many([b"x"], "no")),
+    "persistent is 'no'": (TypeError, lambda q: q.put(b"x", persistent="no")),
+    "auto_ack is 'no'": (TypeError, lambda q: q.get(auto_ack="no")),
+    "auto_ack is 0": (TypeError, lambda q: q.consume(print, auto_ack=0)),
+    "exclusive is 'no'": (TypeError, lambda q: q.consume(print, exclusive="no")),
+    "cancel_on_failover is 1": (TypeError, lambda q: q.consume(print, cancel_on_failover=1)),
     "a key is a str or bytes, not int": (TypeError, lambda q: q.put(b"x", key=4)),
     "on_confirm is 5": (TypeError, lambda q: q.put(b"x", on_confirm=5)),
     "on_confirm is 'f'": (TypeError, lambda q: q.put_many([b"x"], on_confirm="f")),
@@ -56,6 +64,14 @@ OF_A_HOST: Calls = {
     "durable is True or False, not 'no'": (
         ConfigError,
         lambda host: host.queue("r", durable="no"),
+    ),
+    "queue 'r' cannot be its own dead-letter queue": (
+        ConfigError,
+        lambda host: host.queue("r", dead_letter_queue="r"),
+    ),
+    "max-length is a whole number from 1": (
+        ConfigError,
+        lambda host: host.queue("r", max_length=0),
     ),
     "passive is True or False, not 1": (ConfigError, lambda host: host.queue("r", passive=1)),
     "this cannot be asked": (ConfigError, lambda host: host.clear_policy(HALF)),
@@ -105,6 +121,16 @@ def test_a_wrong_argument_is_told_and_ends_nothing(host: Any, words: str) -> Non
             assert message.body == b"goes on"
 
 
+def test_a_flag_of_a_message_is_no_text(host: Any) -> None:
+    """`nack("no")` would have given it back."""
+    with host.queue("q") as queue:
+        queue.put(b"x").result(DEADLINE_S)
+        with queue.get(timeout=DEADLINE_S) as message:
+            for call in (message.nack, message.reject):
+                with pytest.raises(TypeError, match="requeue is 'no': it must be True or False"):
+                    call("no")
+
+
 def test_what_lies_beyond_the_queue_is_read(host: Any) -> None:
     """No mistake: "to the end" may be said with any number."""
     with host.queue("far") as queue:
@@ -146,6 +172,8 @@ def test_a_wrong_setting(given: dict[str, Any], words: str) -> None:
     [
         ({"name": 3}, "a node's name is a string, not 3"),
         ({"peers": ["a"]}, "peers is .*: it must be a mapping of each node's name to its endpoint"),
+        ({"name": "a=b"}, "a node's name is 'a=b': it must not contain ="),
+        ({"peers": {"a": "ipc:///a", "b=": "ipc:///b"}}, "a peer's name is 'b='"),
         ({"peers": {"a": 7400}}, "the endpoint of peer 'a' is a string, not 7400"),
         ({"config": {"prefetch": 3}}, "config is .*: give a mirrorq.Config"),
     ],

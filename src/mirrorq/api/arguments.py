@@ -150,6 +150,12 @@ def check_block(value: object) -> None:
         )
 
 
+def check_flag(what: str, value: object) -> None:
+    """Raise TypeError for a flag that is no bool: the text "no" is true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is {value!r}: it must be True or False")
+
+
 def check_callable(what: str, value: object) -> None:
     """Raise TypeError for what is to be called later and cannot be; None is not looked at."""
     if value is not None and not callable(value):

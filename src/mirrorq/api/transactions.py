@@ -126,7 +126,7 @@ class Transaction:
         self._properties: list[bytes] = []
         self._terms = PLAIN
         self._messages: list[Message] = []
-        self._is_over = False
+        self._is_begun = self._is_over = False
         self._confirmation: Confirmation | None = None
 
     @spelled_out
@@ -197,8 +197,16 @@ class Transaction:
         return found
 
     def _check(self) -> None:
-        if self._is_over:
-            raise ValueError("the transaction is over: begin another one")
+        if self._is_over or not self._is_begun:
+            state = "is over" if self._is_over else "has not begun"
+            raise ValueError(
+                f"the transaction {state}: put and ack inside `with queue.transaction() as t`"
+            )
+
+    def _begin(self) -> None:
+        if self._is_begun:
+            raise ValueError("the transaction has begun before: begin another one")
+        self._is_begun = True
 
     def _sending(self) -> Waits[Confirmation]:
         """The block has ended well: send what was gathered."""
@@ -206,7 +214,7 @@ class Transaction:
         return ring.transact(self._bodies, self._properties, self._terms, self._messages)
 
     def __enter__(self) -> Transaction:
-        self._check()
+        self._begin()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
