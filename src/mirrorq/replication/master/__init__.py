@@ -6,5 +6,5 @@ changes go through ops (`log_tail`); every outcome that a user learns, yes or no
 a stable one (R3). Where a confirm is decided: `confirms`, told by `Master.on_applied`.
 
 Until the term's first op, `promoted`, is applied, requests wait: nothing is handed out, no ack
-is answered, nothing is refused (DESIGN 4.4).
+is answered, nothing is refused.
 """
