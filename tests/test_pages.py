@@ -373,7 +373,7 @@ def test_a_web_service_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
     """Each is a client of one node."""
     scripts_of("asyncio.md")
     with mirrorq.Node("a", path="a", listen="tcp://127.0.0.1:0") as node, ExitStack() as ending:
-        monkeypatch.setenv("MIRRORQ_ENDPOINTS", node.listening)
+        monkeypatch.setenv("MIRRORQ_URL", node.listening)
         ask = serve(ending, "web:app", "--workers", "2")
         answers = [ask("/jobs", b"tea") for _ in range(4)]
         assert [answer["sequence"] for answer in answers] == [1, 2, 3, 4]

@@ -22,7 +22,7 @@ WAIT_S = 60
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MIRRORQ_URL", "MIRRORQ_KEYS", "MIRRORQ_ENDPOINTS"):
+    for name in ("MIRRORQ_URL", "MIRRORQ_KEYS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -94,6 +94,14 @@ def test_what_is_no_address(given: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as raised:
         mirrorq.connect(given, timeout=0)
     assert "secret@" not in str(raised.value)
+
+
+def test_a_wrong_url_from_the_environment_says_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MIRRORQ_URL", "mirrorq://a/shop")
+    with pytest.raises(ConfigError, match="variable MIRRORQ_URL: mirrorq:"):
+        mirrorq.connect(timeout=0)
 
 
 @pytest.fixture

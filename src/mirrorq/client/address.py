@@ -95,6 +95,10 @@ class Address:
             given = os.environ.get(URL)
             if not given:
                 raise ConfigError(f"no endpoints: name some, or a URL in {URL}")
+            try:
+                return cls.of(given)
+            except ConfigError as error:
+                raise ConfigError(f"the environment variable {URL}: {error}") from None
         if isinstance(given, Mapping):
             return cls._of_mapping(given)
         if isinstance(given, str) and given.startswith(SCHEME):
