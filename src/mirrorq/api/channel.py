@@ -405,6 +405,8 @@ class RingChannel(Channel):
         if answer.reply is not None:
             return answer.reply
         self.check()
+        if answer.is_done:
+            self.check_right("read")
         if self.is_closed or answer.is_done:
             raise ShutDown(self.closed_text())
         self.on_host(lambda: session.forget_query(answer))
