@@ -168,7 +168,7 @@ class Permits:
         return "" if needs or self.sees(queue_id) else self._unknown_id(queue_id)
 
     def lacking(self, queue_id: int, request: Request) -> Right | None:
-        """The right to this queue for want of which a request is refused; None: it lacks another."""
+        """The right to this queue that a request lacks; None when it lacks another one, or more."""
         try:
             needs = self._needs(queue_id, request)
         except ProtocolError:
