@@ -62,6 +62,7 @@ def test_no_ack_is_refused_that_took_effect(seed: int, holders: bool) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run() -> None:
     """A failing seed can be replayed: one trace in each process, whatever its hashes are."""
     traces = [
