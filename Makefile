@@ -169,7 +169,7 @@ framework-faults: $(STAMP)  ## 20,000 tasks of Celery, Django, dramatiq and task
 
 .PHONY: celery-suite
 celery-suite: build/celery $(VENV)/.celery-suite  ## Celery's own integration suite over mirrorq, 10 to 30 minutes: apt-get install redis-server; BROKER=redis
-	cd build/celery && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/tests/contrib $(CURDIR)/$(PYTEST) -p celery.contrib.pytest -p celery_suite \
+	cd build/celery && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR):$(CURDIR)/tests/contrib $(CURDIR)/$(PYTEST) -p celery.contrib.pytest -p celery_suite \
 		-p no:unraisableexception -rfEx --tb=short $(CELERY_TESTS:%=t/integration/test_%.py)
 
 build/dramatiq: $(STAMP)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.kit import until
 
 import mirrorq
 from mirrorq.cli import main
@@ -168,13 +169,6 @@ def start(ending: ExitStack, *arguments: str) -> subprocess.Popen[str]:
     ending.callback(process.wait)
     ending.callback(process.kill)
     return process
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:

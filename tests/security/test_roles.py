@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint, until
+from tests.security.keys import KeyRing, free_endpoint
 
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client, connect
