@@ -1,11 +1,12 @@
-"""The handles that a master serves: one attachment each, with numbers both ways. Pure.
+"""The handles that a master serves: one attachment each, with numbers in both directions. Pure.
 
-Requests of an attachment count 1, 2, 3, … and replies do: a gap means that something was lost on
-the way, is answered with Detached, and the handle attaches anew. A handle whose link to its node
-broke has to do so, too; who does not in time is gone.
+Requests of an attachment have the numbers 1, 2, 3, …, and so have its replies. A gap means that a
+message was lost on the way. The master answers a gap with Detached, and the handle attaches anew. A
+handle whose link to its node broke has to attach anew, too; after a time it counts as gone.
 
-A client's handle has a session at each node where its client enters, one after the other: its
-*line*. Of a line only the newest session is served, and what the one before it had is its own.
+A client's handle has one session after the other, at each node where its client enters. Together
+they are its *line*. Only the newest session of a line is served, and it inherits everything that
+the former session held.
 """
 
 from __future__ import annotations

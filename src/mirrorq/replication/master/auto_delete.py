@@ -1,14 +1,14 @@
-"""Whether a queue that goes with its last consumer has lost it: a master's judgement. Pure.
+"""Judges at the master whether an auto-delete queue has lost its last consumer. Pure.
 
-The rule is RabbitMQ's: an auto-delete queue lives without consumers until it has had one, and
-is deleted when the last has gone. `get` is no consumer. That there was one is kept in the
-catalog, so that a new master knows it; the consumers themselves are not, so they get time to
-come back after a change of master or of connection. So does one whose client was taken for gone and
-never said goodbye: it may only have been late, and what came into the queue meanwhile is its own.
+The rule is RabbitMQ's: an auto-delete queue lives without consumers until its first consumer, and
+is deleted when the last consumer has gone. `get` is no consumer. The catalog notes that there was a
+consumer, so a new master knows. It does not note which consumers there are, so consumers get time
+to come back after a change of master or of connection. A consumer whose client fell silent without
+a goodbye gets the same time: it may only be late, and the queue's messages are for it.
 
-Once the deletion is asked for it may be done at any moment, and is not taken back: a consumer
-that comes after that is not seated. It learns that the queue is gone or, when the term ended
-first (the deletion names it and then fails), asks the next master again.
+The master asks for the deletion once and does not take it back: a consumer that comes later is not
+seated. It hears that the queue is gone. If the term ended first, the deletion fails, because it
+names the term, and the consumer asks the next master.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Stretches of a queue that somebody ends without holding them: purges, and acks by sequence of
-who has a claim on the whole queue."""
+"""Ends stretches of a queue that nobody holds: purges, and acks by sequence under a claim on the
+whole queue.
+"""
 
 from __future__ import annotations
 
