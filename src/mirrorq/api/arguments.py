@@ -1,7 +1,7 @@
-"""What users' calls are given, looked at in the caller's thread, before anything is done.
+"""Checks of users' arguments, in the caller's thread, before anything is done.
 
-A mistake is told where it was made. What gets past here goes to the thread of a node or a client,
-which everything else on it rests on: what raises there ends it.
+A mistake is raised where it was made. A wrong argument that passed these checks would reach the
+thread of a node or a client, and an exception there ends that thread and every handle on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Consumer`: a callback on a thread of its own, with a bound on what it holds."""
+"""`Consumer`: a callback on its own thread, with a bound on the messages that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Message`: one delivery. Its body is bytes; headers are read when they are asked for."""
+"""`Message`: one delivery. Its body is bytes; its headers are read on demand."""
 
 from __future__ import annotations
 

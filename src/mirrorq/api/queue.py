@@ -1,10 +1,10 @@
-"""`MirroredQueue`: a queue as its users see it.
+"""`MirroredQueue`: a queue as users see it.
 
-Here are the calls, with what they promise. What does them is a handle: on one ring (`handle`), or
-on those of all shards (`sharded.handle`).
+The class has the calls and their promises. A handle does the work: on one ring (`handle`), or on
+the handles of all shards (`sharded.handle`).
 
-*Threads*: every method may be called from any thread; in a forked child only if the handle is
-a client's (which then connects anew).
+*Threads*: every method may be called from any thread. In a forked child only the handle of a client
+works; it connects anew.
 """
 
 from __future__ import annotations

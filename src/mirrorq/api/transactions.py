@@ -1,8 +1,9 @@
 """Acks and puts that are one op: `queue.transaction()` and `message.ack_and_put(…)`.
 
-The op is a publish frame whose first body says what comes with its messages: which others it acks,
-and whether its own are for another queue (`messages.Step`). It has numbers of the producer like any
-batch, the first body one too, so that its outcome is known across failovers: all of it, or nothing.
+The op is a publish frame. Its first body is a `Step`: it lists the messages to ack, and names
+another queue if the other bodies are for that queue. Like any batch the frame uses numbers of the
+producer, also for its first body, so that its outcome is known across failovers: all of it, or
+nothing.
 """
 
 from __future__ import annotations

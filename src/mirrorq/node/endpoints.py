@@ -1,4 +1,6 @@
-"""Where a node listens, where others reach it, and through whom it joins a cluster."""
+"""Endpoints of a node: where it listens, where others reach it, and the peers through which it
+joins.
+"""
 
 from __future__ import annotations
 
