@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from running import is_empty, until
+from running import is_empty
+from tests.kit import until
 
 import mirrorq
 from conftest import Connecting

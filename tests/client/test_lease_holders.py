@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from running import NodeProcesses, in_sync, until
+from running import NodeProcesses, in_sync
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq.api.leases import LeaseHolder

@@ -64,6 +64,26 @@ NAMES = {
 """What calls may use besides the handle or the host."""
 
 ON_A_QUEUE = r"""
+queue.transaction().put(b"x")
+    ValueError: the transaction has not begun
+queue.put(b"x", 5)
+    TypeError: block is 5: it must be
+queue.put_many([b"x"], "no")
+    TypeError: block is 'no'
+queue.put(b"x", persistent="no")
+    TypeError: persistent is 'no'
+queue.get(auto_ack="no")
+    TypeError: auto_ack is 'no'
+queue.consume(print, auto_ack=0)
+    TypeError: auto_ack is 0
+queue.consume(print, exclusive="no")
+    TypeError: exclusive is 'no'
+queue.consume(print, cancel_on_failover=1)
+    TypeError: cancel_on_failover is 1
+held(queue).nack("no")
+    TypeError: requeue is 'no': it must be True or False
+held(queue).reject("no")
+    TypeError: requeue is 'no': it must be True or False
 queue.put("text")
     TypeError: not str; text.encode()
 queue.put({"a": 1})
@@ -150,7 +170,7 @@ queue.consume(print, prefetch=2.5)
     ConfigError: prefetch is 2.5
 queue.ack_many(["a"])
     TypeError: ['a'] is not what get()
-queue.transaction().ack("m")
+queue.transaction().__enter__().ack("m")
     TypeError: 'm' is not what get()
 [(message := held(queue)), message.ack(), message.ack().result(WAIT_S)]
     AckRefused: settled before; once
@@ -190,6 +210,10 @@ queue.sequence_at(float("nan"))
 """On the faces for threads only."""
 
 ON_A_HOST = r"""
+host.queue("r", dead_letter_queue="r")
+    ConfigError: queue 'r' cannot be its own dead-letter queue
+host.queue("r", max_length=0)
+    ConfigError: max-length is a whole number from 1
 host.queue("q", mesage_ttl=5)
     TypeError: 'mesage_ttl'; did you mean 'message_ttl'?
 host.queue("q", durable=False)

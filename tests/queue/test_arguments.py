@@ -45,6 +45,8 @@ def test_a_wrong_setting(given: dict[str, Any], words: str) -> None:
     [
         ({"name": 3}, "a node's name is a string, not 3"),
         ({"peers": ["a"]}, "peers is .*: it must be a mapping of each node's name to its endpoint"),
+        ({"name": "a=b"}, "a node's name is 'a=b': it must not contain ="),
+        ({"peers": {"a": "ipc:///a", "b=": "ipc:///b"}}, "a peer's name is 'b='"),
         ({"peers": {"a": 7400}}, "the endpoint of peer 'a' is a string, not 7400"),
         ({"config": {"prefetch": 3}}, "config is .*: give a mirrorq.Config"),
     ],

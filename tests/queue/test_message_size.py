@@ -11,8 +11,9 @@ import pytest
 from mirrorq.api.queue import MessageTooLarge
 from mirrorq.client.client import connect
 from mirrorq.config import Config
-from mirrorq.errors import ConfigError
+from mirrorq.errors import ConfigError, ShutDown
 from mirrorq.node.node import Node
+from mirrorq.protocol.sessions import Publish, SessionRequest
 from mirrorq.transport.link import part_bytes_max
 
 pytestmark = pytest.mark.real
@@ -58,3 +59,34 @@ def test_a_call_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
             with pytest.raises(ConfigError, match=rf"bytes, more than the {size} "):
                 client._disconnect("nobody", "x" * size, 30)
             assert client.queue("orders").put(b"b").result(30) == 1
+
+
+def test_a_request_that_cannot_be_sent_to_another_node_ends_its_handle(tmp_path: Path) -> None:
+    """No request of a handle is so large; one that is would get lost each time, in silence."""
+    given = {"path": tmp_path / "a", "config": SMALL, "listen": "tcp://127.0.0.1:0"}
+    with Node("a", **given) as node:  # type: ignore[arg-type]
+        orders = node.queue("orders")
+        handle, driver = orders._handle, node._driver
+        frame = bytes(part_bytes_max(SMALL) + 1)
+        request = SessionRequest(
+            handle.queue_id, 1, handle.session_id, 1, 1, Publish(frame, whole=True)
+        )
+        driver.call(lambda: driver._send([("b", request)]))
+        handle.ended.wait(30)
+        with pytest.raises(ShutDown, match=r"a request cannot be sent to node b: it has [0-9]+"):
+            orders.put(b"x")
+
+
+def test_a_request_that_cannot_be_sent_to_the_entry_node_ends_its_handle(tmp_path: Path) -> None:
+    given = {"path": tmp_path / "a", "config": SMALL, "listen": "tcp://127.0.0.1:0"}
+    with (
+        Node("a", **given) as node,  # type: ignore[arg-type]
+        connect(node.endpoint, config=SMALL, timeout=30) as client,
+    ):
+        orders = client.queue("orders")
+        handle = orders._handle
+        frame = bytes(part_bytes_max(SMALL) + 1)
+        handle.on_host(lambda: handle.session._send(Publish(frame, whole=True)))
+        handle.ended.wait(30)
+        with pytest.raises(ShutDown, match="a request cannot be sent: it has"):
+            orders.put(b"x")

@@ -54,6 +54,7 @@ def history(seed: int) -> tuple[list[str], list[tuple[float, str, bytes]], list[
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history() -> None:
     """To the last microsecond and the last draw, in one process and in another, whose hashes are
     others."""

@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-from mirrorq.api import acks as settles
-from mirrorq.api import exit_flush
+from mirrorq.api import acks, exit_flush
 from mirrorq.api.acks import Acks, Settle
 from mirrorq.api.arguments import check_timeout, not_a_message
 from mirrorq.api.batching import ManyPut, OnePut, OwnBatch, PutRun, runs_of_puts
@@ -216,8 +215,8 @@ class Handle(RingChannel):
         if puts:
             self.puts.offer(session, puts)
         self.puts.correct()
-        if self.acks and (acks := self._take_acks()).runs:
-            settled.append(acks)
+        if self.acks and (singles := self._take_acks()).runs:
+            settled.append(singles)
         if settled:
             self._offer_settles(session, settled)
         for function in functions:
@@ -266,14 +265,14 @@ class Handle(RingChannel):
             if any(run.chunk.delivery.epoch != session.epoch for run in item.runs):
                 item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
                 self._release_runs(item.runs)
-        settles.offer(session, settled)
+        acks.offer(session, settled)
 
     def _refuse_settles(self, settled: Sequence[Settle | Acks], why: str) -> None:
         for item in settled:
             if isinstance(item, Acks):
                 item.refuse(why)
             else:
-                settles.refuse([item], why)
+                acks.refuse([item], why)
         self.outcomes.notify()
 
     def _release_runs(self, runs: Sequence[Run]) -> None:
@@ -304,7 +303,7 @@ class Handle(RingChannel):
         self.puts.note_over(ended_count, ended_size)
         for output in outputs:
             if isinstance(output, SettleDone):
-                settles.finish(output)
+                acks.finish(output)
             elif isinstance(output, QueryDone):
                 answer = output.token
                 assert isinstance(answer, Answer)
@@ -389,7 +388,7 @@ class Handle(RingChannel):
             elif isinstance(item, OnePut | ManyPut | StepPut):
                 item.confirmation._finish(None, ConfirmUnknown(why))
             elif isinstance(item, Settle):
-                settles.refuse([item], why)
+                acks.refuse([item], why)
             else:
                 functions.append(item)
         if self.acks:

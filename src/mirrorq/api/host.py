@@ -1,4 +1,4 @@
-"""What a handle asks of the process it lives in."""
+"""The process side of a handle: the calls that a handle makes on its node or client."""
 
 from __future__ import annotations
 

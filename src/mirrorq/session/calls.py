@@ -1,4 +1,4 @@
-"""What goes into a session and what comes out: events, calls, outputs. Pure data."""
+"""Events, calls and outputs of a session. Pure data."""
 
 from __future__ import annotations
 

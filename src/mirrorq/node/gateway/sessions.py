@@ -240,20 +240,22 @@ class ClientSessions:
         before, self._link.permits = self._link.permits, permits
         for session in list(self._open.values()):
             why = lost_right(before, permits, session.queue_id, session.used)
-            if why:
-                self._refuse(session, why)
+            if why and permits is not None:
+                lost = [one for one in session.used if permits.refusal(one, session.queue_id)]
+                self._refuse(session, why, lost[0] if len(lost) == 1 else None)
 
-    def _refuse(self, session: ClientSession, why: str) -> None:
-        """Refuse what the key does not allow: one right, or the session without any."""
+    def _refuse(self, session: ClientSession, why: str, right: Right | None) -> None:
+        """Refuse what the key does not allow.
+
+        Args:
+            right: to the session's queue, which goes on with the other one where the key has that;
+                None: the session ends.
+        """
         permits = self._link.permits
         assert permits is not None
-        refused = {
-            right: text
-            for right in (Right.READ, Right.WRITE)
-            if (text := permits.refusal(right, session.queue_id))
-        }
-        if len(refused) == 1:
-            self._withdraw(session, *refused.popitem())
+        other = Right.WRITE if right is Right.READ else Right.READ
+        if right is not None and not permits.refusal(other, session.queue_id):
+            self._withdraw(session, right, why)
             return
         self._warn("ended a session of client %s: %s", self._link.name, why)
         self.close(session.number)
@@ -317,7 +319,7 @@ class ClientSessions:
         if permits is not None:
             why = permits.refusal_of_request(session.queue_id, body)
             if why:
-                self._refuse(session, why)
+                self._refuse(session, why, permits.lacking(session.queue_id, body))
                 return
         if isinstance(body, Publish):
             session.used[Right.WRITE] = None
