@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faces import ITEMS, WAIT_S, Stage, case, fill, got, raised, taken
+from conformance.faces import ITEMS, THREADS, WAIT_S, Stage, case, fill, got, raised, taken
 from mirrorq import AckRefused, MirrorQError, PreconditionFailed, QueueNotFound, ShutDown
 
 
@@ -93,6 +93,15 @@ def test_a_deleted_queue_ends_its_handles(stage: Stage) -> None:
     again = stage.queue()
     again.put(b"new")
     assert again.get(timeout=WAIT_S).body == b"new"
+
+
+@case(THREADS)
+def test_what_is_gone_cannot_be_deleted(stage: Stage) -> None:
+    """The host says so, where two delete a queue at once."""
+    queue, number = stage.queue(), stage.queue()._handle.queue_id
+    queue.delete()
+    with pytest.raises(QueueNotFound):
+        stage.host._delete_queue(number, if_empty=False, if_unused=False, timeout=WAIT_S)
 
 
 def test_the_status_of_a_deleted_queue_has_its_name(stage: Stage) -> None:

@@ -206,10 +206,12 @@ def test_the_end_of_the_host_leaves_nothing_open(stage: Stage) -> None:
 def test_callbacks_are_called_in_one_thread(stage: Stage) -> None:
     """Of one put, of all puts and afterwards; one that raises is logged and stops nobody."""
     seen: list[tuple[str, Any, int]] = []
+    places: set[str] = set()
 
     def note(name: str) -> Any:
         def callback(put: mirrorq.Confirmation) -> None:
             seen.append((name, put.result(0), threading.get_ident()))
+            places.add(threading.current_thread().name)
             if name == "own":
                 raise RuntimeError("a user's mistake")
 
@@ -229,6 +231,8 @@ def test_callbacks_are_called_in_one_thread(stage: Stage) -> None:
     assert len(threads) == 1
     assert threads == {stage.face.loop_thread or threads.copy().pop()}
     assert threading.get_ident() not in {thread for *_, thread in seen}
+    # Never the thread of the node or the client: what a callback waits for would not come.
+    assert places <= {"mirrorq-callbacks", "loop"}
 
 
 def test_a_callback_after_close_is_still_called(stage: Stage) -> None:

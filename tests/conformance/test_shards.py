@@ -68,8 +68,11 @@ def test_another_number_is_refused_with_both(stage: Stage) -> None:
     with pytest.raises(ConfigError, match="that of a shard"):
         stage.queue("orders#shard0")
     assert stage.host.queues() == []
-    sharded(stage)
+    stage.queue("orders", shards=SHARDS, max_length=3)
     stage.queue("plain")
+    for options in ({}, {"shards": SHARDS}):
+        with pytest.raises(PreconditionFailed, match="max-length=3, not 4"):
+            stage.queue("orders", max_length=4, **options)
     with pytest.raises(PreconditionFailed, match="shards=3, not 6"):
         stage.queue("orders", shards=6)
     with pytest.raises(PreconditionFailed, match="not sharded"):
@@ -339,6 +342,9 @@ def test_messages_go_between_queues_with_shards_and_without(stage: Stage) -> Non
     assert sorted((m.shard, shard_of(str(m.key), SHARDS)) for m in messages) == [
         (shard, shard) for shard in range(SHARDS)
     ]
+    for _ in range(6):
+        assert list(exchange.publish("", b"no key").result(WAIT_S)) == ["orders"]
+    assert [(m.body, m.ack().result(WAIT_S)) for m in got(queue, 6)] == [(b"no key", None)] * 6
     exchange.unbind("orders", "#")
     assert exchange.publish("k", b"x").result(WAIT_S) == {}
     for message in messages:

@@ -154,7 +154,7 @@ def test_ack_and_put(stage: Stage) -> None:
     target = getattr(done, "handle", done) if stage.face.name == "sharded" else done
     with pytest.raises(ValueError, match="settled already"):
         move(one, target, b"again")
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(QueueNotFound, match="no queue is named 'nowhere': declare it first"):
         move(two, "nowhere", b"x")
     with two:
         move(two, target, b"TWO").result(WAIT_S)  # type: ignore[attr-defined]
