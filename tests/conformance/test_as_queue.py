@@ -137,7 +137,7 @@ def test_items_are_what_dumps_and_loads_make_of_them(stage: Stage) -> None:
     queue.task_done()
     with pytest.raises(ValueError, match="too many times"):
         queue.task_done()
-    stage.until(lambda: queue.unfinished_tasks == 1)
+    assert queue.unfinished_tasks == 1
     stage.run(10)
     assert handle.get(timeout=WAIT_S).body == b"no pickle"
 
@@ -314,3 +314,22 @@ def test_ordinary_loops_live_through_a_lost_majority(stage: Stage) -> None:
     assert not waiting.is_done
     stage.cluster.heal()
     assert waiting.result(WAIT_S) == {b"1", b"2"}
+
+
+@case(BLOCKING)
+def test_join_waits_for_messages_on_their_way_back(stage: Stage) -> None:
+    """While their return waits for the disk nobody holds them, and they are in the queue."""
+    handle = stage.queue()
+    queue = handle.as_queue()
+    put_all(queue, b"1", b"2")
+    messages = [handle.get(timeout=WAIT_S) for _ in range(2)]
+    stage.cluster.fill_disk("a", 5)
+    messages[0].nack()
+    messages[1].nack(delay=1)
+    joining = stage.begin(queue.join)
+    stage.run(2)
+    assert (joining.is_done, queue.unfinished_tasks) == (False, 2)
+    for _ in messages:
+        queue.get(timeout=WAIT_S)
+        queue.task_done()
+    joining.result(WAIT_S)
