@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +15,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
+from tests.kit import until
 
 from mirrorq import Node, connect
 from mirrorq.cli import main
@@ -203,14 +202,6 @@ def test_the_page_has_every_alarm() -> None:
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text("utf-8")
     section = page.partition("## Alarms\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ADVICE)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.05)
 
 
 @pytest.mark.soak

@@ -275,7 +275,7 @@ class Counts(Struct, frozen=True, gc=False):
     next_sequence: int
     store_bytes: int
     delayed: int = 0
-    """Live, and ready only at a later time."""
+    """Live, and ready only at a later time: after a delay, or when their return is stable."""
     applied: int = 0
     """The lsn up to which the master has applied its ops: a copy that has come so far shows
     all this."""

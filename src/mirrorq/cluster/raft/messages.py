@@ -22,9 +22,6 @@ COMMAND_BYTES_MAX = 1024 * 1024
 """Of one entry. With `replication.APPEND_BYTES_MAX` and `image.PAGE_BYTES` no message of Raft is
 above what every transport takes."""
 
-# --- Between nodes ------------------------------------------------------------------------
-
-
 # --- Events -------------------------------------------------------------------------------
 
 

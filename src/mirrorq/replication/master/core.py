@@ -358,7 +358,8 @@ class Master:
             case AckRange():
                 self.purging.on_ack_range(session, body)
             case Inquire():
-                self._term.reply(session, counts(self._term, session, body))
+                returning_count = self.settling.returning_count
+                self._term.reply(session, counts(self._term, session, body, returning_count))
             case Ping():
                 self._term.reply(session, Pong())
             case _:

@@ -8,6 +8,7 @@ on its way is out of the timetable.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.time_buckets import Timetable
@@ -60,6 +61,11 @@ class Delays:
     def wait(self, first: int, last: int, due_us: int) -> None:
         """An op that delays these is applied."""
         self._timetable.add(due_us, first, last)
+
+    @property
+    def returning(self) -> Iterator[Range]:
+        """What consumers have returned in this step."""
+        return chain.from_iterable(self._returning.values())
 
     def give_back(self, ranges: list[Range], due_us: int) -> None:
         """A consumer returns these until then."""

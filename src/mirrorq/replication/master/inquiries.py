@@ -76,8 +76,12 @@ def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, 
     return found
 
 
-def counts(term: Term, session: SessionId, body: Inquire) -> Counts:
-    """How many messages and consumers there are, as a session asks."""
+def counts(term: Term, session: SessionId, body: Inquire, returning_count: int) -> Counts:
+    """How many messages and consumers there are, as a session asks.
+
+    Args:
+        returning_count: messages on their way back, which nobody holds and which are not ready.
+    """
     dispatch, state = term.dispatch, term.state
     return Counts(
         body.request,
@@ -86,7 +90,7 @@ def counts(term: Term, session: SessionId, body: Inquire) -> Counts:
         dispatch.consumer_count,
         state.next_sequence,
         0,
-        term.delays.count,
+        term.delays.count + returning_count,
         state.applied,
         dispatch.is_hungry_beside((session, 0)),
     )

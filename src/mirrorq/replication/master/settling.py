@@ -1,8 +1,12 @@
-"""Acks and returns at a master: those of a step become one op each, and are answered when it is
-stable. A refusal, too, is told only when everything before it is."""
+"""Acks and returns at a master: those of one step become one op each.
+
+The answer follows when the op is stable. A refusal waits, too, until everything before it is
+stable.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from attrs import define, field
@@ -65,6 +69,8 @@ class Settling:
         """Something is to be flushed."""
         self._return_lsn = 0
         """Last return in the log."""
+        self._returns_in_log: deque[tuple[int, int]] = deque()
+        """(lsn, messages) of each return that is not known to be applied."""
         self._leaving_lsn = 0
         """The last op of what those held who are gone."""
 
@@ -193,6 +199,17 @@ class Settling:
         elif ranges:
             term.log.propose(ReturnOp(tuple(ranges)))
             self._return_lsn = term.log.last
+        if ranges:
+            self._returns_in_log.append((term.log.last, ranges.count))
+
+    @property
+    def returning_count(self) -> int:
+        """How many messages are on their way back: in this step or in an op not yet applied."""
+        term, in_log = self._term, self._returns_in_log
+        while in_log and in_log[0][0] <= term.state.applied:
+            in_log.popleft()
+        in_step = (last - first + 1 for first, last in (*self._returns, *term.delays.returning))
+        return sum(count for _, count in in_log) + sum(in_step)
 
     @property
     def is_returning(self) -> bool:
