@@ -85,7 +85,7 @@ def counts(term: Term, session: SessionId, body: Inquire) -> Counts:
         dispatch.unacknowledged,
         dispatch.consumer_count,
         state.next_sequence,
-        0,
+        dispatch.ready_size,
         term.delays.count,
         state.applied,
         dispatch.is_hungry_beside((session, 0)),
