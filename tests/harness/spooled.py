@@ -35,6 +35,8 @@ class SpoolDisk:
 
     live: dict[int, bytes] = field(factory=dict)
     """By local sequence, in order."""
+    groups: dict[int, int] = field(factory=dict)
+    """Local sequence -> the first one of what was put together: it is sent together."""
     next_sequence: int = 1
     named: int = 0
     """Messages that were put, ever."""
@@ -44,6 +46,7 @@ class SpoolDisk:
         """As it is now; later commits do not change it."""
         other = copy(self)
         other.live = dict(self.live)
+        other.groups = dict(self.groups)
         return other
 
 
@@ -161,8 +164,10 @@ class SimulatedSpool:
         now = self._now
         if now.named >= self.count or self.random.random() < 0.3:
             return
+        first = now.next_sequence
         for _ in range(min(self.random.randint(1, 4), self.count - now.named)):
             now.named += 1
+            now.groups[now.next_sequence] = first
             now.live[now.next_sequence] = b"%s/%d" % (self.name.encode(), now.named)
             now.next_sequence += 1
 
@@ -215,10 +220,8 @@ class SimulatedSpool:
             if not unsent:
                 break
             first = unsent[0]
-            count = 1
-            while count < 4 and first + count in unsent:
-                count += 1
-            count = line.fitting(first, count)
+            group = self.disk.groups[first]
+            count = sum(self.disk.groups[one] == group for one in unsent)
             turn = line.turn(first, count)
             if turn is Turn.WRITE_MARK:
                 self._now.mark = line.mark_due(first, count)
@@ -267,7 +270,8 @@ class SimulatedSpool:
             for sequence in range(first, first + count):
                 self._now.live.pop(sequence, None)
         size = sum(map(len, bodies))
-        put = Put((flight, bodies), count, size, self._packer(bodies), first % 2 == 0)
+        is_whole = self.disk.groups[first] % 2 == 0
+        put = Put((flight, bodies), count, size, self._packer(bodies), is_whole)
         handle.session.put(put)
 
     def _packer(self, bodies: list[bytes]) -> Callable[[int, int, int], bytes]:

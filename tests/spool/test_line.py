@@ -24,6 +24,8 @@ class Disk:
     """What survives a crash."""
 
     live: dict[int, str] = field(factory=dict)
+    groups: dict[int, int] = field(factory=dict)
+    """Local sequence -> the first one of what was put together: one frame."""
     next_sequence: int = 1
     mark: Mark | None = None
 
@@ -95,8 +97,10 @@ class World:
         """Flights whose outcome has not come."""
 
     def put(self) -> None:
+        first = self.disk.next_sequence
         for _ in range(self.random.randint(1, 3)):
             self.named += 1
+            self.disk.groups[self.disk.next_sequence] = first
             body = f"m{self.named}"
             self.disk.live[self.disk.next_sequence] = body
             self.disk.next_sequence += 1
@@ -114,8 +118,8 @@ class World:
         if not unsent:
             return
         first = unsent[0]
-        count = next(n for n in range(1, 5) if n == 4 or first + n not in live)
-        count = line.fitting(first, count)
+        group = self.disk.groups[first]
+        count = sum(self.disk.groups[one] == group for one in unsent)
         match line.turn(first, count):
             case Turn.WRITE_MARK:
                 mark = line.mark_due(first, count)

@@ -1,65 +1,124 @@
-"""`SpoolConfirmation`: the outcome of a put into a spool, in two steps.
+"""`SpoolConfirmation`: what a put into a spool returns, and the batch whose outcome it shares.
 
-The local queue ends the first step (`_finish`, on its host's thread): the message is accepted. The
-forwarder ends the second one (`_end`): the target has it. In between the spool knows it by a weak
-reference alone. So a put whose confirmation nobody keeps leaves nothing in memory, however long
-the cluster is away.
+Neighbouring messages that the local queue has confirmed together are one `Batch`; their
+confirmations look into it. The spool knows it by a weak reference alone. So a put whose
+confirmation nobody keeps leaves nothing in memory, however long the cluster is away.
+
+*Threads*: the local host's thread makes a batch, the forwarder ends it. The lists of callbacks are
+deques, which users' threads append to and whoever ends something pops from.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mirrorq.api.confirmation import Confirmation
+from msgspec import Struct
+
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 
 if TYPE_CHECKING:
-    from mirrorq.api.confirmation import Callback
+    from mirrorq.api.completion import Outcomes
     from mirrorq.spool.line import Flight
+
+Callback = Callable[[Any], object]
 
 
 class Accepting(Protocol):
     """A route, as a confirmation knows it."""
+
+    outcomes: Outcomes
+    """By which its users wait."""
+    watched: set[Batch]
+    """Batches whose callbacks are due: nobody else may keep them."""
 
     @property
     def why(self) -> str:
         """Why what waits is not being sent."""
         ...
 
-    def note_accepted(self, confirmation: SpoolConfirmation, local: Any) -> None:
-        """It is on the own disk, under these local sequences."""
+    def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
+        """A put_many is on the own disk, under these local sequences: its batches."""
         ...
 
 
-class SpoolConfirmation(Confirmation, weakref=True):
+class Batch:
+    """Neighbouring local messages: whether they are accepted, and what became of them."""
+
+    __slots__ = ("__weakref__", "error", "failed", "first", "is_accepted", "is_lost", "is_over",
+                 "last", "stored", "watched")  # fmt: skip
+
+    def __init__(self, first: int, last: int, error: MirrorQError | None = None) -> None:
+        self.first = first
+        self.last = last
+        """Local sequences; above the last: none."""
+        self.is_accepted = error is None
+        self.is_over = last < first or error is not None
+        self.error = error
+        """Why none of it was accepted, or of all that had no outcome when the spool ended."""
+        self.stored: list[tuple[int, int, int]] = []
+        """(index, count, first sequence)."""
+        self.failed: list[tuple[int, int, str]] = []
+        """(index, count, reason)."""
+        self.is_lost = False
+        self.watched: deque[SpoolConfirmation] = deque()
+        """Those with callbacks."""
+
+    def note(self, flight: Flight) -> bool:
+        """A flight with messages of it has ended, in order; whether all of it has now."""
+        shift = flight.first - self.first
+        self.stored += [(shift + index, count, at) for index, count, at in flight.stored]
+        self.failed += [(shift + index, count, why) for index, count, why in flight.failed]
+        self.is_lost |= flight.is_lost
+        self.is_over = flight.last >= self.last
+        return self.is_over
+
+    def tell(self) -> None:
+        """Call back whoever waits for what has come true now."""
+        for confirmation in list(self.watched):
+            confirmation._tell()
+
+
+class SpoolConfirmation(Struct, eq=False, gc=False):
     """The outcome of a put into a spool, in two steps: accepted here, confirmed by the queue.
 
     It stays open over partitions and failovers and ends once. It does not outlive its process: what
     a former process has put is sent all the same, and nobody is told.
 
-    *Threads*: any may call any method. Callbacks run on the spool's callback thread.
+    *Threads*: any may call any method.
     """
 
-    _route: Accepting | None = None
+    # A Struct that the collector does not look at, because every put makes one. It is in a circle
+    # with a batch only as long as callbacks of it are due.
+    _route: Accepting
     _is_many: bool = False
-    _local: Any = None
-    """The local sequence, or those of a put_many: once it is accepted."""
-    _left: int = 0
-    """Messages of a put_many without an outcome."""
-    _stored: list[tuple[int, int, int]] | None = None
-    """Of a put_many: (local sequence, count, first sequence) of messages that the queue has."""
-    _failed: list[tuple[int, int, str]] | None = None
-    """(local sequence, count, reason) of those that it has refused or lost."""
-    _is_lost: bool = False
-    _on_accept: deque[Callback] | None = None
+    _batch: Batch | None = None
+    """Of a single put, once it is accepted."""
+    _index: int = 0
+    """Its place in it."""
+    _many: tuple[tuple[Batch, int, int], ...] = ()
+    """(batch, index in it, count) of a put_many, once it is accepted."""
+    _callbacks: deque[Callback] | None = None
+    _accept_callbacks: deque[Callback] | None = None
+
+    @property
+    def _parts(self) -> tuple[tuple[Batch, int, int], ...]:
+        batch = self._batch
+        return self._many if batch is None else ((batch, self._index, 1),)
 
     # --- Users ----------------------------------------------------------------------------
 
     def is_accepted(self) -> bool:
         """Whether it is on the own disk, and will be sent whatever happens here."""
-        return self._local is not None
+        parts = self._parts
+        return bool(parts) and all(part[0].is_accepted for part in parts)
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        parts = self._parts
+        return bool(parts) and all(part[0].is_over for part in parts)
 
     def accepted(self, timeout: float | None = None) -> None:
         """Wait until it is on the own disk (fsynced).
@@ -73,7 +132,7 @@ class SpoolConfirmation(Confirmation, weakref=True):
         def is_decided() -> bool:
             return self.is_accepted() or self.done()
 
-        if not self._outcomes.wait_for(is_decided, timeout):
+        if not self._route.outcomes.wait_for(is_decided, timeout):
             raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
         if not self.is_accepted():
             self.result(0)
@@ -89,153 +148,148 @@ class SpoolConfirmation(Confirmation, weakref=True):
                 closed, or has failed: what it has accepted is sent when it is opened again.
             TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
         """
-        return self._result(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        return self._value()
 
-    def add_accept_callback(self, callback: Callback) -> None:
-        """Have `callback(self)` called when it is accepted, or never will be."""
-        if self._on_accept is None:
-            self._on_accept = deque()
-        self._on_accept.append(callback)
-        if self.is_accepted() or self.done():
-            self._tell_accepted()
+    def exception(self, timeout: float | None = None) -> MirrorQError | None:
+        """Wait for the outcome; return its error, None when it went well.
 
-    def _wait(self, timeout: float | None) -> None:
-        try:
-            super()._wait(timeout)
-        except TimeoutError:
-            why = self._why_open() if timeout else ""
+        Raises:
+            TimeoutError: no outcome yet after `timeout` seconds.
+        """
+        if not self._route.outcomes.wait_for(self.done, timeout):
+            why = self._route.why if timeout else ""
             state = "accepted, and not yet confirmed" if self.is_accepted() else "not yet accepted"
             raise TimeoutError(
                 f"{state} after {timeout} s: it stays spooled, wait again"
                 + (f". It waits because {why}" if why else "")
-            ) from None
+            )
+        return self._error()
 
-    def _why_open(self) -> str:
-        return "" if self._route is None else self._route.why
+    def add_done_callback(self, callback: Callback) -> None:
+        """Have `callback(self)` called when it has ended, on the spool's callback thread."""
+        if self._callbacks is None:
+            self._callbacks = deque()
+        self._callbacks.append(callback)
+        self._watch()
+
+    def add_accept_callback(self, callback: Callback) -> None:
+        """Have `callback(self)` called when it is accepted, or never will be."""
+        if self._accept_callbacks is None:
+            self._accept_callbacks = deque()
+        self._accept_callbacks.append(callback)
+        self._watch()
+
+    @property
+    def shard(self) -> int | None:
+        """None: sharded queues have no spools."""
+        return None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def resolve() -> None:
+                if not future.done():
+                    future.set_result(None)
+
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(resolve))
+            yield from future
+        return self.result(0)
 
     def __repr__(self) -> str:
-        if not self.done() and self.is_accepted():
-            return "<SpoolConfirmation accepted>"
-        return super().__repr__()
+        if self.done():
+            return f"<SpoolConfirmation {self._error() or self._value()!r}>"
+        return f"<SpoolConfirmation {'accepted' if self.is_accepted() else 'open'}>"
 
     # --- The spool --------------------------------------------------------------------------
 
+    def _wait(self, timeout: float | None) -> None:
+        self.exception(timeout)
+
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
-        """The local queue has an outcome."""
+        """The local queue has an outcome; that of single puts comes by `_take_place`."""
         if error is not None:
-            self._end(None, error)
+            self._take_place(Batch(0, 0, error), 0)
             return
-        self._local = value
-        assert self._route is not None
-        self._route.note_accepted(self, value)
-        if self._on_accept:
-            self._tell_accepted()
+        self._many = self._route.note_many(value)
+        if self._callbacks or self._accept_callbacks:
+            self._watch()
 
-    def _finish_empty(self) -> None:
-        """It is a put_many of nothing."""
-        self._local = range(0)
-        self._end(range(0), None)
+    def _take_place(self, batch: Batch, index: int) -> None:
+        """It is a part of this batch."""
+        self._batch, self._index = batch, index
+        if self._callbacks or self._accept_callbacks:
+            self._watch()
 
-    def _end(self, value: Any, error: MirrorQError | None) -> None:
-        """It has ended."""
-        if self._is_done:
+    def _watch(self) -> None:
+        """Be called when something changes; it may have changed already."""
+        parts = self._parts
+        for batch, _, _ in parts:
+            self._route.watched.add(batch)
+            batch.watched.append(self)
+        if not parts:
             return
-        super()._finish(value, error)
-        if self._on_accept:
-            self._tell_accepted()
+        self._tell()
+        for batch, _, _ in parts:
+            if batch.is_over:
+                batch.watched.clear()
+                self._route.watched.discard(batch)
 
-    def _tell_accepted(self) -> None:
-        assert self._on_accept is not None
-        self._outcomes.call_all(self._on_accept, self)
+    def _tell(self) -> None:
+        """Have called what is due, each by whoever takes it."""
+        is_done = self.done()
+        if self._accept_callbacks and (is_done or self.is_accepted()):
+            self._route.outcomes.call_all(self._accept_callbacks, self)
+        if self._callbacks and is_done:
+            self._route.outcomes.call_all(self._callbacks, self)
 
-    def _note(self, flight: Flight) -> None:
-        """Messages of this put_many are among those of a flight that has ended."""
-        for first, last in _pieces(self._local):
-            for index, count, sequence in flight.stored:
-                low, high = _common(flight.first + index, count, first, last)
-                if low <= high:
-                    shift = low - flight.first - index
-                    self._stored = self._stored or []
-                    self._stored.append((low, high - low + 1, sequence + shift))
-                    self._left -= high - low + 1
-            for index, count, reason in flight.failed:
-                low, high = _common(flight.first + index, count, first, last)
-                if low <= high:
-                    self._note_failed(low, high, reason, is_lost=flight.is_lost)
-        self._end_many()
+    def _error(self) -> MirrorQError | None:
+        refused: list[range] = []
+        reason, is_lost, offset = "", False, 0
+        for batch, index, count in self._parts:
+            if batch.error is not None:
+                return batch.error
+            for first, number, why in batch.failed:
+                low, high = max(first, index), min(first + number, index + count)
+                if low < high:
+                    refused.append(range(offset + low - index, offset + high - index))
+                    reason, is_lost = why, is_lost or batch.is_lost
+            offset += count
+        if not refused:
+            return None
+        if is_lost:
+            return unknown_error(reason)
+        if not self._is_many:
+            return NotConfirmed(f"the message was not stored: {reason}")
+        number = sum(map(len, refused))
+        text = f"{number} of {offset} messages were not stored: {reason}"
+        return NotConfirmed(text, self._stored(), refused)
 
-    def _note_failed(self, first: int, last: int, reason: str, *, is_lost: bool = False) -> None:
-        self._failed = self._failed or []
-        self._failed.append((first, last - first + 1, reason))
-        self._is_lost |= is_lost
-        self._left -= last - first + 1
+    def _stored(self) -> list[range]:
+        found: list[range] = []
+        for batch, index, count in self._parts:
+            for first, number, sequence in sorted(batch.stored):
+                low, high = max(first, index), min(first + number, index + count)
+                if low < high:
+                    piece = range(sequence + low - first, sequence + high - first)
+                    if found and found[-1].stop == piece.start:
+                        piece = range(found.pop().start, piece.stop)
+                    found.append(piece)
+        return found
 
-    def _note_dropped(self, first: int, last: int, reason: str) -> None:
-        """Messages of this put_many have ended here."""
-        for low, high in _pieces(self._local):
-            low, high = max(low, first), min(high, last)
-            if low <= high:
-                self._note_failed(low, high, reason)
-        self._end_many()
-
-    def _end_many(self) -> None:
-        if self._left:
-            return
-        stored = _ranges(self._stored or ())
-        if not self._failed:
-            single = len(stored) == 1
-            self._end(stored[0] if single else tuple(n for one in stored for n in one), None)
-            return
-        reason = self._failed[-1][2]
-        if self._is_lost:
-            self._end(None, unknown_error(reason))
-            return
-        places = _places(self._local, self._failed)
-        text = f"{sum(map(len, places))} of {len(self._local)} messages were not stored: {reason}"
-        self._end(None, NotConfirmed(text, stored, places))
+    def _value(self) -> Any:
+        stored = self._stored()
+        if not self._is_many:
+            return stored[0].start
+        if len(stored) <= 1:
+            return stored[0] if stored else range(0)
+        return tuple(sequence for piece in stored for sequence in piece)
 
 
 def unknown_error(reason: str) -> ConfirmUnknown:
     """The error of a message that was stored and lost."""
     return ConfirmUnknown(f"it is not known whether somebody has the message: {reason}")
-
-
-def _pieces(local: Any) -> list[tuple[int, int]]:
-    """First and last of each run of local sequences, in order."""
-    if isinstance(local, range):
-        return [(local.start, local.stop - 1)]
-    found: list[tuple[int, int]] = []
-    for sequence in local:
-        if found and found[-1][1] + 1 == sequence:
-            found[-1] = (found[-1][0], sequence)
-        else:
-            found.append((sequence, sequence))
-    return found
-
-
-def _common(first: int, count: int, low: int, high: int) -> tuple[int, int]:
-    return max(first, low), min(first + count - 1, high)
-
-
-def _ranges(stored: Sequence[tuple[int, int, int]]) -> list[range]:
-    """The queue's sequences in the order of the put, neighbours as one range."""
-    found: list[range] = []
-    for _, count, sequence in sorted(stored):
-        if found and found[-1].stop == sequence:
-            found[-1] = range(found[-1].start, sequence + count)
-        else:
-            found.append(range(sequence, sequence + count))
-    return found
-
-
-def _places(local: Any, failed: Sequence[tuple[int, int, str]]) -> list[range]:
-    """Places in the list of a put_many, of the messages that were not stored."""
-    offsets = {sequence: place for place, sequence in enumerate(local)}
-    found: list[range] = []
-    for first, count, _ in sorted(failed):
-        start = offsets[first]
-        if found and found[-1].stop == start:
-            found[-1] = range(found[-1].start, start + count)
-        else:
-            found.append(range(start, start + count))
-    return found

@@ -20,7 +20,9 @@ Invariants:
    on the disk a restart asks for their outcomes again.
 5. An opening's own id is used for no message that was there before it and may have been sent, and
 the mark's id for no other.
-6. A gap in the sequences (messages that ended here) is crossed only while nothing is on its way:
+6. A flight ends where a frame of the local queue does, in each opening. So a put_many is whole in
+one flight, and a frame that reaches beyond a mark was not sent under it.
+7. A gap in the sequences (messages that ended here) is crossed only while nothing is on its way:
    the next number is then given with everything before it settled.
 """
 
@@ -112,13 +114,9 @@ class Line:
         self._next_number = 0
         """0: no session has begun."""
 
-    def fitting(self, first: int, count: int) -> int:
-        """How many of these messages go together: those of one id."""
-        return min(count, self._kept_to - first + 1) if first <= self._kept_to else count
-
     def turn(self, first: int, count: int) -> Turn:
         """What comes before these messages, the next ones, are sent."""
-        if first > self._kept_to and self.producer != self._fresh:
+        if first + count - 1 > self._kept_to and self.producer != self._fresh:
             if self.flights:
                 return Turn.WAIT
             self.producer, self._next_number = self._fresh, 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from attrs import frozen
 
@@ -112,8 +112,10 @@ class SpooledQueue:
         """
         terms, properties = packed(**options) if options else (PLAIN, b"")
         data = checked_body(body, properties, self._spool.config.message_bytes_max)
-        confirmation = self._confirmation(on_accept, on_confirm)
-        left = self._puts().accept_one(confirmation, data, properties, terms)
+        confirmation = SpoolConfirmation(self._route)
+        if on_accept is not None or on_confirm is not None:
+            self._listen(confirmation, on_accept, on_confirm)
+        left = self._puts().accept_one(cast(Any, confirmation), data, properties, terms)
         if left is not None:
             self._wait_for_room(
                 lambda puts, now: puts.accepting_one(left, now, timeout), block, timeout
@@ -140,14 +142,15 @@ class SpooledQueue:
         """
         terms, properties = packed(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
-        confirmation = self._confirmation(on_accept, on_confirm)
+        confirmation = SpoolConfirmation(self._route, True)
+        self._listen(confirmation, on_accept, on_confirm)
         if not data:
-            confirmation._finish_empty()
+            confirmation._finish(range(0), None)
             return confirmation
         body_bytes = sum(map(len, data))
         size = body_bytes + len(properties) * len(data)
         whole = Whole(terms.persistent, terms.priority, terms.delay_ms, terms.ttl_ms)
-        many = ManyPut(confirmation, data, properties, whole, size)
+        many = ManyPut(cast(Any, confirmation), data, properties, whole, size)
         self._wait_for_room(
             lambda puts, now: puts.accepting(many, len(data), size, body_bytes, now, timeout),
             block,
@@ -159,18 +162,16 @@ class SpooledQueue:
         """As `put`, or Full at once."""
         return self.put(body, block=False)
 
-    def _confirmation(
-        self, on_accept: Callback | None, on_confirm: Callback | None
-    ) -> SpoolConfirmation:
-        made = SpoolConfirmation(self._spool.outcomes, _route=self._route)
+    def _listen(
+        self, made: SpoolConfirmation, on_accept: Callback | None, on_confirm: Callback | None
+    ) -> None:
         for name, callback in (("on_accept", on_accept), ("on_confirm", on_confirm)):
             if callback is not None:
                 check_callable(name, callback)
         if on_accept is not None:
             made.add_accept_callback(on_accept)
         if on_confirm is not None:
-            made._first = on_confirm
-        return made
+            made.add_done_callback(on_confirm)
 
     def _puts(self) -> Publisher:
         local = self._route.local

@@ -9,36 +9,39 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from attrs import frozen
 
 from mirrorq import clock
 from mirrorq.api import exit_flush
-from mirrorq.api.batching import OwnBatch, packer
+from mirrorq.api.batching import OwnBatch, PutToken, packer
 from mirrorq.api.handle import Handle
 from mirrorq.api.leases import Claim
 from mirrorq.api.publish_options import Terms
+from mirrorq.api.publisher import Publisher
 from mirrorq.api.waits import in_thread
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.errors import NotConfirmed, PreconditionFailed
+from mirrorq.errors import PreconditionFailed
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_WHOLE
 from mirrorq.session.calls import Failed, Put, Stored
-from mirrorq.spool.confirmation import unknown_error
+from mirrorq.spool.confirmation import Batch, unknown_error
 from mirrorq.spool.line import Flight, Line, Turn, cut
 from mirrorq.spool.local import STORE_S, Aside
 from mirrorq.waiting import Once
 from mirrorq.wire import frames
 
 if TYPE_CHECKING:
+    from mirrorq.api.channel import RingChannel
     from mirrorq.api.completion import Outcomes
     from mirrorq.api.confirmation import Confirmation
     from mirrorq.api.host import Declared, Host
-    from mirrorq.api.reader import Batch
+    from mirrorq.api.prefetch_buffer import Backlog
+    from mirrorq.api.reader import Batch as Frames
     from mirrorq.session.calls import Output
     from mirrorq.spool.confirmation import SpoolConfirmation
     from mirrorq.spool.local import LocalStore
@@ -100,6 +103,24 @@ class SpoolStatus:
         return cls(0, 0, 0.0, True, "", 0, 0)
 
 
+class LocalPublisher(Publisher):
+    """The puts of a local handle: single puts that were stored together are noted together."""
+
+    def __init__(self, channel: RingChannel, ahead: Callable[[], int], route: Route) -> None:
+        super().__init__(channel, ahead)
+        self._route = route
+
+    def end(self, outcomes: Sequence[Stored | Failed]) -> None:
+        for outcome in outcomes:
+            token = outcome.token
+            singles: Any = token.singles if isinstance(token, PutToken) else None
+            if isinstance(outcome, Stored) and singles is not None:
+                ended = singles[outcome.index : outcome.index + outcome.count]
+                self._route.note_singles(ended, outcome.first_sequence)
+            else:
+                super().end((outcome,))
+
+
 class LocalHandle(Handle):
     """The handle on a local queue: by it users put and the forwarder acks."""
 
@@ -109,6 +130,9 @@ class LocalHandle(Handle):
 
     def _own_outcomes(self) -> Outcomes:
         return self._route.spool.outcomes
+
+    def _own_publisher(self, backlog: Backlog) -> Publisher:
+        return LocalPublisher(self, backlog.count, self._route)
 
     def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
         super()._end(outputs, ended_count, ended_size)
@@ -121,22 +145,21 @@ class Sending(OwnBatch):
     __slots__ = ("_packed", "bodies", "count", "flight", "generation", "own_bytes", "properties",
                  "put_ms", "route", "size", "whole")  # fmt: skip
 
-    def __init__(self, route: Route, batch: Batch, start: int, count: int) -> None:
-        header = frames.header(batch.frame)
-        bodies, properties = frames.split(batch.frame), frames.split_properties(batch.frame)
-        if count != header.count:
-            bodies = bodies[start : start + count]
-            properties = properties and properties[start : start + count]
+    def __init__(self, route: Route, pieces: Sequence[Frames]) -> None:
+        header = frames.header(pieces[0].frame)
+        bodies = [body for piece in pieces for body in frames.split(piece.frame)]
+        said = [frames.split_properties(piece.frame) or () for piece in pieces]
+        properties = [one for piece in said for one in piece]
         self.route = route
         self.generation = route.generation
         self.flight: Flight | None = None
-        self.count = count
+        self.count = len(bodies)
         self.bodies = bodies
         self.properties = properties
         self.whole = bool(header.flags & FLAG_WHOLE)
         self.own_bytes = sum(map(len, bodies))
-        self.size = self.own_bytes + sum(map(len, properties or ()))
-        age_ms = route.spool.store.age_ms(batch.timestamp_us)
+        self.size = self.own_bytes + sum(map(len, properties))
+        age_ms = route.spool.store.age_ms(header.timestamp_us)
         self.put_ms = clock.now_ms() - age_ms
         terms = Terms(
             not header.flags & FLAG_TRANSIENT,
@@ -144,7 +167,7 @@ class Sending(OwnBatch):
             max(header.delay_ms - age_ms, 0),
             max(header.ttl_ms - age_ms, 1) if header.ttl_ms else 0,
         )
-        self._packed = packer(bodies, properties or (), terms)
+        self._packed = packer(bodies, properties, terms)
 
     def batch(self) -> Put:
         """The batch of the session."""
@@ -191,10 +214,14 @@ class Route:
         """When the oldest was put, by `clock.now_ms`; None: nothing waits."""
         self._gone = RangeSet()
         """Local messages behind `acked_to` that are known to have ended here."""
-        self._singles: WeakValueDictionary[int, SpoolConfirmation] = WeakValueDictionary()
-        """By local sequence."""
-        self._many: deque[tuple[int, int, ref[SpoolConfirmation]]] = deque()
-        """(first, last, confirmation) of each put_many, in order."""
+        self._batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
+        """By their first local sequences, as far as somebody has their confirmations."""
+        self._current: Batch | None = None
+        """The batch a part of which has an outcome."""
+        self._over: list[Batch] = []
+        """What has an outcome that is to be told."""
+        self.outcomes = spool.outcomes
+        self.watched: set[Batch] = set()
         self.why_not = ""
         self.is_filled = False
         """It waits for a place at the forwarder, or has one."""
@@ -206,10 +233,10 @@ class Route:
         self._broken = ""
         self._due: deque[tuple[Sending, Stored | Failed]] = deque()
         self._claim: Claim | None = None
-        self._pages: Iterator[Batch] | None = None
+        self._pages: Iterator[list[Frames]] | None = None
         self._pages_to = 0
-        self._part: tuple[Batch, int] | None = None
-        """The next batch, and how many of its messages are sent."""
+        self._part: list[Frames] | None = None
+        """The next frame, in one or more pieces."""
 
     # --- Any thread ---------------------------------------------------------------------------
 
@@ -218,8 +245,7 @@ class Route:
         self._opening.run()
 
     def _open(self) -> None:
-        spool = self.spool
-        store = spool.store
+        store = self.spool.store
         declared = store.node._declare(self.name, timeout=STORE_S)
         local = LocalHandle(self, store.node, declared)
         local.open()
@@ -261,15 +287,30 @@ class Route:
 
     # --- The local host's thread ----------------------------------------------------------------
 
-    def note_accepted(self, confirmation: SpoolConfirmation, local: Any) -> None:
-        """A put is on the disk; the forwarder hears of it at the end of the step."""
-        if isinstance(local, int):
-            self._singles[local] = confirmation
-            self._noted_to = local
+    def note_singles(self, singles: Sequence[SpoolConfirmation], first: int) -> None:
+        """Single puts are on the disk; the forwarder hears of it at the end of the step."""
+        batch = self._new_batch(first, first + len(singles) - 1)
+        for index, single in enumerate(singles):
+            if single._callbacks or single._accept_callbacks:
+                single._take_place(batch, index)
+            else:
+                single._batch, single._index = batch, index
+
+    def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
+        """The same of a put_many."""
+        if isinstance(sequences, range):
+            runs = [(sequences.start, sequences.stop - 1)]
         else:
-            confirmation._left = len(local)
-            self._many.append((local[0], local[-1], ref(confirmation)))
-            self._noted_to = max(self._noted_to, local[-1])
+            runs = list(RangeSet((one, one) for one in sequences))
+        batches = [self._new_batch(first, last) for first, last in runs]
+        return tuple((batch, 0, batch.last - batch.first + 1) for batch in batches)
+
+    def _new_batch(self, first: int, last: int) -> Batch:
+        batch = Batch(first, last)
+        if not batch.is_over:
+            self._batches[first] = batch
+            self._noted_to = max(self._noted_to, last)
+        return batch
 
     def on_step(self, size: int) -> None:
         """All outcomes of a step are noted."""
@@ -349,46 +390,41 @@ class Route:
             )
         for flight in ended:
             flight.is_told = True
-        self.spool.outcomes.notify()
+        self._tell_over()
 
     def _end_confirmations(self, flight: Flight) -> list[Aside]:
         """Return those failures that nobody hears of."""
-        heard = RangeSet()
-        for first, last, many in self._overlapping(flight.first, flight.last):
-            many._note(flight)
-            heard.add(max(first, flight.first), min(last, flight.last))
-        take = self._singles.pop
-        if self._singles:
-            for index, count, sequence in flight.stored:
-                for offset in range(count):
-                    single = take(flight.first + index + offset, None)
-                    if single is not None:
-                        single._end(sequence + offset, None)
+        batch = self._batch_of(flight.first)
+        if batch is not None:
+            self._current = None if batch.note(flight) else batch
+            self._over.append(batch)
+            return []
         sent: Any = flight.payload
         unheard: list[Aside] = []
         for index, count, reason in flight.failed:
-            text = f"the message was not stored: {reason}"
             for place in range(index, index + count):
-                single = take(flight.first + place, None)
-                if single is not None:
-                    error = unknown_error(reason) if flight.is_lost else NotConfirmed(text)
-                    single._end(None, error)
-                elif flight.first + place not in heard:
-                    properties = sent.properties[place] if sent.properties else b""
-                    unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
+                properties = sent.properties[place] if sent.properties else b""
+                unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
         return unheard
 
-    def _overlapping(self, first: int, last: int) -> Iterator[tuple[int, int, SpoolConfirmation]]:
-        """Each put_many that has messages from first to last; forgets those that are over."""
-        many = self._many
-        while many and (many[0][1] <= self.line.acked_to or many[0][2]() is None):
-            many.popleft()
-        for low, high, known in list(many):
-            if low > last:
-                return
-            confirmation = known()
-            if high >= first and confirmation is not None:
-                yield low, high, confirmation
+    def _batch_of(self, sequence: int) -> Batch | None:
+        """The batch of which this message is the next one without an outcome, if somebody has its
+        confirmation."""
+        current = self._current
+        if current is not None and current.first <= sequence <= current.last:
+            return current
+        return self._batches.pop(sequence, None) if self._batches else None
+
+    def _tell_over(self) -> None:
+        """What has an outcome is told."""
+        over, self._over = self._over, []
+        self.outcomes.notify()
+        for batch in over:
+            if batch.watched:
+                batch.tell()
+                if batch.is_over:
+                    batch.watched.clear()
+                    self.watched.discard(batch)
 
     def _ack(self, ended: list[Flight]) -> None:
         if self._claim is None:
@@ -416,9 +452,7 @@ class Route:
         """
         line = self.line
         while (part := self._next_part()) is not None:
-            batch, start = part
-            first = batch.first + start
-            count = line.fitting(first, batch.count - start)
+            first, count = part[0].first, sum(piece.count for piece in part)
             turn = line.turn(first, count)
             if turn is Turn.WAIT:
                 return
@@ -428,42 +462,40 @@ class Route:
                 line.mark = mark
             elif turn is Turn.BEGIN:
                 self._begin(first)
-            elif not self._send(batch, start, count):
+            elif not self._send(first, Sending(self, part)):
                 return
 
-    def _send(self, batch: Batch, start: int, count: int) -> bool:
+    def _send(self, first: int, sent: Sending) -> bool:
         """Whether the target's handle had room for it."""
         target = self.target
         assert target is not None
-        sent = Sending(self, batch, start, count)
-        if not target.puts.has_room(count, sent.size):
+        if not target.puts.has_room(sent.count, sent.size):
             return False
-        sent.flight = self.line.send(batch.first + start, count)
+        sent.flight = self.line.send(first, sent.count)
         sent.flight.payload = sent
         in_thread(target.puts.accepting_free(sent, block=False))
-        left = start + count
-        self._part = (batch, left) if left < batch.count else None
+        self._part = None
         return True
 
-    def _next_part(self) -> tuple[Batch, int] | None:
-        """The next messages that live and are accepted, None where there are none."""
+    def _next_part(self) -> list[Frames] | None:
+        """The next frame of messages that live and are accepted, None where there is none."""
         line = self.line
         while self._part is None:
             if self._pages is None:
                 if line.read_to >= self.accepted_to:
                     return None
                 self._pages_to = self.accepted_to
-                self._pages = self.reader.read(line.read_to + 1, self._pages_to)
-            batch = next(self._pages, None)
-            following = self._pages_to + 1 if batch is None else batch.first
+                self._pages = _frames(self.reader.read(line.read_to + 1, self._pages_to))
+            part = next(self._pages, None)
+            following = self._pages_to + 1 if part is None else part[0].first
             if following > line.read_to + 1:
                 self._note_gone(line.read_to + 1, following - 1)
                 line.pass_over(following - 1)
                 self._check_empty()
-            if batch is None:
+            if part is None:
                 self._pages = None
             else:
-                self._part = (batch, 0)
+                self._part = part
         return self._part
 
     def note_drops(self) -> None:
@@ -496,13 +528,20 @@ class Route:
         if not self.count:
             self.oldest_ms = None
         why = self.spool.dropped_text
-        for _, _, many in self._overlapping(first, last):
-            many._note_dropped(first, last, why)
-        for sequence in [one for one in list(self._singles) if first <= one <= last]:
-            single = self._singles.pop(sequence, None)
-            if single is not None:
-                single._end(None, NotConfirmed(f"the message was dropped: {why}"))
-        self.spool.outcomes.notify()
+        place = first
+        while place <= last:
+            batch = self._batch_of(place)
+            if batch is None:
+                # A list at one blow: the local host adds others meanwhile.
+                known: list[Any] = self._batches.valuerefs()
+                place = min((one.key for one in known if place < one.key <= last), default=last + 1)
+                continue
+            count = min(last, batch.last) - place + 1
+            gone = Flight(place, count, 0, failed=[(0, count, f"it was dropped: {why}")])
+            self._current = None if batch.note(gone) else batch
+            self._over.append(batch)
+            place += count
+        self._tell_over()
 
     def _begin(self, first: int) -> None:
         """Have a session with the target that goes on from this number."""
@@ -550,12 +589,29 @@ class Route:
 
     def end_open(self, text: str) -> None:
         """The spool ends: confirmations that are open end unknown."""
-        left: Sequence[SpoolConfirmation] = [
-            *self._singles.values(),
-            *(one for _, _, known in list(self._many) if (one := known()) is not None),
-        ]
-        for confirmation in left:
-            confirmation._end(None, unknown_error(text))
+        found = [self._current, *(known() for known in self._batches.valuerefs())]
+        left = [batch for batch in found if batch is not None]
+        for batch in left:
+            batch.error = unknown_error(text)
+            batch.is_over = True
+        self._over += left
+        self._tell_over()
+
+
+def _frames(pieces: Iterable[Frames]) -> Iterator[list[Frames]]:
+    """What was read, with the pieces of each frame together: a page may end within a frame."""
+    frame: list[Frames] = []
+    for piece in pieces:
+        if frame and (_lsn(piece) != _lsn(frame[0]) or piece.first != frame[-1].last + 1):
+            yield frame
+            frame = []
+        frame.append(piece)
+    if frame:
+        yield frame
+
+
+def _lsn(piece: Frames) -> int:
+    return frames.header(piece.frame).lsn
 
 
 def _fresh() -> int:
