@@ -385,12 +385,15 @@ class Hosting:
     # --- What the catalog says ------------------------------------------------------------
 
     def on_catalog_replaced(self, catalog: Catalog) -> None:
-        """A snapshot has come."""
+        """A snapshot has come, or this node begins with its own.
+
+        A queue that was declared after that one is still to come with the entries behind it, and
+        its copy is on this disk already.
+        """
         self.catalog = catalog
         self.news.of_all = True
-        known = {record.id for record in catalog.queues()}
         for queue_id in [*self.replicas, *self.images]:
-            if queue_id not in known:
+            if catalog.is_deleted(queue_id):
                 self._drop(queue_id)
         for record in catalog.queues():
             self.on_queue_changed(record.id)
