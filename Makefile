@@ -108,16 +108,16 @@ pure: $(STAMP)  ## all that needs no real time, on both cores
 smoke: $(STAMP)  ## a few real processes, one after the other, and one round trip of Spark
 	$(PYTEST) -m smoke
 
-slow: $(STAMP)  ## more of what needs no real time
-	$(PYTEST) -n 2 -m 'slow and not real and not soak'
+slow: $(STAMP)  ## more of what no clock decides, on both cores
+	$(PYTEST) -n 2 -m 'slow and not soak'
 
 # A test in real time that fails is run once more by itself. What passes then was disturbed: it is
 # printed as such, and goes to virtual time or out of the gate.
 define in_real_time
 	kept=$$(mktemp -d); trap 'rm -rf "$$kept"' EXIT; \
-	$(PYTEST) -o cache_dir="$$kept" -m 'real and not smoke and not soak' $(1) || { \
+	$(PYTEST) -o cache_dir="$$kept" -m 'real and not slow and not smoke and not soak' $(1) || { \
 		echo 'FAILED IN REAL TIME; once more, by itself:'; \
-		$(PYTEST) -o cache_dir="$$kept" -m 'real and not smoke and not soak' \
+		$(PYTEST) -o cache_dir="$$kept" -m 'real and not slow and not smoke and not soak' \
 			--last-failed --last-failed-no-failures=none $(1); }
 endef
 
@@ -169,7 +169,7 @@ framework-faults: $(STAMP)  ## 20,000 tasks of Celery, Django, dramatiq and task
 
 .PHONY: celery-suite
 celery-suite: build/celery $(VENV)/.celery-suite  ## Celery's own integration suite over mirrorq, 10 to 30 minutes: apt-get install redis-server; BROKER=redis
-	cd build/celery && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR)/tests/contrib $(CURDIR)/$(PYTEST) -p celery.contrib.pytest -p celery_suite \
+	cd build/celery && PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=$(CURDIR):$(CURDIR)/tests/contrib $(CURDIR)/$(PYTEST) -p celery.contrib.pytest -p celery_suite \
 		-p no:unraisableexception -rfEx --tb=short $(CELERY_TESTS:%=t/integration/test_%.py)
 
 build/dramatiq: $(STAMP)

@@ -77,12 +77,12 @@ def processes_of(place: Path) -> list[str]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--kill", "none"),
         ("--kill", "master"),
-        ("--kill", "mirror"),
-        ("--kill", "all"),
         ("--kill", "none", "--nodes", "1"),
-        ("--kill", "master", "--nodes", "2"),
+        pytest.param(("--kill", "none"), marks=pytest.mark.soak),
+        pytest.param(("--kill", "mirror"), marks=pytest.mark.soak),
+        pytest.param(("--kill", "all"), marks=pytest.mark.soak),
+        pytest.param(("--kill", "master", "--nodes", "2"), marks=pytest.mark.soak),
     ],
     ids=" ".join,
 )
@@ -107,7 +107,9 @@ def test_nothing_is_lost(tmp_path: Path, lines: Path, arguments: tuple[str, ...]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM in the middle: no process and no directory is left."""
     endless = tmp_path / "endless"

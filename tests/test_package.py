@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -103,14 +102,6 @@ def test_every_module_says_what_it_is() -> None:
     modules = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}
     names = {name.removesuffix(".py") for name in modules} - {"__init__"}
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
-
-
-def test_an_old_pickle_says_what_it_is() -> None:
-    """A handle that was pickled before the modules moved is refused in words; a client is read."""
-    with pytest.raises(ModuleNotFoundError, match="another version of mirrorq has made that"):
-        pickle.loads(b"cmirrorq.shared_client\nreopen\n.")
-    assert pickle.loads(b"cmirrorq.client\nconnect\n.") is mirrorq.connect
-    assert pickle.loads(b"cmirrorq.security\nSecurity\n.") is mirrorq.Security
 
 
 def test_the_page_for_an_index_links_to_no_neighbour() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.kit import until
 
 import mirrorq
 from mirrorq.cli import main
@@ -168,13 +169,6 @@ def start(ending: ExitStack, *arguments: str) -> subprocess.Popen[str]:
     ending.callback(process.wait)
     ending.callback(process.kill)
     return process
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
@@ -373,7 +367,7 @@ def test_a_web_service_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> 
     """Each is a client of one node."""
     scripts_of("asyncio.md")
     with mirrorq.Node("a", path="a", listen="tcp://127.0.0.1:0") as node, ExitStack() as ending:
-        monkeypatch.setenv("MIRRORQ_ENDPOINTS", node.listening)
+        monkeypatch.setenv("MIRRORQ_URL", node.listening)
         ask = serve(ending, "web:app", "--workers", "2")
         answers = [ask("/jobs", b"tea") for _ in range(4)]
         assert [answer["sequence"] for answer in answers] == [1, 2, 3, 4]

@@ -21,7 +21,7 @@ import mirrorq
 import mirrorq.aio
 from mirrorq.api.options import DEFAULTS
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = Path(__file__).with_name("public_api.txt")

@@ -18,7 +18,7 @@ import mirrorq.aio
 import mirrorq.errors
 from test_public_api import loaded, shown
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 NAME = re.compile(r"^::: mirrorq\.(\S+)\n((?:    .*\n)*)", re.MULTILINE)

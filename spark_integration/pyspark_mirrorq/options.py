@@ -30,7 +30,7 @@ Ranges = tuple[tuple[int, int], ...]
 KAFKA_EARLIEST = -2
 KAFKA_LATEST = -1
 """What Kafka's options call them within JSON."""
-ENDPOINTS_VARIABLE = "MIRRORQ_ENDPOINTS"
+ENDPOINTS_VARIABLE = "MIRRORQ_URL"
 """Read, as by the command line, where the option is not given: options are visible in plans."""
 SPARKS_OWN = ("checkpointlocation", "queryname")
 """Options of Spark itself that come along."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Coroutine
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,8 @@ import pytest
 from mirrorq import (
     Config,
     Confirmation,
-    Empty,
-    Full,
     Message,
     Node,
-    PreconditionFailed,
     ShutDown,
     StoreError,
     aio,
@@ -46,6 +41,8 @@ def test_what_is_opened_can_be_entered_awaited_or_made_a_task(tmp_path: Path) ->
             aio.Node.open("a", path=tmp_path) as node,
             node.queue("orders") as first,
         ):
+            with pytest.raises(AttributeError):
+                node.endpoint  # noqa: B018
             second = await asyncio.create_task(node.queue("orders"))
             await (await first.put(b"one"))
             assert (await second.get(timeout=DEADLINE_S)).body == b"one"
@@ -60,29 +57,9 @@ def test_what_is_opened_can_be_entered_awaited_or_made_a_task(tmp_path: Path) ->
     run(main())
 
 
-def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
+def test_wait_ends_as_it_is_asked_to(tmp_path: Path) -> None:
     async def main() -> None:
         async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
-            confirmation = await queue.put(b"one", headers={"a": 1})
-            assert await confirmation == 1
-            assert await (await queue.put_many([b"two", b"three"])) == range(2, 4)
-            assert await queue.qsize() == 3
-            assert [m.body for m in await queue.browse()] == [b"one", b"two", b"three"]
-            message = await queue.get()
-            assert (message.body, message.headers) == (b"one", {"a": 1})
-            await message.ack()
-            rest = []
-            while len(rest) < 2:
-                rest += await queue.get_many(5)
-            await queue.ack_many(rest)
-            assert await queue.empty()
-            with pytest.raises(Empty):
-                await queue.get(block=False)
-            queue.put_nowait(b"own")
-            await (await queue.get(block=False)).ack()
-            with pytest.raises(Empty):
-                await queue.get(timeout=0.01)
-            assert await queue.get_many(1, timeout=0.01) == []
             done, open_ = await aio.wait([await queue.put(b"x") for _ in range(5)])
             assert len(done) == 5
             assert not open_
@@ -91,35 +68,6 @@ def test_put_get_ack_and_the_questions(tmp_path: Path) -> None:
             assert (done, open_) == ({first[0]}, {first[1]})
             with pytest.raises(ValueError, match="return_when is 'SOON'"):
                 await aio.wait(first, return_when="SOON")  # type: ignore[arg-type]
-            assert await queue.purge() == 6
-            assert await queue.wait_for_confirms(1)
-
-    run(main())
-
-
-def test_listeners_are_called_in_the_loop(tmp_path: Path) -> None:
-    """Of confirmations, of those that end otherwise too; and what the queue lives on is at hand."""
-
-    async def main() -> None:
-        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
-            heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-
-            def hear(name: str, _: Confirmation) -> None:
-                heard.put_nowait((name, threading.get_ident()))
-
-            queue.add_confirm_listener(partial(hear, "confirmed"), partial(hear, "refused"))
-            queue.on_confirm(partial(hear, "ended"))
-            here = threading.get_ident()
-            await queue.put(b"one")
-            assert {await heard.get(), await heard.get()} == {("confirmed", here), ("ended", here)}
-            await queue.node.set_policy("none", "", {"max-length": 1, "overflow": "reject-publish"})
-            await queue.put(b"two")
-            assert {await heard.get(), await heard.get()} == {("refused", here), ("ended", here)}
-            await (await queue.get_nowait()).ack()
-            with pytest.raises(Empty):
-                await queue.get_nowait()
-            with pytest.raises(TypeError, match="function is None"):
-                queue.on_confirm(None)  # type: ignore[arg-type]
 
     run(main())
 
@@ -187,42 +135,6 @@ def test_a_put_waits_for_room_and_a_cancelled_one_was_not_accepted(tmp_path: Pat
                 accepted += not isinstance(outcome, asyncio.CancelledError)
             await queue.wait_for_confirms()
             assert await queue.qsize() == 200 + accepted
-
-    run(main())
-
-
-def test_full_is_raised_at_once_or_in_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        config = Config(unconfirmed_count_max=1)
-        async with await aio.MirroredQueue.open("orders", path=tmp_path, config=config) as queue:
-            fulls = 0
-            for _ in range(200):
-                try:
-                    await queue.put(b"x", block=False)
-                except Full:
-                    fulls += 1
-            assert fulls, "200 puts in a row without a pause are not all confirmed in between"
-            with pytest.raises(ValueError, match="timeout"):
-                await queue.put(b"x", timeout=-1)
-
-    run(main())
-
-
-def test_iteration_ends_on_close(tmp_path: Path) -> None:
-    async def main() -> None:
-        queue = await aio.MirroredQueue.open("orders", path=tmp_path)
-        await (await queue.put_many([b"1", b"2", b"3"]))
-        seen = []
-        async for message in queue:
-            seen.append(message.body)
-            await message.ack()
-            if len(seen) == 3:
-                asyncio.get_running_loop().call_later(
-                    0.01, lambda: asyncio.ensure_future(queue.close())
-                )
-        assert seen == [b"1", b"2", b"3"]
-        with pytest.raises(ShutDown):
-            await queue.get()
 
     run(main())
 
@@ -304,51 +216,6 @@ def test_what_a_callback_fails_on_comes_again(tmp_path: Path) -> None:
             consumer._task.cancel()
             assert (await queue.get(timeout=DEADLINE_S)).delivery_count == 3
             assert not consumer.is_active
-
-    run(main())
-
-
-def test_a_consumer_hears_in_its_loop_that_the_queue_ended_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with aio.Node.open("a", path=tmp_path) as node:
-            queue, other = await node.queue("orders"), await node.queue("orders")
-            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            consumer = await queue.consume(_ack, exclusive=True, on_cancel=told.set_result)
-            with pytest.raises(PreconditionFailed):
-                await other.consume(_ack)
-            await other.delete()
-            assert await told is consumer
-            await consumer.wait_cancelled()
-            with pytest.raises(TypeError, match="callback is 3"):
-                await queue.consume(3)  # type: ignore[arg-type]
-
-    run(main())
-
-
-async def _ack(message: Message) -> None:
-    message.ack()
-
-
-def test_node_client_and_administration(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
-
-    async def main() -> None:
-        async with await aio.Node.open("a", path=tmp_path, peers={"a": endpoint}) as node:
-            queue = await node.queue("orders")
-            async with await aio.connect(endpoint) as client:
-                there = await client.queue("orders")
-                assert await (await there.put(b"hello")) == 1
-                message = await queue.get(timeout=30)
-                assert message.body == b"hello"
-                await message.ack()
-                assert [status.name for status in await client.queues()] == ["orders"]
-                await there.close()
-            await node.wait_ready()
-            with pytest.raises(AttributeError):
-                node.endpoint  # noqa: B018
-            await queue.delete()
 
     run(main())
 

@@ -145,6 +145,7 @@ async def main(
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_type_checker_finds_what_is_misspelled(tmp_path: Path) -> None:
     """Every line that is wrong, by name or by type, and no line that is right."""
     lines = [*RIGHT.strip().splitlines(), *WRONG]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mirrorq import Config, Full, Message, NotConfirmed, QueueNotFound, ShutDown, aio
+from mirrorq import Config, Full, Message, aio
 
 pytestmark = pytest.mark.real
 
@@ -25,104 +25,6 @@ def run(main: Coroutine[Any, Any, None]) -> None:
             await main
 
     asyncio.run(bounded())
-
-
-async def until(look: Callable[[], Awaitable[object]]) -> None:
-    """Bounded by the whole test's time."""
-    while not await look():
-        await asyncio.sleep(0.01)
-
-
-async def size_is(queue: aio.MirroredQueue, count: int) -> None:
-    async def look() -> bool:
-        return await queue.qsize() == count
-
-    await until(look)
-
-
-def test_a_transaction_is_one_op(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
-            await (await queue.put_many([b"one", b"two"]))
-            first = await queue.get()
-            async with queue.transaction() as step:
-                step.ack(first)
-                step.put(b"three", headers={"n": 3})
-                assert await queue.qsize() == 1
-            assert len(await step.confirmation) == 1
-            assert [m.body for m in await queue.browse()] == [b"two", b"three"]
-            second = await queue.get()
-            failing = queue.transaction()
-
-            async def fail() -> None:
-                async with failing:
-                    failing.ack(second)
-                    failing.put(b"four")
-                    raise RuntimeError("no")
-
-            with pytest.raises(RuntimeError):
-                await fail()
-            with pytest.raises(ValueError, match="no outcome"):
-                failing.confirmation  # noqa: B018
-            await second.ack()
-            assert [m.body for m in await queue.browse()] == [b"three"]
-
-    run(main())
-
-
-def test_ack_and_put_and_redrive(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with await aio.Node.open("a", path=tmp_path) as node:
-            await node.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})
-            orders, done = await node.queue("orders"), await node.queue("done")
-            dead = await node.queue("dead")
-            await (await orders.put_many([b"one", b"two", b"three"]))
-            messages = [await orders.get() for _ in range(3)]
-            await (await orders.ack_and_put(messages[0], done, b"ONE", headers={"n": 1}))
-            await (await orders.ack_and_put(messages[1], "done", b"TWO"))
-            assert [(await done.get()).body for _ in range(2)] == [b"ONE", b"TWO"]
-            with pytest.raises(QueueNotFound):
-                await orders.ack_and_put(messages[2], "nowhere", b"x")
-            with pytest.raises(ValueError, match="did not come from this handle"):
-                await done.ack_and_put(messages[2], orders, b"x")
-            await messages[2].nack(requeue=False)
-            await size_is(dead, 1)
-            assert await dead.redrive() == 1
-            assert (await orders.get(timeout=DEADLINE_S)).body == b"three"
-
-    run(main())
-
-
-def test_an_exchange(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with await aio.Node.open("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
-            usd, rest = await node.queue("usd"), await node.queue("rest")
-            async with await aio.connect(node.host.listening) as client:
-                others = await client.exchange("others", "fanout")
-                await others.bind("rest")
-                async with await client.exchange("stocks", "topic", alternate="others") as stocks:
-                    await stocks.bind(usd, "stock.usd.*")
-                    assert await stocks.bindings() == [("usd", "stock.usd.*", "")]
-                    for number in range(1, 4):
-                        put = await stocks.publish("stock.usd.ibm", b"%d" % number)
-                        assert await put == {"usd": number}
-                    assert await (await stocks.publish("weather", b"sun")) == {"rest": 1}
-                    await others.unbind(rest)
-                    unroutable = await stocks.publish("weather", b"rain", mandatory=True)
-                    with pytest.raises(NotConfirmed, match="reached no queue"):
-                        await unroutable
-                    assert await (await stocks.publish("weather", b"snow")) == {}
-                    await others.delete()
-                    assert await (await stocks.publish("weather", b"hail")) == {}
-                    assert await stocks.wait_for_confirms(DEADLINE_S)
-                    with pytest.raises(QueueNotFound):
-                        await client.exchange("none", passive=True)
-                with pytest.raises(ShutDown):
-                    await stocks.publish("weather", b"fog")
-            assert [m.body for m in await usd.browse()] == [b"1", b"2", b"3"]
-            assert [m.body for m in await rest.browse()] == [b"sun"]
-
-    run(main())
 
 
 def test_publishes_wait_in_the_loop_and_a_cancelled_one_is_in_no_queue(tmp_path: Path) -> None:

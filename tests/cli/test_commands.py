@@ -198,8 +198,8 @@ def test_every_command_has_help() -> None:
 
 
 def test_endpoints_come_from_the_environment(run: Run, endpoint: str) -> None:
-    """MIRRORQ_ENDPOINTS stands for --connect."""
-    environment = {**os.environ, "MIRRORQ_ENDPOINTS": endpoint}
+    """MIRRORQ_URL stands for --connect."""
+    environment = {**os.environ, "MIRRORQ_URL": endpoint}
     done = subprocess.run(
         [*COMMAND, "status"], env=environment, capture_output=True, timeout=COMMAND_S
     )

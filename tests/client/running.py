@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.kit import until
 
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
@@ -17,14 +18,6 @@ from mirrorq.monitoring.status import QueueStatus
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
 HERE = Path(__file__).parent
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.005)
 
 
 def in_sync(queue: MirroredQueue) -> QueueStatus:

@@ -22,7 +22,7 @@ WAIT_S = 60
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MIRRORQ_URL", "MIRRORQ_KEYS", "MIRRORQ_ENDPOINTS"):
+    for name in ("MIRRORQ_URL", "MIRRORQ_KEYS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -33,7 +33,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mirrorq://a,localhost", ("tcp://a:7400", "tcp://127.0.0.1:7400")),
         ("mirrorq://[::1]:1/", ("tcp://[::1]:1",)),
         ("mirrorq://[::1]", ("tcp://[::1]:7400",)),
-        ("mirrorq://", ("tcp://127.0.0.1:7400",)),
         ("tcp://a:1, ipc:///b", ("tcp://a:1", "ipc:///b")),
         (["tcp://a:1"], ("tcp://a:1",)),
         ({"a": "tcp://a:1", "b": "tcp://b:1"}, ("tcp://a:1", "tcp://b:1")),
@@ -71,6 +70,7 @@ def test_options() -> None:
     [
         (None, "set some|a URL in MIRRORQ_URL"),
         (7, "a list, or a URL such as mirrorq://host:7400"),
+        ("mirrorq://", r"^mirrorq://… names no host: mirrorq://127.0.0.1 is this machine"),
         ("mirrorq://me:secret@a//", r"^mirrorq://…a// has a password, but mirrorq uses keys"),
         ("mirrorq://a/shop", "has the path '/shop', but mirrorq has no virtual hosts"),
         (
@@ -94,6 +94,14 @@ def test_what_is_no_address(given: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as raised:
         mirrorq.connect(given, timeout=0)
     assert "secret@" not in str(raised.value)
+
+
+def test_a_wrong_url_from_the_environment_says_where_it_came_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MIRRORQ_URL", "mirrorq://a/shop")
+    with pytest.raises(ConfigError, match="variable MIRRORQ_URL: mirrorq:"):
+        mirrorq.connect(timeout=0)
 
 
 @pytest.fixture

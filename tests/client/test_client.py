@@ -11,7 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from running import is_empty, until
+from running import is_empty
+from tests.kit import until
 
 import mirrorq
 from conftest import Connecting
@@ -21,9 +22,7 @@ from mirrorq.errors import (
     AckRefused,
     ConfigError,
     NoQuorum,
-    PreconditionFailed,
     QueueNotFound,
-    ShutDown,
 )
 from mirrorq.node.node import Node
 from mirrorq.transport.transport import Transport
@@ -32,125 +31,6 @@ from mirrorq.transport.transport import Transport
 @pytest.fixture
 def client(node: Node, connecting: Connecting) -> Client:
     return connecting(node.listening)
-
-
-def test_a_message_goes_in_and_out(client: Client) -> None:
-    """What one handle of a client puts, another takes and acks; then the queue is empty."""
-    orders = client.queue("orders")
-    assert orders.put(b"one").result(60) == 1
-    assert orders.put_many([b"two", b"three"]).result(60) == range(2, 4)
-    other = client.queue("orders")
-    messages = [other.get(timeout=60) for _ in range(3)]
-    assert [message.body for message in messages] == [b"one", b"two", b"three"]
-    other.ack_many(messages).result(60)
-    assert orders.qsize() == 0
-
-
-def test_node_and_client_share_a_queue(node: Node, client: Client) -> None:
-    """A handle on a node and one of a client are on the same queue."""
-    on_node, on_client = node.queue("orders"), client.queue("orders")
-    on_node.put(b"from the node").result(60)
-    assert on_client.get(timeout=60).body == b"from the node"
-    on_client.put(b"from the client").result(60)
-    assert on_node.get(timeout=60).body == b"from the client"
-
-
-def test_browse_and_purge(client: Client) -> None:
-    """Looking takes nothing; purging ends what is ready."""
-    orders = client.queue("orders")
-    orders.put_many([b"a", b"b"]).result(60)
-    assert [message.body for message in orders.browse()] == [b"a", b"b"]
-    assert orders.purge() == 2
-    assert orders.empty()
-
-
-def test_a_consumer_of_a_client(client: Client) -> None:
-    """consume() calls back with every message, and acks are taken."""
-    orders = client.queue("orders")
-    bodies: list[bytes] = []
-
-    def take(message: mirrorq.Message) -> None:
-        bodies.append(message.body)
-        message.ack()
-
-    consumer = orders.consume(take)
-    orders.put_many([b"%d" % number for number in range(500)]).result(60)
-    until(lambda: len(bodies) == 500)
-    until(lambda: is_empty(orders))
-    consumer.cancel()
-    assert bodies == [b"%d" % number for number in range(500)]
-
-
-def test_administration(node: Node, client: Client) -> None:
-    """status(), queues() and nodes() tell what the entry node knows."""
-    client.wait_ready(30)
-    orders = client.queue("orders")
-    client.queue("bills")
-    assert [status.name for status in client.queues()] == ["bills", "orders"]
-    until(lambda: orders.status() == node.queue("orders").status())
-    until(lambda: client.nodes() == node.nodes())
-    assert client.entry_node == "a"
-
-
-def test_a_queue_that_differs(client: Client) -> None:
-    """A declaration that contradicts the queue is refused with the node's own exception."""
-    client.queue("orders")
-    with pytest.raises(PreconditionFailed, match="durable=True, not False"):
-        client.queue("orders", durable=False)
-    with pytest.raises(ConfigError, match="1 to 255 characters"):
-        client.queue("")
-    with pytest.raises(ConfigError, match="is a string"):
-        client.queue(7)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="cannot be written as UTF-8"):
-        client.queue("\ud800")
-
-
-def test_passive(client: Client) -> None:
-    """passive=True finds a queue and makes none."""
-    with pytest.raises(QueueNotFound, match="no queue is named 'orders'"):
-        client.queue("orders", passive=True)
-    client.queue("orders")
-    client.queue("orders", passive=True)
-
-
-def test_a_deleted_queue(node: Node, client: Client) -> None:
-    """Deleting respects its conditions, and ends every handle of every client."""
-    orders, other = client.queue("orders"), client.queue("orders")
-    orders.put(b"one").result(60)
-    with pytest.raises(PreconditionFailed, match=r"1 message\(s\)"):
-        orders.delete(if_empty=True)
-    orders.delete()
-    with pytest.raises(ShutDown):
-        other.get(timeout=60)
-    assert client.queues() == []
-    with pytest.raises(QueueNotFound):
-        client._delete_queue(1, if_empty=False, if_unused=False, timeout=60)
-    assert node.queue("orders").put(b"a new one").result(60) == 1
-
-
-def test_a_closed_client(node: Node, client: Client) -> None:
-    """After close() everything says ShutDown, and what the client held goes back."""
-    orders = node.queue("orders")
-    orders.put(b"one").result(60)
-    handle = client.queue("orders")
-    assert handle.get(timeout=60).redelivered is False
-    client.close()
-    client.close()
-    with pytest.raises(ShutDown):
-        client.queue("orders")
-    with pytest.raises(ShutDown):
-        handle.put(b"two")
-    assert orders.get(timeout=60).redelivered is True
-
-
-def test_a_closed_handle_gives_back(client: Client) -> None:
-    """close() of one handle returns what it holds while the client goes on."""
-    first, second = client.queue("orders"), client.queue("orders")
-    first.put(b"one").result(60)
-    first.get(timeout=60)
-    first.close()
-    message = second.get(timeout=60)
-    assert (message.body, message.redelivered) == (b"one", True)
 
 
 def test_it_is_picklable(client: Client) -> None:

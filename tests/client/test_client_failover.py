@@ -6,7 +6,8 @@ import signal
 from contextlib import suppress
 
 import pytest
-from running import NodeProcesses, Script, in_sync, is_empty, until
+from running import NodeProcesses, Script, in_sync, is_empty
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq.api.message import Message

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 import pytest
-from running import until
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq.config import Config

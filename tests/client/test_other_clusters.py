@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from running import until
 from test_entry import RawClient
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq.cli.booting import go_on_alone

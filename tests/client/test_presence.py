@@ -6,7 +6,8 @@ import contextlib
 import threading
 
 import pytest
-from running import is_empty, until
+from running import is_empty
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq import Client, Consumer

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from running import NodeProcesses, Script, in_sync, is_empty, until
+from running import NodeProcesses, Script, in_sync, is_empty
+from tests.kit import until
 
 from conftest import Connecting
 from mirrorq import AckRefused

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shop import DEADLINE_S, until
+from shop import DEADLINE_S
+from tests.kit import until
 
 import mirrorq
 import mirrorq.contrib.kombu

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from mirrorq.demo.ports import free_ports
@@ -23,14 +21,6 @@ CELERY = (
 )
 DJANGO = ("django", "mirrorq_worker", "--settings", "django_settings")
 TASKIQ = ("taskiq", "worker", "taskiq_tasks:broker", "--workers", "1")
-
-
-def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.02)
 
 
 # A node that stands still for a second, as on a busy machine, is not taken for dead.

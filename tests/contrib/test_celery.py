@@ -6,28 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import celery
 import pytest
+from tests.kit import until
 
 import mirrorq
 
 HERE = Path(__file__).parent
 DEADLINE_S = 60.0
 """After this something is taken never to come. No test waits for it when all is well."""
-
-
-def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.02)
 
 
 class Workers:

@@ -17,7 +17,8 @@ import django_settings
 import django_shop_tasks as work
 from django.core.management import CommandError, call_command
 from django.utils import timezone
-from shop import DJANGO, Shop, until
+from shop import DJANGO, Shop
+from tests.kit import until
 
 import mirrorq
 from mirrorq.contrib.django import api

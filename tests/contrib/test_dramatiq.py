@@ -16,7 +16,8 @@ from dramatiq.errors import (  # noqa: E402
     QueueJoinTimeout,
     QueueNotFound,
 )
-from shop import DEADLINE_S, DRAMATIQ, Shop, until  # noqa: E402
+from shop import DEADLINE_S, DRAMATIQ, Shop  # noqa: E402
+from tests.kit import until  # noqa: E402
 
 import mirrorq  # noqa: E402
 from mirrorq.contrib.dramatiq import MirrorQBroker  # noqa: E402

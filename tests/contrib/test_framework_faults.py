@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Nodes, Shop, until
+from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Nodes, Shop
+from tests.kit import until
 
 import mirrorq
 

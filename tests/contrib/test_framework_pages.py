@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from shop import DEADLINE_S, until
+from shop import DEADLINE_S
+from tests.kit import until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```python title="(.*?)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)

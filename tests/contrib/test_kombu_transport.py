@@ -15,6 +15,7 @@ from typing import Any
 import kombu
 import pytest
 from amqp import exceptions as amqp
+from tests.kit import until
 
 import mirrorq
 from mirrorq.contrib.kombu import arguments as told
@@ -63,14 +64,6 @@ class Sink:
         while len(self.messages) < count:
             self.channel.connection.drain_events(timeout=DEADLINE_S)
         return self.bodies
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Look again and again until it holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 def nothing_comes(channel: Any) -> bool:
@@ -532,7 +525,7 @@ def test_a_reply_queue_that_went_meanwhile_is_no_error(
         """As it was found, and then deleted by somebody else."""
         handle = fresh(name)
         channel.connection.mirrorq.queue(name, passive=True).delete()
-        wait_until(lambda: handle._handle.is_closed)
+        until(lambda: handle._handle.is_closed)
         return handle
 
     monkeypatch.setattr(channel, "_fresh", gone)
@@ -555,7 +548,7 @@ def test_a_get_waits_for_its_node(tmp_path: Path) -> None:
         put(channels[0], "q", "third")
     hasty.connection.confirm_timeout = 0
     for connection in (patient, hasty):
-        wait_until(connection.connection.mirrorq.is_paused)
+        until(connection.connection.mirrorq.is_paused)
     with pytest.raises(mirrorq.NoQuorum):
         channels[1].basic_get("q")
     found: list[Any] = []

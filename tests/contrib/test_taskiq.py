@@ -11,8 +11,9 @@ import pytest
 
 taskiq = pytest.importorskip("taskiq")
 
-from shop import DEADLINE_S, TASKIQ, Shop, until  # noqa: E402
+from shop import DEADLINE_S, TASKIQ, Shop  # noqa: E402
 from taskiq.exceptions import ResultGetError, SendTaskError  # noqa: E402
+from tests.kit import until  # noqa: E402
 
 import mirrorq  # noqa: E402
 from mirrorq.contrib.taskiq import PREFIX, MirrorQBroker, MirrorQResultBackend  # noqa: E402

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from mirrorq.protocol.effects import OutboxEntry
 from mirrorq.replication.state.outbox import Outbox, producer_of
-from mirrorq.replication.state.queue_state import QueueState
 
 
 def full() -> Outbox:
@@ -70,11 +68,3 @@ def test_bytes_give_the_same_outbox_again() -> None:
 def test_an_unsound_image_is_refused(image: list[tuple[int, int, list[tuple]]]) -> None:
     with pytest.raises(ValueError, match="outbox"):
         Outbox.restore(image, 100)
-
-
-def test_a_state_of_before_is_read() -> None:
-    """Version 5 knew no outbox."""
-    fields = msgspec.msgpack.decode(QueueState().encode())
-    fields[0] = 5
-    state = QueueState.decode(msgspec.msgpack.encode(fields[:-1]))
-    assert state.outbox.count == 0

@@ -171,25 +171,21 @@ def test_memory_has_so_many_pages_and_no_more() -> None:
     many.check()
 
 
-@pytest.mark.parametrize("has_seal", [True, False])
-def test_a_page_that_is_missing_is_noticed_at_the_start(has_seal: bool) -> None:
-    """Nobody would know that its producers were ever there. The head of a version that did not say
-    which pages there are says how many producers."""
+def test_a_page_that_is_missing_is_noticed_at_the_start() -> None:
+    """Nobody would know that its producers were ever there."""
     many = deep_of(1000)
     image = many.image()
-    _read(many, image.state or b"", image.pages, has_seal)
+    _read(many, image.state or b"", image.pages)
     for lost, page in enumerate(image.pages):
         if page.kind == PRODUCERS:
             rest = image.pages[:lost] + image.pages[lost + 1 :]
             with pytest.raises(ValueError, match="pages of other"):
-                _read(many, image.state or b"", rest, has_seal)
+                _read(many, image.state or b"", rest)
 
 
-def _read(many: Many, head: bytes, pages: Iterable[Page], has_seal: bool) -> QueueState:
+def _read(many: Many, head: bytes, pages: Iterable[Page]) -> QueueState:
     state = QueueState.decode(head)
     state.keep_in(many.cache(), QUEUE)
-    if not has_seal:
-        state._awaited = (*state._awaited[:3], 0)
     for page in pages:
         state.add_page(page)
     state.end_pages()
@@ -215,7 +211,7 @@ def test_a_state_is_given_whole_though_producers_come_and_go_meanwhile() -> None
         if len(parts) < 4:
             many.publish(many.chance.choice([*many.known]))
     got = [Page(kind, first, 0, data) for one in parts for kind, first, data in decode(one)]
-    assert _read(many, got[0].data or b"", got[1:], True).encode() == before
+    assert _read(many, got[0].data or b"", got[1:]).encode() == before
     assert many.state.encode() != before
 
 

@@ -119,26 +119,31 @@ def test_a_mirror_is_asked_before_the_master() -> None:
     assert len(_pursue(transfer, RETRY_MS, has_state=False)) == 1
 
 
+def _given(state: QueueState, number: int) -> TransferState:
+    """A state that is small enough for one part."""
+    request = TransferRequest(QUEUE, 2, number, 1)
+    given = Donor().answer(0, C, request, state)
+    assert given is not None
+    assert given.is_last
+    return given
+
+
 def test_a_state_is_taken_once_under_its_number_and_epoch() -> None:
     """Answers to another number, of another epoch, or that come again do not count."""
     transfer, number = _asked_state()
-    data = _state().encode()
-    for wrong in (
-        TransferState(QUEUE, 2, number - 1, 3, data),
-        TransferState(QUEUE, 1, number, 3, data),
-    ):
+    right = _given(_state(), number)
+    for wrong in (replace(right, number=number - 1), replace(right, epoch=1)):
         assert transfer.accept_state(0, wrong, 2, 0) is None
-    right = TransferState(QUEUE, 2, number, 3, data)
     state = transfer.accept_state(0, right, 2, 0)
     assert state is not None
-    assert state.encode() == data
+    assert state.encode() == _state().encode()
     assert transfer.accept_state(0, right, 2, 0) is None
 
 
 def test_a_state_below_the_own_log_is_dropped_and_asked_for_again() -> None:
     """S may not be below what the joiner has."""
     transfer, number = _asked_state()
-    early = TransferState(QUEUE, 2, number, 3, _state().encode())
+    early = _given(_state(), number)
     assert transfer.accept_state(0, early, 2, 4) is None
     assert _pursue(transfer, AGAIN_MS - 1, has_state=False) == []
     assert len(_pursue(transfer, AGAIN_MS, has_state=False)) == 1
@@ -147,7 +152,7 @@ def test_a_state_below_the_own_log_is_dropped_and_asked_for_again() -> None:
 def test_a_damaged_state_is_asked_for_elsewhere() -> None:
     """Bytes that are no state change nothing; another member is asked."""
     transfer, number = _asked_state()
-    assert transfer.accept_state(0, TransferState(QUEUE, 2, number, 3, b"?"), 2, 0) is None
+    assert transfer.accept_state(0, replace(_given(_state(), number), state=b"?"), 2, 0) is None
     assert len(_pursue(transfer, RETRY_MS, has_state=False)) == 1
 
 

@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 
 import mirrorq.dashboard
 from mirrorq import ConfigError, Node
@@ -28,14 +28,6 @@ DEADLINE_S = 60.0
 KEY = "0123456789abcdef"
 PAGE = Path(mirrorq.dashboard.__file__).parent / "page"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.05)
 
 
 def ask(url: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:

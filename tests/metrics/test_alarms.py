@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +15,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
+from tests.kit import until
 
 from mirrorq import Node, connect
 from mirrorq.cli import main
@@ -206,14 +205,6 @@ def test_the_page_has_every_alarm() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ADVICE)
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.05)
-
-
 @pytest.mark.soak
 @pytest.mark.real
 def test_a_disk_that_fills_up(
@@ -278,7 +269,9 @@ def test_what_is_too_large_to_be_sent_is_told(
         snapshot = InstallSnapshot(1, RaftSnapshot(1, 1, (), state), 0)
 
         def send() -> None:
-            driver._send([("b", TransferState(queue_id, 1, 1, 1, state)), ("b", snapshot)])
+            driver._send(
+                [("b", TransferState(queue_id, 1, 1, 1, state, 1, True, 0)), ("b", snapshot)]
+            )
 
         def is_told() -> bool:
             driver.call(send)

@@ -7,14 +7,14 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.kit import until
 
 from mirrorq import ConfigError, Node, aio
 from mirrorq.demo.ports import free_ports
@@ -25,14 +25,6 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:

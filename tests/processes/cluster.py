@@ -7,24 +7,19 @@ import random
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
+
+from tests.kit import DEADLINE_S, PATIENT, until
 
 from mirrorq.demo.children import LineProcess
 from mirrorq.demo.ports import free_ports
 
 from .stalls import Stalls
 
-DEADLINE_S = 60.0
-"""After this a condition is taken never to come. No test waits for it when all is well."""
-PATIENT = {"failure_ms": 3000, "lag_ms_max": 3000, "session_expiry_ms": 3000}
-"""Who stands still for a second, as a node may on a busy machine, is not taken for gone: a test
-that kills a node is about that failover and no other. Tests of silence say how long it lasts."""
 SCRIPT = Path(__file__).with_name("peer.py")
-Value = TypeVar("Value")
 
 
 class PeerError(Exception):
@@ -34,18 +29,6 @@ class PeerError(Exception):
         super().__init__(f"{kind}: {text}")
         self.kind = kind
         self.text = text
-
-
-def until(look: Callable[[], Value], what: object = "") -> Value:
-    """Look again and again until there is something true; return it."""
-    end = time.monotonic() + DEADLINE_S
-    while True:
-        value = look()
-        if value:
-            return value
-        if time.monotonic() >= end:
-            raise AssertionError(f"never came: {what() if callable(what) else what}")
-        time.sleep(0.01)
 
 
 class Peer(LineProcess):

@@ -25,41 +25,6 @@ def jobs(tmp_path: Path) -> Iterator[mirrorq.MirroredQueue]:
         yield queue
 
 
-def test_a_body_that_is_too_large(jobs: mirrorq.MirroredQueue) -> None:
-    """The error names the size and the limit; at the limit it goes, and nothing was published."""
-    with pytest.raises(ValueError, match=r"10001 bytes.*message_bytes_max 10000.*raise the limit"):
-        jobs.put(bytes(10_001))
-    with pytest.raises(mirrorq.MirrorQError, match="message_bytes_max"):
-        jobs.put_many([b"small", bytes(10_001)])
-    assert jobs.put(bytes(10_000)).result(30) == 1
-
-
-def test_a_closed_queue(tmp_path: Path) -> None:
-    """Every call on a closed handle raises ShutDown; what it held is ready again."""
-    queue = mirrorq.MirroredQueue("jobs", path=tmp_path / "jobs")
-    queue.put(b"m1").result(30)
-    held = queue.get(timeout=30)
-    queue.close()
-    queue.close()
-    calls = [
-        lambda: queue.put(b"m"),
-        lambda: queue.put_many([b"m"]),
-        lambda: queue.get(),
-        lambda: queue.get_many(3),
-        lambda: queue.consume(print),
-        lambda: queue.browse(),
-        lambda: queue.purge(),
-        lambda: queue.qsize(),
-        lambda: queue.wait_for_confirms(),
-    ]
-    for call in calls:
-        with pytest.raises(mirrorq.ShutDown, match="closed"):
-            call()
-    assert isinstance(held.ack().exception(0), mirrorq.AckRefused)
-    with mirrorq.MirroredQueue("jobs", path=tmp_path / "jobs") as again:
-        assert again.get(timeout=30).body == b"m1"
-
-
 @pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_use_after_fork(jobs: mirrorq.MirroredQueue) -> None:

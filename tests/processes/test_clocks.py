@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 
 import mirrorq
 from mirrorq import clock
@@ -21,13 +21,6 @@ LONG_S = 1200
 """Longer than the test, shorter than the clocks are wrong."""
 SHORT_S = 0.5
 DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.01)
 
 
 class Walls:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,14 +24,8 @@ import mirrorq.aio
 from mirrorq import clock, system
 from mirrorq.client import client as client_module
 from mirrorq.errors import (
-    AckRefused,
     ConfigError,
-    Empty,
     NoQuorum,
-    PolicyError,
-    PreconditionFailed,
-    QueueNotFound,
-    ShutDown,
     StoreError,
     StoreLocked,
 )
@@ -55,213 +48,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mirrorq.Node]:
 Case = tuple[type[BaseException], list[str], Callable[[Any], object]]
 
 
-def taken(queue: mirrorq.MirroredQueue) -> mirrorq.Message:
-    queue.put(b"x").result(DEADLINE_S)
-    return queue.get(timeout=DEADLINE_S)
-
-
-def ack_twice(queue: mirrorq.MirroredQueue) -> None:
-    message = taken(queue)
-    message.ack().result(DEADLINE_S)
-    message.ack().result(DEADLINE_S)
-
-
-def use_closed(queue: mirrorq.MirroredQueue) -> None:
-    queue.close()
-    queue.put(b"x")
-
-
-async def coroutine_function(message: mirrorq.Message) -> None:
-    """Which nobody awaits in a thread."""
-
-
-def policy(**definition: object) -> Callable[[mirrorq.Node], None]:
-    named = {name.replace("_", "-"): value for name, value in definition.items()}
-    return lambda node: node.set_policy("p", "^q$", named)
-
-
-ON_A_QUEUE: dict[str, Case] = {
-    "a text as body": (TypeError, ["not str", "text.encode()"], lambda q: q.put("text")),
-    "a text that is no UTF-8": (TypeError, ["not str", "encode"], lambda q: q.put("\udcff")),
-    "a dict as body": (TypeError, ["not dict", "json.dumps(data)"], lambda q: q.put({"a": 1})),
-    "nothing as body": (TypeError, ["not NoneType", "an empty one is b''"], lambda q: q.put(None)),
-    "nothing among many": (
-        TypeError,
-        ["not NoneType", "an empty one is b''"],
-        lambda q: q.put_many([b"a", None]),
-    ),
-    "one body for many": (TypeError, ["a list of bodies, not one"], lambda q: q.put_many(b"abc")),
-    "a body that is too large": (
-        ValueError,
-        ["17825792 bytes", "message_bytes_max 16777216", "split it, or raise"],
-        lambda q: q.put(bytes(17 << 20)),
-    ),
-    "an object in headers": (
-        TypeError,
-        ["'at'", "datetime", "values str, bytes"],
-        lambda q: q.put(b"x", headers={"at": datetime.now(UTC)}),
-    ),
-    "no mapping as headers": (
-        TypeError,
-        ["of type str", "give a mapping"],
-        lambda q: q.put(b"x", headers="a=b"),
-    ),
-    "a misspelt option of put": (
-        TypeError,
-        ["'tll'", "did you mean 'ttl'?"],
-        lambda q: q.put(b"x", tll=5),
-    ),
-    "an option that nobody has": (
-        TypeError,
-        ["'routing_key'", "it takes headers, message_id"],
-        lambda q: q.put(b"x", routing_key="a"),
-    ),
-    "a time with its unit": (
-        ConfigError,
-        ["ttl is '5s'", "a number of seconds, or a timedelta"],
-        lambda q: q.put(b"x", ttl="5s"),
-    ),
-    "a priority of 100": (
-        ConfigError,
-        ["priority is 100", "from 0 to 31"],
-        lambda q: q.put(b"x", priority=100),
-    ),
-    "seconds in the place of block": (
-        TypeError,
-        ["block is 5", "Seconds to wait are timeout="],
-        lambda q: q.get(5),
-    ),
-    "a timeout as text": (
-        TypeError,
-        ["the timeout is '3'", "a number of seconds"],
-        lambda q: q.get(timeout="3"),
-    ),
-    "a confirm's timeout as text": (
-        TypeError,
-        ["the timeout is '3'", "a number of seconds"],
-        lambda q: q.put(b"x").result("3"),
-    ),
-    "an empty queue": (
-        Empty,
-        ["no message ready within 0.05 s", "is it the right name?", "passive=True"],
-        lambda q: q.get(timeout=0.05),
-    ),
-    "acked twice": (AckRefused, ["settled before", "once"], ack_twice),
-    "what was browsed is acked": (
-        AckRefused,
-        ["only browsed", "that get() returns"],
-        lambda q: (q.put(b"x").result(DEADLINE_S), q.browse()[0].ack().result(DEADLINE_S)),
-    ),
-    "deleted while in use": (
-        PreconditionFailed,
-        ["1 message(s) that somebody holds", "ack them"],
-        lambda q: (taken(q), q.delete(if_unused=True)),
-    ),
-    "deleted while full": (
-        PreconditionFailed,
-        ["has 1 message(s)", "purge it first"],
-        lambda q: (q.put(b"x").result(DEADLINE_S), q.delete(if_empty=True)),
-    ),
-    "a callback that was called": (
-        TypeError,
-        ["callback is None", "give a function"],
-        lambda q: q.consume(q.name.strip() and None),
-    ),
-    "a coroutine function in a thread": (
-        TypeError,
-        ["async def", "mirrorq.aio"],
-        lambda q: q.consume(coroutine_function),
-    ),
-    "a prefetch as text": (
-        ConfigError,
-        ["prefetch is '10'", "0 for no bound"],
-        lambda q: q.consume(print, prefetch="10"),
-    ),
-    "used after close": (ShutDown, ["'q' is closed", "by its user"], use_closed),
-    "objects without dumps": (
-        TypeError,
-        ["not dict", "encode it"],
-        lambda q: q.as_queue().put({"a": 1}),
-    ),
-    "a message for another process": (
-        TypeError,
-        ["of 1 bytes", "held by this process", "send its body"],
-        lambda q: pickle.dumps(taken(q)),
-    ),
-    "a confirmation for another process": (
-        TypeError,
-        ["Confirmation", "ends in this process", "send its result"],
-        lambda q: pickle.dumps(q.put(b"x")),
-    ),
-    "an adapter for another process": (
-        TypeError,
-        ["as_queue() of 'q'", "pickle the handle"],
-        lambda q: pickle.dumps(q.as_queue()),
-    ),
-    "a node for another process": (
-        TypeError,
-        ["node ", "runs in this process", "mirrorq.connect()"],
-        lambda q: pickle.dumps(q.node),
-    ),
-    "what pickle cannot": (
-        Exception,
-        ["queue 'q'", "pickle.dumps", "type function"],
-        lambda q: q.as_queue(dumps=pickle.dumps, loads=pickle.loads).put(lambda: 1),
-    ),
-}
-
 ON_A_NODE: dict[str, Case] = {
-    "a misspelt argument of a declaration": (
-        TypeError,
-        ["'mesage_ttl'", "did you mean 'message_ttl'?"],
-        lambda node: node.queue("q", mesage_ttl=5),
-    ),
-    "other properties": (
-        PreconditionFailed,
-        ["durable=True, not False", "passive=True, or under another name"],
-        lambda node: node.queue("q", durable=False),
-    ),
-    "a misspelt queue": (
-        QueueNotFound,
-        ["no queue is named 'job'", "correct the name"],
-        lambda node: node.queue("job", passive=True),
-    ),
-    "no name": (ConfigError, ["1 to 255 characters"], lambda node: node.queue("")),
-    "a declaration's timeout as text": (
-        TypeError,
-        ["the timeout is '3'", "a number of seconds"],
-        lambda node: node.queue("q", timeout="3"),
-    ),
-    "an exchange that is not there": (
-        QueueNotFound,
-        ["no exchange is named 'news'", "declare it"],
-        lambda node: node.exchange("news", passive=True),
-    ),
-    "an exchange of no kind": (
-        ConfigError,
-        ["one of direct, fanout, topic, headers", "'fan-out'"],
-        lambda node: node.exchange("news", "fan-out"),
-    ),
-    "bound to a queue that is not there": (
-        QueueNotFound,
-        ["no queue is named 'nope'", "declare it first"],
-        lambda node: node.exchange("e", "direct").bind("nope", "k"),
-    ),
-    "an unknown key of a policy": (
-        PolicyError,
-        ["'ha-mod'", "the keys are", "ha-mode"],
-        policy(ha_mod="all"),
-    ),
-    "a number as text in a policy": (
-        PolicyError,
-        ["ha-params is a number", "'2'"],
-        policy(ha_mode="exactly", ha_params="2"),
-    ),
-    "a shell's pattern in a policy": (
-        PolicyError,
-        ["'*'", "not a regular expression", ".* matches every name"],
-        lambda node: node.set_policy("p", "*", {"ha-mode": "all"}),
-    ),
     "a wrong port": (
         NoQuorum,
         ["nothing listens there", "correct the endpoints"],
@@ -346,20 +133,10 @@ ON_A_NODE: dict[str, Case] = {
         ["too long for a socket's path", "107 bytes", "choose a shorter folder"],
         lambda node: mirrorq.local(node.path / ("x" * 110)),
     ),
-    "a name of bytes": (
-        ConfigError,
-        ["a queue's name is a string, not b'q'"],
-        lambda node: node.queue(b"q"),
-    ),
-    "a name that is no UTF-8": (
-        ConfigError,
-        ["cannot be written as UTF-8"],
-        lambda node: node.queue("\ud800"),
-    ),
-    "a name that is too long": (
-        ConfigError,
-        ["1 to 255 characters, not 256"],
-        lambda node: node.queue("x" * 256),
+    "a node for another process": (
+        TypeError,
+        ["node ", "runs in this process", "mirrorq.connect()"],
+        pickle.dumps,
     ),
     "signs of life too seldom": (
         ConfigError,
@@ -387,22 +164,6 @@ ON_A_NODE: dict[str, Case] = {
         lambda _: mirrorq.Config(lease_ms=5000),
     ),
 }
-
-
-@pytest.mark.parametrize("mistake", ON_A_QUEUE)
-def test_on_a_queue(node: mirrorq.Node, mistake: str) -> None:
-    """What is wrong and what to do, and the queue goes on."""
-    kind, words, make = ON_A_QUEUE[mistake]
-    with node.queue("q") as queue, pytest.raises(kind) as raised:
-        make(queue)
-    said = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", ())])
-    missing = [word for word in words if word not in said]
-    assert not missing, said
-    with node.queue("q") as queue:
-        queue.purge()
-        with taken(queue) as message:
-            assert message.body == b"x"
-        queue.delete()
 
 
 @pytest.mark.parametrize("mistake", ON_A_NODE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from mirrorq.demo.ports import free_ports
@@ -14,14 +12,6 @@ from mirrorq.transport.curve import new_key_pair
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.005)
 
 
 def free_endpoint() -> str:

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint, make, until
+from tests.security.keys import KeyRing, free_endpoint, make
 
 from mirrorq import MirroredQueue
 from mirrorq.client.client import connect

@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-from tests.security.keys import KeyRing, until
+from tests.kit import until
+from tests.security.keys import KeyRing
 
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.queue import MirroredQueue

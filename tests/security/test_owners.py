@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, until
+from tests.security.keys import KeyRing
 
 from mirrorq.api.host import Declared
 from mirrorq.api.queue import MirroredQueue

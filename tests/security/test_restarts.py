@@ -8,8 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint, until
+from tests.security.keys import KeyRing, free_endpoint
 
 from mirrorq.errors import AuthenticationError, QueueNotFound
 from mirrorq.node.node import Node

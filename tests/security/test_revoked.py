@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint, until
+from tests.security.keys import KeyRing, free_endpoint
 
-from mirrorq.errors import AuthenticationError
+from mirrorq.errors import AckRefused, AuthenticationError, ConfirmUnknown, Empty
 from mirrorq.node.node import Node
 
 pytestmark = pytest.mark.real
@@ -74,3 +75,65 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
     listed.write_text(text)
     assert jobs.get(timeout=WAIT_S).body == b"m1"
     assert jobs.get(timeout=WAIT_S).body == b"m2"
+
+
+def raises_refusal(call: Callable[[], object]) -> bool:
+    """Whether the key does not allow this call, now."""
+    try:
+        call()
+    except AuthenticationError:
+        return True
+    except (ConfirmUnknown, Empty, TimeoutError):
+        pass
+    return False
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_handle_that_has_put_and_taken_keeps_the_right_that_is_left(
+    nodes: list[Node], ring: KeyRing, connecting: Connecting, shards: int | None
+) -> None:
+    """Without the right to write it goes on taking and acking, and says why it does not put."""
+    nodes[0].queue("jobs", shards=shards)
+    worker = connecting(",".join(node.endpoint for node in nodes), ring.of("worker"))
+    jobs = worker.queue("jobs", shards=shards)
+    for number in range(4):
+        jobs.put(f"m{number}".encode(), key=str(number)).result(WAIT_S)
+    held = jobs.get(timeout=WAIT_S)
+    listed = ring.directory / "keys.toml"
+    listed.write_text(without(listed.read_text(), "write"))
+    until(lambda: raises_refusal(lambda: jobs.put(b"more", key="1").result(0.1)))
+    with pytest.raises(AuthenticationError, match="may not write queue 'jobs"):
+        jobs.put_many([b"more"], key="1")
+    held.ack().result(WAIT_S)
+    for _ in range(3):
+        jobs.get(timeout=WAIT_S).ack().result(WAIT_S)
+
+
+def test_a_handle_that_may_not_read_any_more_goes_on_putting(
+    nodes: list[Node], ring: KeyRing, connecting: Connecting
+) -> None:
+    """What it held comes to others; a consumer of it ends and says why."""
+    jobs = nodes[0].queue("jobs")
+    worker = connecting(",".join(node.endpoint for node in nodes), ring.of("worker"))
+    both = worker.queue("jobs")
+    both.put(b"held").result(WAIT_S)
+    held = both.get(timeout=WAIT_S)
+    consumer = both.consume(lambda _: None)
+    listed = ring.directory / "keys.toml"
+    listed.write_text(without(listed.read_text(), "read"))
+    until(lambda: raises_refusal(lambda: both.get(timeout=0.1)))
+    with jobs.get(timeout=WAIT_S) as again:
+        assert (again.body, again.redelivered) == (b"held", True)
+    with pytest.raises(AckRefused):
+        held.ack().result(WAIT_S)
+    until(lambda: "may not read queue 'jobs'" in consumer.refused)
+    assert both.put(b"more").result(WAIT_S) == 2
+    with jobs.get(timeout=WAIT_S) as more:
+        assert more.body == b"more"
+
+
+def without(text: str, right: str) -> str:
+    """The file of keys, the worker without one of its rights."""
+    before, mark, entry = text.partition('["worker"]')
+    lines = [line for line in entry.splitlines() if not line.startswith(right)]
+    return before + mark + "\n".join(lines) + "\n"

@@ -520,7 +520,7 @@ def test_an_ack_that_was_lost_on_the_way_is_taken_when_it_comes_again() -> None:
 
 
 def test_an_ack_across_a_failover_is_taken() -> None:
-    """DESIGN 4.5: still the same message's, raised only by the promotion."""
+    """It is still the same message's, raised only by the promotion."""
     world, user = started()
     user.put(1)
     user.demand = 1

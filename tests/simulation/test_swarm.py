@@ -27,6 +27,11 @@ def test_nothing_is_lost_whatever_breaks(seed: int) -> None:
     assert not result.wrong, describe(result)
 
 
+def test_a_checkpoint_is_made_after_a_state_that_was_coming_was_dropped() -> None:
+    """Nothing else would have woken the copy for it."""
+    assert run_seed(1310657, "test", with_rail=True).wrong == []
+
+
 @pytest.mark.parametrize("seed", [2])
 def test_several_queues_agree_whatever_breaks(seed: int) -> None:
     """Results that are put with an ack, and messages that reach two queues, in one run."""
@@ -57,6 +62,7 @@ def test_no_ack_is_refused_that_took_effect(seed: int, holders: bool) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run() -> None:
     """A failing seed can be replayed: one trace in each process, whatever its hashes are."""
     traces = [

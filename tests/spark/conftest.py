@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests import kit
 
 import mirrorq
 from mirrorq import Config
@@ -32,14 +33,7 @@ TELLS_COMMITS = SPARK >= (4, 2)
 
 DEADLINE_S = 300.0
 """After this a condition is taken never to come: a cold JVM on a busy machine takes its time."""
-
-
-def until(look: Callable[[], object]) -> None:
-    """Look again and again until it is true."""
-    end = time.monotonic() + DEADLINE_S
-    while not look():
-        assert time.monotonic() < end, "never came"
-        time.sleep(0.05)
+until = partial(kit.until, seconds=DEADLINE_S)
 
 
 def in_sync(queue: MirroredQueue) -> QueueStatus:

@@ -21,7 +21,7 @@ from .recorded_life import small_bounds
 from .recording import FILES, Event, Mark, Synced, Truncated, Written, build, counts, record
 from .writing import MEMORY
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 SEED = 4
 COMMITS = "40"

@@ -437,7 +437,7 @@ def test_the_store_of_another_node_is_refused(path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "data", "text"),
     [
-        (b"format", (4).to_bytes(8, "little"), "has format 4, this mirrorq reads up to 3"),
+        (b"format", (4).to_bytes(8, "little"), "has format 4, this mirrorq reads 1"),
         (b"lmdb", b"1.0", "made by LMDB 1.0, this is 0.9"),
     ],
 )

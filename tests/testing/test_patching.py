@@ -105,7 +105,6 @@ def test_what_a_thread_of_the_code_raises_is_raised() -> None:
             cluster.run(1)
 
 
-@pytest.mark.real
 def test_asyncio_runs_on_virtual_time() -> None:
     """`asyncio.run` in a task: sleeps, time-outs and `mirrorq.aio`, through a crash."""
     with SimulatedCluster(seed=3) as cluster:

@@ -54,6 +54,7 @@ def history(seed: int) -> tuple[list[str], list[tuple[float, str, bytes]], list[
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_history() -> None:
     """To the last microsecond and the last draw, in one process and in another, whose hashes are
     others."""
@@ -155,21 +156,6 @@ def test_a_wiped_disk_is_filled_from_the_others() -> None:
         assert bodies == [b"1", b"2", b"3"]
 
 
-def test_without_a_majority_nothing_is_confirmed_and_with_one_it_is_again() -> None:
-    """A node that is cut off confirms nothing; what it took is stored once it is back."""
-    with SimulatedCluster(seed=5) as cluster:
-        queue = cluster.queue("orders", on="a")
-        queue.put(b"before").result(10)
-        cluster.partition({"a"})
-        confirmation = queue.put(b"meanwhile")
-        cluster.run(20)
-        assert not confirmation.done()
-        cluster.heal()
-        confirmation.result(30)
-        bodies = {message.body for message in queue.get_many(2, 10)}
-        assert bodies <= {b"before", b"meanwhile"}
-
-
 def test_a_silent_cut_and_a_slow_link_are_survived() -> None:
     """Nobody is told of the one; the other delays what is confirmed by what it takes."""
     with SimulatedCluster(seed=6) as cluster:
@@ -220,37 +206,6 @@ def test_a_frozen_process_stands_still_with_its_tasks() -> None:
         assert [status.master for status in cluster.node("c").queues()] == ["b"]
         cluster.run(6)
         assert max(ticks) > frozen + 10
-
-
-def test_a_consumer_and_callbacks_run_on_virtual_time() -> None:
-    """`consume`, `on_confirm` and transactions are called by threads of mirrorq: tasks, too."""
-    got: list[bytes] = []
-    confirmed: list[bool] = []
-    with SimulatedCluster(seed=8) as cluster:
-        queue = cluster.queue("orders", on="b")
-
-        def handle(message: mirrorq.Message) -> None:
-            got.append(message.body)
-            message.ack()
-
-        consumer = queue.consume(handle)
-        queue.put(b"1", on_confirm=lambda confirmation: confirmed.append(confirmation.done()))
-        queue.put(b"later", delay=30)
-        cluster.run(10)
-        assert (got, confirmed) == ([b"1"], [True])
-        cluster.run(25)
-        assert got == [b"1", b"later"]
-        consumer.cancel()
-
-
-def test_an_exchange_routes_on_the_cluster() -> None:
-    """What a node has besides queues is there as well: it is a real one."""
-    with SimulatedCluster(seed=9) as cluster:
-        exchange = cluster.exchange("events", "topic", on="a")
-        queue = cluster.queue("orders", on="b")
-        exchange.bind(queue, "order.*")
-        exchange.publish("order.paid", b"1").result(10)
-        assert queue.get(timeout=10).body == b"1"
 
 
 def test_what_a_task_raises_is_raised() -> None:

@@ -19,6 +19,7 @@ from mirrorq.api.arguments import (
     check_block,
     check_callable,
     check_count,
+    check_flag,
     check_timeout,
     checked_bodies,
     deadline_of,
@@ -148,6 +149,7 @@ class MirroredQueue:
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.put`.
         """
+        check_block(block)
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
         terms, properties = packed(**options)
@@ -173,6 +175,7 @@ class MirroredQueue:
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.put_many`.
         """
+        check_block(block)
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
         terms, properties = packed(**options)
@@ -280,6 +283,7 @@ class MirroredQueue:
         if timeout is not None:
             check_timeout(timeout)
         check_block(block)
+        check_flag("auto_ack", auto_ack)
         found: list[Message] = []
         try:
             await self._take(found, block, timeout)

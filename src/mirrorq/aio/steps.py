@@ -26,7 +26,7 @@ class Transaction(transactions.Transaction):
         self._accepting = accepting
 
     async def __aenter__(self) -> Transaction:
-        self._check()
+        self._begin()
         return self
 
     async def __aexit__(

@@ -166,6 +166,11 @@ class Access(Administration, ExchangeHost):
         )
         if wrong:
             raise ConfigError(wrong)
+        if arguments.get("dead_letter_queue") == name:
+            raise ConfigError(
+                f"queue {name!r} cannot be its own dead-letter queue: what ends there would come "
+                "again for ever. Name another one"
+            )
         if timeout is not None:
             check_timeout(timeout)
         said = arguments_said(arguments)

@@ -1,7 +1,7 @@
-"""The way of acks and nacks into the session, and of their outcomes back.
+"""Acks and nacks on their way into the session, and their outcomes on the way back.
 
-What comes together in a round is one request; when parts of it are refused, only those whose
-message was refused are told so.
+Acks that come together in a round become one request. When the master refuses a part of the
+request, only the callers of the refused messages get the refusal.
 """
 
 from __future__ import annotations

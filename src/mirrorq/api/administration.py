@@ -1,8 +1,8 @@
-"""What a cluster may be told beside its queues: the same calls on `Node` and on `Client`.
+"""Administration of a cluster, beside its queues: the same calls on `Node` and on `Client`.
 
-Each call is checked here, before anything is sent, and becomes one command of the catalog. It
-returns when the node that was asked has applied it: whatever that node then says or does is
-by the new state.
+Each call is checked here, before anything is sent, and becomes one command of the catalog. The call
+returns when the node that was asked has applied the command: from then on that node answers and
+acts by the new state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What users' calls are given, looked at in the caller's thread, before anything is done.
+"""Checks of users' arguments, in the caller's thread, before anything is done.
 
-A mistake is told where it was made. What gets past here goes to the thread of a node or a client,
-which everything else on it rests on: what raises there ends it.
+A mistake is raised where it was made. A wrong argument that passed these checks would reach the
+thread of a node or a client, and an exception there ends that thread and every handle on it.
 """
 
 from __future__ import annotations
@@ -148,6 +148,12 @@ def check_block(value: object) -> None:
         raise TypeError(
             f"block is {value!r}: it must be True or False. Seconds to wait are timeout="
         )
+
+
+def check_flag(what: str, value: object) -> None:
+    """Raise TypeError for a flag that is no bool: the text "no" is true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is {value!r}: it must be True or False")
 
 
 def check_callable(what: str, value: object) -> None:

@@ -1,7 +1,8 @@
-"""What `put` hands to the node thread, and how outcomes find their confirmations.
+"""Puts as they are handed to the host's thread, and the confirmations that their outcomes belong
+to.
 
-Single puts that wait together are packed into one frame; a put_many keeps frames of its own,
-one if it fits, so that it is stored whole or not at all.
+Single puts that wait together are packed into one frame. A put_many keeps frames of its own, one
+frame if it fits, so that it is stored whole or not at all.
 """
 
 from __future__ import annotations

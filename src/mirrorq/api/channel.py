@@ -1,15 +1,15 @@
-"""`Channel` and `RingChannel`: what the parts of a handle share, and all that they know of it.
+"""`Channel` and `RingChannel`: the state and calls that the parts of a handle share.
 
-A handle is made of parts: publisher, receiver, consumers, leases, messages. What each needs of the
-others is here and nowhere else: who is asked, which calls are still allowed, where a call is put
-so that the host's thread does it, and what says that it has been done.
+A handle consists of a publisher, a receiver, consumers, leases and messages. They know each other
+only through the channel. It tells which calls are still allowed, takes calls for the host's thread,
+and tells when a call has ended.
 
-A `Channel` is on a queue, sharded or not; a `RingChannel` is on one ring and has the inbox by which
-users' threads reach its session: `handle.Handle` steps it.
+A `Channel` belongs to a queue, sharded or not. A `RingChannel` belongs to one ring: users' threads
+reach its session through the inbox, and `handle.Handle` steps it.
 
-*Threads*: flags are set by whoever it says and read by all. An item in the inbox has its outcome
-from the host's thread. Who has put one in looks at `is_closed` after that: the host's thread sets
-it before it looks for the last time.
+*Threads*: each flag is set by one party, named beside the flag, and read by all. The host's thread
+gives every item in the inbox its outcome. A thread that has put an item into the inbox looks at
+`is_closed` afterwards, because the host's thread sets `is_closed` before its last look.
 """
 
 from __future__ import annotations
@@ -405,6 +405,8 @@ class RingChannel(Channel):
         if answer.reply is not None:
             return answer.reply
         self.check()
+        if answer.is_done:
+            self.check_right("read")
         if self.is_closed or answer.is_done:
             raise ShutDown(self.closed_text())
         self.on_host(lambda: session.forget_query(answer))

@@ -1,7 +1,9 @@
-"""What becomes of calls: what all who wait for a handle's outcomes are told by, and one thread for
-all of its callbacks, started when the first is due.
+"""Outcomes of a handle's calls: wakes the callers that wait, and runs callbacks on one thread.
 
-*Threads*: outcomes are noted on the host's thread, which waits for nobody here; see `waiting`.
+The callback thread starts when the first callback is due.
+
+*Threads*: outcomes are noted on the host's thread, which waits for no other thread here; see
+`waiting`.
 """
 
 from __future__ import annotations

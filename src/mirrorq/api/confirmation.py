@@ -1,8 +1,8 @@
-"""`Confirmation` and `Settlement`: what `put` and `ack` return, and `wait` for several.
+"""`Confirmation` and `Settlement`: the results of `put` and `ack`, and `wait` for several of them.
 
-They are no `concurrent.futures.Future`: one of those costs 2.2 µs, these are five fields and
-share what their handle's users wait by; who needs one asks for it (`future`). They stay open over
-pauses and failovers and end once.
+They are not `concurrent.futures.Future`: a Future costs 2.2 µs, a confirmation has five fields and
+shares the condition of its handle. `future` makes a Future of one on demand. A confirmation stays
+open over pauses and failovers, and ends once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Consumer`: a callback on a thread of its own, with a bound on what it holds."""
+"""`Consumer`: a callback on its own thread, with a bound on the messages that it holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Self
 
-from mirrorq.api.arguments import COUNT_MAX, check_callable
+from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flag
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
@@ -207,6 +207,12 @@ class Consumer:
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
+        for what, flag in (
+            ("auto_ack", auto_ack),
+            ("exclusive", exclusive),
+            ("cancel_on_failover", cancel_on_failover),
+        ):
+            check_flag(what, flag)
         channel.check()
         channel.check_right("read")
         if prefetch is None:
@@ -214,12 +220,12 @@ class Consumer:
         _check_prefetch(prefetch)
         self.number = channel.next_consumer()
         """Its number in its handle."""
-        self.cancel_on_failover = bool(cancel_on_failover)
+        self.cancel_on_failover = cancel_on_failover
         """Whether it ends when another master takes over."""
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
-        self._auto_ack = bool(auto_ack)
-        self._exclusive = bool(exclusive)
+        self._auto_ack = auto_ack
+        self._exclusive = exclusive
         self._prefetch = prefetch
         self._channel = channel
         self._callback = callback

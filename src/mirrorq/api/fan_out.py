@@ -1,5 +1,6 @@
-"""Several outcomes as one: of a message that reaches several queues through an exchange, of acks in
-several shards, and what the masters of several shards say they count."""
+"""Several outcomes as one: of a message that an exchange brings to several queues, of acks in
+several shards, and of counts from the masters of several shards.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-from mirrorq.api import acks as settles
-from mirrorq.api import exit_flush
+from mirrorq.api import acks, exit_flush
 from mirrorq.api.acks import Acks, Settle
 from mirrorq.api.arguments import check_timeout, not_a_message
 from mirrorq.api.batching import ManyPut, OnePut, OwnBatch, PutRun, runs_of_puts
@@ -52,6 +51,7 @@ from mirrorq.session.calls import (
     Output,
     PutCredit,
     QueryDone,
+    RightLost,
     SessionEvent,
     SettleDone,
     Stored,
@@ -166,7 +166,11 @@ class Handle(RingChannel):
         return requests, wake_ms
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
-        """The host may say that this handle ends; whether its consumers are cancelled."""
+        """The host may say that this handle ends, or loses a right; whether its consumers are told
+        to be cancelled."""
+        for event in events:
+            if type(event) is RightLost:
+                self.refusals[event.right] = event.reason
         ends = [event for event in events if type(event) is Closed]
         if not ends:
             return False
@@ -211,8 +215,8 @@ class Handle(RingChannel):
         if puts:
             self.puts.offer(session, puts)
         self.puts.correct()
-        if self.acks and (acks := self._take_acks()).runs:
-            settled.append(acks)
+        if self.acks and (singles := self._take_acks()).runs:
+            settled.append(singles)
         if settled:
             self._offer_settles(session, settled)
         for function in functions:
@@ -253,12 +257,23 @@ class Handle(RingChannel):
         return newest
 
     def _offer_settles(self, session: Session, settled: list[Settle | Acks]) -> None:
+        if self.refusals.get("read"):
+            self._refuse_settles(settled, self.refusals["read"])
+            return
         for item in settled:
             self._release_runs(item.runs)
             if any(run.chunk.delivery.epoch != session.epoch for run in item.runs):
                 item.runs = runs_of([self._newest(session, one) for one in messages_in(item.runs)])
                 self._release_runs(item.runs)
-        settles.offer(session, settled)
+        acks.offer(session, settled)
+
+    def _refuse_settles(self, settled: Sequence[Settle | Acks], why: str) -> None:
+        for item in settled:
+            if isinstance(item, Acks):
+                item.refuse(why)
+            else:
+                acks.refuse([item], why)
+        self.outcomes.notify()
 
     def _release_runs(self, runs: Sequence[Run]) -> None:
         """Their consumers may be given others."""
@@ -288,7 +303,7 @@ class Handle(RingChannel):
         self.puts.note_over(ended_count, ended_size)
         for output in outputs:
             if isinstance(output, SettleDone):
-                settles.finish(output)
+                acks.finish(output)
             elif isinstance(output, QueryDone):
                 answer = output.token
                 assert isinstance(answer, Answer)
@@ -373,7 +388,7 @@ class Handle(RingChannel):
             elif isinstance(item, OnePut | ManyPut | StepPut):
                 item.confirmation._finish(None, ConfirmUnknown(why))
             elif isinstance(item, Settle):
-                settles.refuse([item], why)
+                acks.refuse([item], why)
             else:
                 functions.append(item)
         if self.acks:

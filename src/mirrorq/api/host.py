@@ -1,10 +1,10 @@
-"""What a handle asks of the process it lives in."""
+"""The process side of a handle: the calls that a handle makes on its node or client."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Unpack
 
 from attrs import field, frozen
@@ -49,8 +49,8 @@ class Declared:
     it."""
 
     queue_id: int
-    refusals: Mapping[str, str] = field(factory=dict)
-    """What this process may not do to it by its key: right -> why."""
+    refusals: dict[str, str] = field(factory=dict)
+    """What this process may not do to it by its key: right -> why. Its handles add to it."""
     shards: tuple[int, ...] = ()
     """Ids of the rings of a sharded queue, by their number; () for any other."""
     owner: SessionId | None = None

@@ -1,6 +1,6 @@
-"""The thread that a node or a client has for its handles, and the table of those that it steps.
+"""The thread of a node or a client that steps its handles, and the table of these handles.
 
-Handles know it by their `Host`; here is what the drivers of both kinds of host have in common.
+Handles see the `Host`; this module holds the common part of the two drivers.
 """
 
 from __future__ import annotations

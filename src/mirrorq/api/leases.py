@@ -1,21 +1,22 @@
-"""Holding messages without their bodies: leases and claims, for who reads them elsewhere.
+"""Leases and claims: messages are held without their bodies, to be read elsewhere.
 
     with queue.lease(10_000, "nightly job 7") as lease:
         …                                  # read lease.ranges, in this process or in others
         lease.ack(timeout=60)
 
-A *lease* holds messages as a consumer does: nobody else is handed them, each goes back to its
-place, counted, when it is given back, when its handle is closed, or when its process is gone. It
-runs for as long as the handle's connection does: `consumer_timeout_ms` does not end it. When
-another node becomes master the messages are taken again, before others get them as a rule; what
-others got shows as a refused ack. An ack that crosses the taking again is sent once more, by the
-new names.
+A *lease* holds messages as a consumer does: no other consumer gets them. Each message goes back to
+its place, with its count raised, when the lease gives it back, when the handle is closed, or when
+the process is gone. A lease lasts as long as the connection of the handle; `consumer_timeout_ms`
+does not end it. After a change of master the messages are taken again, as a rule before other
+consumers get them; a message that another consumer got shows as a refused ack. An ack that crosses
+the new taking is sent once more, under the new names.
 
-A *claim* holds a whole queue: while it lasts nobody else is handed anything, and its holder acks
-by sequence. It is given only when nobody else consumes or holds messages, and says who does.
+A *claim* holds a whole queue: no other consumer gets a message while the claim lasts, and its
+holder acks by sequence. A claim is granted only while no other consumer takes or holds messages;
+the refusal names the consumer that does.
 
 *Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `LeaseHolder`
-is the host's.
+belongs to the host's thread.
 """
 
 from __future__ import annotations

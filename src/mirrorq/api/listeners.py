@@ -1,4 +1,4 @@
-"""Functions of a user that are told what happens to a node or a client."""
+"""Users' functions that hear of events at a node or a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Message`: one delivery. Its body is bytes; headers are read when they are asked for."""
+"""`Message`: one delivery. Its body is bytes; its headers are read on demand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol, Unpack
 
 import msgspec
 
+from mirrorq.api.arguments import check_flag
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Settlement
 from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
@@ -295,6 +296,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Raises:
             ConfigError: a delay that is none, or one of a message that does not come again.
         """
+        check_flag("requeue", requeue)
         delay_ms = 0 if delay is None else milliseconds("delay", delay)
         if delay is not None and not requeue:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """Keywords that several calls share, each written once: of messages, queues, nodes and clients.
 
-Calls take them as `**options: Unpack[…]`: editors complete them and type checkers check them, of
-threads' calls and of asyncio's alike. `spelled_out` has `help()` and `inspect.signature` show them
-too. What they mean stands where they are used first: `MirroredQueue.put`, `Node.queue`, `Node` and
+Calls take them as `**options: Unpack[…]`. So editors complete them and type checkers check them,
+for threads and for asyncio alike; `spelled_out` makes `help()` and `inspect.signature` show them.
+Their meaning stands at the first use: `MirroredQueue.put`, `Node.queue`, `Node` and
 `mirrorq.connect`.
 """
 

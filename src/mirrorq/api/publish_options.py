@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from attrs import frozen
 
+from mirrorq.api.arguments import check_flag
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
 
@@ -52,6 +53,7 @@ def terms_of(
     """
     if persistent is True and priority == 0 and delay is None and ttl is None:
         return PLAIN
+    check_flag("persistent", persistent)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ConfigError(f"priority is {priority!r}: it must be an int from 0 to {PRIORITY_MAX}")
     if not 0 <= priority <= PRIORITY_MAX:
@@ -61,7 +63,7 @@ def terms_of(
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
     # A ttl of 0 ends at once; in a frame 0 is none.
     ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
-    return Terms(bool(persistent), priority, delay_ms, ttl_ms)
+    return Terms(persistent, priority, delay_ms, ttl_ms)
 
 
 def milliseconds(name: str, seconds: Seconds) -> int:

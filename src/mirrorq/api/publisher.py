@@ -1,12 +1,12 @@
-"""The way of a `put` into the session, and the bound on what is unconfirmed.
+"""A `put` on its way into the session, and the bound on unconfirmed messages.
 
-User threads append what they put to the handle's inbox, and count it; the host's thread packs
-what has come together, and counts what it has taken and what has ended.
+Users' threads append puts to the handle's inbox and count them. The host's thread packs the puts
+that have come together, and counts taken and ended puts.
 
-*Interrupts*: a put has happened when it is in the inbox, by one operation, and else it has not. The
-users' counts are raised just before it, without a call in between, so that no other thread and no
-signal handler comes between them; should one do so all the same (a tracer does), the host's thread
-corrects them with its own.
+*Interrupts*: a put has happened when it is in the inbox; one operation puts it there. The users'
+counts are raised just before, without a call in between, so that no other thread and no signal
+handler comes between the two. If one does (a tracer), the host's thread corrects the counts by its
+own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`MirroredQueue`: a queue as its users see it.
+"""`MirroredQueue`: a queue as users see it.
 
-Here are the calls, with what they promise. What does them is a handle: on one ring (`handle`), or
-on those of all shards (`sharded.handle`).
+The class has the calls and their promises. A handle does the work: on one ring (`handle`), or on
+the handles of all shards (`sharded.handle`).
 
-*Threads*: every method may be called from any thread; in a forked child only if the handle is
-a client's (which then connects anew).
+*Threads*: every method may be called from any thread. In a forked child only the handle of a client
+works; it connects anew.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mirrorq.api.arguments import (
     check_block,
     check_callable,
     check_count,
+    check_flag,
     check_not_async,
     check_sequence,
     check_timeout,
@@ -278,6 +279,8 @@ class MirroredQueue(Target):
             ShutDown: the handle is shut down or closed.
         """
         handle = self._handle
+        if block is not True:
+            check_block(block)
         if not options:
             if type(body) is not bytes or len(body) > handle.config.message_bytes_max:
                 body = handle.checked_body(body)
@@ -310,6 +313,7 @@ class MirroredQueue(Target):
             ```
         """
         handle = self._handle
+        check_block(block)
         terms, properties = packed(**options)
         data = checked_bodies(bodies, properties, handle.config.message_bytes_max)
         how = PutCall(properties, terms, options.get("key"), block, timeout, on_confirm)
@@ -390,6 +394,8 @@ class MirroredQueue(Target):
             check_timeout(timeout)
         if block is not True:
             check_block(block)
+        if auto_ack is not False:
+            check_flag("auto_ack", auto_ack)
         handle = self._handle
         found: list[Message] = []
         try:

@@ -1,14 +1,15 @@
-"""The way of a message from the session to a `get`, and how far ahead of calls it comes.
+"""A message on its way from the session to a `get`, and the number of messages fetched ahead of
+calls.
 
-get() is the session's consumer number 0. Its credit is what waiting calls ask for, plus a window
-that grows while calls take messages as fast as they come. What no call has returned counts as
-ready: it goes back when calls stop coming, when another consumer waits for it (Recall), and when
-the handle loses its master.
+get() is the session's consumer number 0. Its credit is the demand of waiting calls, plus a window
+that grows while calls take messages as fast as they come. A message that no call has returned
+counts as ready. It goes back when calls stop coming, when another consumer waits for it (Recall),
+and when the handle loses its master.
 
-What has come is a `Backlog`: users' threads take from its left end, the host's thread adds.
+Fetched messages are a `Backlog`: users' threads take from its left end, the host's thread adds.
 
-*Interrupts*: a call takes messages into a list that its outermost function holds. When an exception
-ends it before it has returned them, they are the next ones again.
+*Interrupts*: a call takes messages into a list that its outermost function holds. If an exception
+ends the call before it has returned them, they are the next messages again.
 """
 
 from __future__ import annotations

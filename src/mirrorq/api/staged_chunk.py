@@ -1,8 +1,9 @@
-"""What gathers for one queue until it is staged as one op: bodies as objects, or as Arrow has them.
+"""A chunk of messages for one queue, gathered until it is staged as one op: objects, or Arrow
+columns.
 
-Of an Arrow column no object is made for a message and nothing is copied before the frame is: its
-lengths and its bytes go there as they stand. The column must not change until the chunk has its
-outcome; record batches never do.
+From an Arrow column no object is made for a message, and nothing is copied before the frame is
+made: lengths and bytes go into the frame as they stand. The column must not change until the chunk
+has its outcome; record batches never change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Acks and puts that are one op: `queue.transaction()` and `message.ack_and_put(…)`.
 
-The op is a publish frame whose first body says what comes with its messages: which others it acks,
-and whether its own are for another queue (`messages.Step`). It has numbers of the producer like any
-batch, the first body one too, so that its outcome is known across failovers: all of it, or nothing.
+The op is a publish frame. Its first body is a `Step`: it lists the messages to ack, and names
+another queue if the other bodies are for that queue. Like any batch the frame uses numbers of the
+producer, also for its first body, so that its outcome is known across failovers: all of it, or
+nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Transaction:
         self._properties: list[bytes] = []
         self._terms = PLAIN
         self._messages: list[Message] = []
-        self._is_over = False
+        self._is_begun = self._is_over = False
         self._confirmation: Confirmation | None = None
 
     @spelled_out
@@ -197,8 +198,16 @@ class Transaction:
         return found
 
     def _check(self) -> None:
-        if self._is_over:
-            raise ValueError("the transaction is over: begin another one")
+        if self._is_over or not self._is_begun:
+            state = "is over" if self._is_over else "has not begun"
+            raise ValueError(
+                f"the transaction {state}: put and ack inside `with queue.transaction() as t`"
+            )
+
+    def _begin(self) -> None:
+        if self._is_begun:
+            raise ValueError("the transaction has begun before: begin another one")
+        self._is_begun = True
 
     def _sending(self) -> Waits[Confirmation]:
         """The block has ended well: send what was gathered."""
@@ -206,7 +215,7 @@ class Transaction:
         return ring.transact(self._bodies, self._properties, self._terms, self._messages)
 
     def __enter__(self) -> Transaction:
-        self._check()
+        self._begin()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

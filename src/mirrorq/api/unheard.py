@@ -1,4 +1,4 @@
-"""Where the log goes in a program that has set up none, and what its lines may hold."""
+"""Logging in a program that has set up none: where lines go, and what they may contain."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""What a call waits for, until when, and what it raises: written once for threads and for asyncio.
+"""Calls that wait: until when, for which condition, and with which error. Written once for threads
+and asyncio.
 
-A call that may wait is a generator. It yields each `Wait`, is sent whether that came true in time,
-and returns what the call returns. `in_thread` runs it with a thread that waits; `mirrorq.aio` runs
-the same generator in a loop.
+A call that may wait is a generator. It yields each `Wait`, is sent whether the condition came true
+in time, and returns the result of the call. `in_thread` runs it with a thread that waits;
+`mirrorq.aio` runs the same generator in a loop.
 
-*Interrupts*: who is interrupted while it waits leaves the generator closed: what it took back in
-its `finally` it takes back then.
+*Interrupts*: an exception in the waiting thread closes the generator, whose `finally` takes back
+what the call had begun.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ENDPOINTS = ("MIRRORQ_ENDPOINTS", "MIRRORQ_URL")
+URL = "MIRRORQ_URL"
 KEYS = "MIRRORQ_KEYS"
 PAUSE_S = 1.0
 """Who only looks waits so long for a majority."""
@@ -78,11 +78,11 @@ def cluster_options(*, required: bool) -> Callable[[Command], Command]:
             click.option(
                 "--connect",
                 "endpoints",
-                envvar=list(ENDPOINTS),
+                envvar=URL,
+                show_envvar=True,
                 required=required,
                 metavar="ENDPOINTS",
-                help="Nodes to try, as tcp://host:port joined by commas, or a URL. Default: "
-                f"${', $'.join(ENDPOINTS)}.",
+                help="Nodes to try, as tcp://host:port joined by commas, or a URL.",
             ),
         ):
             command = option(command)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mirrorq.cli.booting import boot
-from mirrorq.cli.connecting import ENDPOINTS, cluster_options, connected, echo, failing
+from mirrorq.cli.connecting import URL, cluster_options, connected, echo, failing
 
 
 @click.command()
@@ -43,7 +43,7 @@ def forget_node(
             boot(path, name, is_agreed=yes)
             return
         if endpoints is None:
-            raise click.UsageError(f"say --connect (or ${ENDPOINTS}), or --path of a stopped node")
+            raise click.UsageError(f"say --connect (or ${URL}), or --path of a stopped node")
         with connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
             client.forget_node(name, force)
     echo(f"forgotten: {name}")

@@ -95,6 +95,10 @@ class Address:
             given = os.environ.get(URL)
             if not given:
                 raise ConfigError(f"no endpoints: name some, or a URL in {URL}")
+            try:
+                return cls.of(given)
+            except ConfigError as error:
+                raise ConfigError(f"the environment variable {URL}: {error}") from None
         if isinstance(given, Mapping):
             return cls._of_mapping(given)
         if isinstance(given, str) and given.startswith(SCHEME):
@@ -131,7 +135,12 @@ class Address:
                 f"{_shown(parts)} has the path {path!r}, but mirrorq has no virtual hosts: leave "
                 f"it out. {SCHEME}/folder, without a host, is a folder"
             )
-        listed = tuple(_endpoint(host) for host in (hosts or "127.0.0.1").split(",") if host)
+        listed = tuple(_endpoint(host) for host in hosts.split(",") if host)
+        if not listed:
+            raise ConfigError(
+                f"{_shown(parts)} names no host: {SCHEME}127.0.0.1 is this machine, and "
+                f"{SCHEME}/folder its node in a folder"
+            )
         return cls(listed, "", unquote(user), _read(pairs, is_local=False))
 
     def security(self, given: Security | None) -> Security | None:

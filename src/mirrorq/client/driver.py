@@ -36,13 +36,21 @@ from mirrorq.protocol.clients import (
     ClientPing,
     ClientPong,
     ClientRefused,
+    ClientRightLost,
     ClientUnknown,
     ClientWelcome,
 )
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
 from mirrorq.security.settings import Security
-from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
+from mirrorq.session.calls import (
+    Closed,
+    LinkLost,
+    MasterChanged,
+    ReplyArrived,
+    RightLost,
+    SessionEvent,
+)
 from mirrorq.transport.client import ClientSocket
 from mirrorq.transport.flow_control import Outflow, Parts, Window
 from mirrorq.transport.inbound import (
@@ -371,6 +379,8 @@ class ClientDriver(HostThread[_Port]):
                 self._tell(message.session, LinkLost())
             case ClientClosed():
                 self._tell(message.session, _closed(message))
+            case ClientRightLost():
+                self._tell(message.session, RightLost(message.right, message.reason))
             case ClientAnswer():
                 self._on_answer(message)
             case ClientPong():

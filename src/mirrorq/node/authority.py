@@ -1,7 +1,8 @@
-"""Who may connect to a node, by its keys; what has changed in `keys.toml` counts within a second.
+"""Decides by keys which processes may connect to a node. A change of `keys.toml` counts within a
+second.
 
-It is asked by the transport at each handshake, and with each message of a node, so a key that is
-taken off the list loses what it could do without a restart of anything.
+The transport asks at each handshake and at each message from a node. So a key that leaves the list
+loses its rights without a restart.
 """
 
 from __future__ import annotations

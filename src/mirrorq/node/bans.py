@@ -1,8 +1,8 @@
-"""Clients that somebody has disconnected: the node that knows of it takes them no more.
+"""Names of disconnected clients: a node refuses them for as long as it runs.
 
-A client that hears why ends. One that does not (it hung, or its connection broke at that moment)
-comes again, to any node, under the name that it had; so every node remembers the name for as long
-as it runs. A program that connects anew has another name.
+A client that hears of its disconnection ends. A client that does not hear (it hung, or its
+connection broke at that moment) comes back under its name, to any node. So every node remembers the
+name. A program that connects anew has another name.
 """
 
 from __future__ import annotations

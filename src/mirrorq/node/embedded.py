@@ -1,4 +1,4 @@
-"""Nodes that `MirroredQueue(…)` brings with it: one a path in a process, shared and counted."""
+"""Nodes of `MirroredQueue(…, path=…)`: one for each path in a process, shared and counted."""
 
 from __future__ import annotations
 

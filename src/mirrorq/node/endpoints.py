@@ -1,4 +1,6 @@
-"""Where a node listens, where others reach it, and through whom it joins a cluster."""
+"""Endpoints of a node: where it listens, where others reach it, and the peers through which it
+joins.
+"""
 
 from __future__ import annotations
 
@@ -102,18 +104,27 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
     return tried_text(silent, refused, silences)
 
 
+def _refuse_sign(what: str, name: str) -> None:
+    """Refuse a name that the command line could not tell from its endpoint."""
+    if "=" in name:
+        raise ConfigError(
+            f"{what} is {name!r}: it must not contain =, which ends it in NAME=ENDPOINT"
+        )
+
+
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
     check_name("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
+    _refuse_sign("a node's name", name)
     if peers is not None and not isinstance(peers, Mapping):
         raise ConfigError(
             f"peers is {peers!r}: it must be a mapping of each node's name to its endpoint, such "
-            "as "
-            "{'a': 'tcp://10.0.0.1:7400'}"
+            "as {'a': 'tcp://10.0.0.1:7400'}"
         )
     for peer, endpoint in (peers or {}).items():
         check_name("a peer's name", peer)
+        _refuse_sign("a peer's name", peer)
         check_text(f"the endpoint of peer {peer!r}", endpoint)
     _refuse_shared_endpoint(peers or {})
     if peers is not None and name not in peers:

@@ -21,16 +21,15 @@ from mirrorq.store.node_store import Store
 from mirrorq.wire import frames
 
 
-# Where frames are read from: the store, and memory for what is written behind.
-#
-# With `durability: replicated` a message may be handed out before it is on this disk. Frames
-# reach the disk in the order of their sequences, so what is not there yet follows what is.
-#
-# Bodies of messages that were staged lie under the sequences that they had then (`staging`): they
-# are read there, and stamped with those that they have now, and with the commit's time.
 @frozen
 class FrameReader:
-    """Reads frames of a node's queues. Used on the node thread only."""
+    """Reads frames of a node's queues, from the store and from writes that wait in memory.
+
+    With `durability: replicated` a message may be delivered before it is on this disk. Frames
+    reach the disk in the order of their sequences, so the missing ones follow those on disk. Bodies
+    of staged messages lie under the sequences that they had when they were staged; the reader
+    stamps them with their present sequences and the commit's time. Used on the node thread only.
+    """
 
     store: Store
     replicas: Mapping[int, Replica]

@@ -1,7 +1,7 @@
 """Warnings that strangers can cause: some are written, the rest are counted.
 
-Whoever reaches the endpoint can cause one with a few bytes, and a log that fills the disk would
-harm everybody.
+Anybody who reaches the endpoint can cause a warning with a few bytes, and a log that fills the disk
+would harm everybody.
 """
 
 from __future__ import annotations

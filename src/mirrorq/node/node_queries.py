@@ -1,9 +1,8 @@
-"""Asks every node of the cluster who uses it, and has clients and consumers disconnected wherever
-they are.
+"""Asks every node of the cluster for its clients and consumers, and has them disconnected.
 
-A question goes to each other node that runs; what has come after `ANSWER_MS` counts, and who has
-not answered is named. Whoever asked looks again and again until there is an outcome. Everything
-runs on the node thread. What nodes say never raises, and of others' questions nothing is kept.
+A question goes to every other node that runs. Answers that came within `ANSWER_MS` count; the nodes
+that did not answer are named. The caller looks until there is an outcome. Everything runs on the
+node thread. An answer never raises, and nothing of another node's question is kept.
 """
 
 from __future__ import annotations

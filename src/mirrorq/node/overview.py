@@ -1,7 +1,7 @@
-"""What one node knows of all queues of the cluster, for its users and its clients alike.
+"""Knowledge of one node about all queues of the cluster, for its users and its clients alike.
 
-Everything is read from what is at hand on the node thread, which alone calls this: nobody is
-asked, nothing waits.
+Only the node thread calls this. Everything is read from memory; no other node is asked, and nothing
+waits.
 """
 
 from __future__ import annotations

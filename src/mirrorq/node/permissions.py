@@ -167,6 +167,15 @@ class Permits:
                 return wrong
         return "" if needs or self.sees(queue_id) else self._unknown_id(queue_id)
 
+    def lacking(self, queue_id: int, request: Request) -> Right | None:
+        """The right to this queue that a request lacks; None when it lacks another one, or more."""
+        try:
+            needs = self._needs(queue_id, request)
+        except ProtocolError:
+            return None
+        refused = [need for need in needs if self.refusal(*need)]
+        return refused[0][0] if len(refused) == 1 and refused[0][1] == queue_id else None
+
     def _needs(self, queue_id: int, request: Request) -> _Needs:
         if isinstance(request, Publish):
             return self._needs_of_publish(queue_id, request)

@@ -1,6 +1,6 @@
-"""A node's rail: its thread, and what goes to and fro between that and the engine.
+"""A node's rail: its thread, and the messages between the thread and the engine.
 
-What the rail has made durable is noted in the store before the engine hears of it.
+The store notes durable ops of the rail before the engine hears of them.
 """
 
 from __future__ import annotations

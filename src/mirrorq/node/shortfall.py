@@ -1,6 +1,6 @@
-"""What a queue lacks by its policy, in words: wanted 3 copies, have 2, and why.
+"""The shortfall of a queue against its policy, in words: wanted 3 copies, have 2, and why. Pure.
 
-Pure. A policy that cannot be met is no error: nodes come and go. `status().warnings` says it.
+A policy that cannot be met is no error: nodes come and go. `status().warnings` tells it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What `status()`, `nodes()` and `policies()` tell, made of what the engine of this node knows.
+"""Makes `status()`, `nodes()` and `policies()` from the knowledge of this node's engine.
 
-On the node thread only; nobody is asked, nothing waits.
+On the node thread only; no other node is asked, and nothing waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What calls wait for to come true on a node's thread: a master that serves, a catalog's change."""
+"""Conditions of waiting calls, on a node's thread: a master that serves, a new catalog."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measures a node once a second and tells of its alarms. Of the node thread.
+"""Measures a node once a second, and tells its alarms. On the node thread.
 
-It looks in rounds that there are anyway and wakes nobody: a node without peers that has nothing
-to do looks every ten seconds.
+It uses the node's own rounds and wakes the node for nothing: an idle node without peers measures
+every ten seconds.
 """
 
 from __future__ import annotations

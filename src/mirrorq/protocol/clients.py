@@ -86,6 +86,14 @@ class ClientClosed(Struct, frozen=True, gc=False):
     """It is the key."""
 
 
+class ClientRightLost(Struct, frozen=True, gc=False):
+    """The client's key has lost one right to the queue; the session goes on with the others."""
+
+    session: int
+    right: str
+    reason: str
+
+
 class ClientDeclare(Struct, frozen=True, gc=False):
     """A call: declare a queue, as `Node.queue` does."""
 
@@ -243,6 +251,7 @@ ClientMessage = (
     | ClientMaster
     | ClientLinkLost
     | ClientClosed
+    | ClientRightLost
     | ClientAnswer
     | ClientPong
 )

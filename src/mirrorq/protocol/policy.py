@@ -119,8 +119,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 _LEAST: dict[str, int] = {
     "ha-sync-batch-size": 1,
-    "max-length": 0,
-    "max-length-bytes": 0,
+    "max-length": 1,
+    "max-length-bytes": 1,
     "max-rate": 1,
     "max-rate-bytes": 1,
     "max-consumers": 1,

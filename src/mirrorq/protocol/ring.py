@@ -128,17 +128,17 @@ class TransferRequest(Struct, frozen=True, gc=False):
 
 
 class TransferState(Struct, frozen=True, gc=False):
-    """R7: the applied state at `lsn`, or a part of it. Replaces, never merges."""
+    """R7: a part of the applied state at `lsn`. Replaces, never merges."""
 
     queue_id: int
     epoch: int
     number: int
     lsn: int
     state: bytes
-    part: int = 0
-    """1 for the first; 0: this is the whole."""
-    is_last: bool = True
-    check: int = 0
+    part: int
+    """1 for the first."""
+    is_last: bool
+    check: int
     """CRC-32 of all parts up to this one: one left out, taken twice or of another state shows."""
 
 

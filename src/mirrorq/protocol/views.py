@@ -12,17 +12,15 @@ from msgspec import Struct
 from mirrorq.protocol.identities import MemberId
 
 
-# Questions about one view: who is master, who stands beside whom, who may be promoted.
-#
-# Pure functions over `messages.View`; a view itself is never changed. Members stand in the
-# order of joining: `m0` is the master, `m1 … mj` are in sync, joining ones follow. Ops go
-# right from `m0` to the last member of all; watermarks go right from `m0` to `mj`, and `mj`
-# closes the ring to `m0`; each joining member has a link to `m0` of its own (R1, R2).
-#
-# A deleted or empty view has no members: every question has the answer None or () then.
 @frozen
 class Standing:
-    """Where one member stands in a view: worked out once an epoch, asked at each step."""
+    """Where one member stands in a view: worked out once an epoch, asked at each step.
+
+    Members stand in the order of joining: `m0` is the master, `m1 … mj` are in sync, joining
+    members follow. Ops go right from `m0` to the last member. Watermarks go right from `m0` to
+    `mj`, and `mj` closes the ring to `m0`. Each joining member has its own link to `m0` (R1, R2).
+    A view without members has no master, and nobody stands in it.
+    """
 
     is_master: bool
     is_member: bool

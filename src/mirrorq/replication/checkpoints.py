@@ -1,29 +1,30 @@
-"""The checkpoint that is being made: a state goes to the disk page by page. Pure.
+"""The checkpoint in the making: a state goes to the disk page by page. Pure.
 
-A checkpoint is the state at one lsn: pages of what has changed since the last one, and a *head*,
-the rest, which makes it count. A commit takes pages up to a bound; what does not fit goes on in the
-next one, and so does the queue. Pages are named by the lsn as well, so nothing that the last
-checkpoint rests on is touched before the head is there: a store that ends in the middle has the
-last one, whole, and pages that are stale. Of pages that begin at one place the newest counts that
-the head covers; that there is none any more is a page, too, where it cannot go off the disk with
-the head.
+A checkpoint is the state at one lsn. It consists of the pages that have changed since the last
+checkpoint and of a *head*, which holds the rest and makes the checkpoint count. A commit takes
+pages up to a bound; the next commit goes on with the rest, and the queue goes on meanwhile. The
+name of a page contains the lsn, so no page of the last checkpoint changes before the new head is on
+the disk. A store that ends in the middle has the last checkpoint, whole, and pages that are stale.
+Of several pages with the same beginning the newest page counts that the head covers. A page without
+content says that a stretch has become empty, where the old page cannot leave the disk with the
+head.
 
-What is stale goes off the disk before another checkpoint begins, so no page of one that never came
-to its end can ever count. A state of little is one value, as it always was, and has no page.
+Stale pages leave the disk before another checkpoint begins. So a page of a checkpoint that never
+ended can never count. A small state is one value and has no page.
 
-A state that comes from another member is a checkpoint like any other, whose pages are *staged*:
-they go to the disk as they come, under its lsn, which no checkpoint of this copy has reached. When
-the last one has come, its head makes it count. What this copy has on its disk as it is in that
-state stays where it is. Where the last one never comes, those that did are *retained*: the next
-state that comes may have them, too, and then they stay where they are and count with its head. So
-do those that a process before this one has left there.
+A state from another member becomes a checkpoint as well. Its pages are *staged*: they go to the
+disk as they arrive, under the lsn of that state, which no checkpoint of this copy has reached.
+After the last page the head makes the state count. A page that this copy has already in the same
+form stays in its place. When the last page never arrives, the pages on the disk are *retained*: the
+next state may contain them, and then they count with its head. Pages that an earlier process left
+behind are retained as well.
 
 Invariants:
-1. while a checkpoint is open, what the disk has under older lsns stays.
-2. none is begun, and no page is staged, while something stale is on the disk.
-3. of this copy's own state none is begun while pages are staged.
-4. what is retained is on the disk, under an lsn beyond that of each head that is written while it
-   is; there is one page of a place.
+1. while a checkpoint is open, the pages under older lsns stay on the disk.
+2. no checkpoint begins, and no page is staged, while stale pages are on the disk.
+3. no checkpoint of this copy's own state begins while pages are staged.
+4. a retained page is on the disk, under an lsn beyond that of each head that is written meanwhile;
+   each place has at most one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What became of a queue's messages while this node was its master: totals, for metrics. Pure.
+"""Totals of a queue's messages while this node was its master, for metrics. Pure.
 
-Counted where it is certain: ops when they are applied, so stable; confirms when they are told.
-Nothing is decided by it. One addition a batch, never one a message.
+An op is counted when it is applied, so only stable ops count; a confirm is counted when it is sent.
+No decision depends on a total. A batch costs one addition, never one for each message.
 """
 
 from __future__ import annotations

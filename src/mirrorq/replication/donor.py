@@ -1,22 +1,22 @@
-"""R7: a member in sync gives its applied state to who joins, part by part; both ends of that.
+"""R7: a member in sync gives its applied state to a joining member, part by part; both ends.
 
-The parts are of one state, that of the moment at which the first was asked for, whatever has been
-applied since: its head, then its pages (`state.pages`). Each has the CRC of all parts up to it, so
-that no part can be left out, come twice or be of another state. Who asks for a part of a state that
-is not kept here gets no answer, and begins anew.
+All parts belong to one state: the state at the moment at which the joiner asked for the first part.
+The head comes first, then the pages (`state.pages`). Each part carries the CRC of all parts up to
+it, so no part can be left out, taken twice or belong to another state. A joiner that asks for a
+part of a state that the donor does not keep gets no answer, and begins anew.
 
-Who asks has most of the state, as a rule: it was away for a while, or what it was given has become
-too old before it was whole. Pages are functions of the state, and copies cut them at the same
-places. So with each part it asks for it says the digests of some pages that it has, and what is the
-same is not sent. Where it has no such page, or cut it elsewhere, that page is. What has come of a
-state that never was whole counts as well, also when the process was another one: a transfer that
-breaks off goes on, whoever is asked next, and only what has changed since comes twice.
+As a rule the joiner has most of the state: it was away for a while, or the state that it was given
+became too old. A page is a function of the state, and copies cut their pages at the same places. So
+with each request the joiner sends digests of some of its pages, and the donor leaves equal pages
+out. Pages of a state that never became whole count too, also after a restart of the joiner: a
+transfer that breaks off continues at any donor, and only the pages that have changed since are sent
+twice.
 
-What comes goes to the disk at once, page by page, and the next parts are asked for when it is
-there: of what is not read at a start none stays in memory. The pages lie under the lsn of the state
-that they are of, which is beyond that of the checkpoint on this disk, so none of them counts before
-the head is there. That is written when the last part has come and the check holds; a transfer that
-does not get so far leaves pages that are stale (`checkpoints`).
+Pages go to the disk as they arrive. The joiner asks for further parts when the former are on the
+disk, and keeps no page in memory that a start would not read. The pages lie under the lsn of the
+state, which is beyond the checkpoint on this disk, so no page counts before its head. The head is
+written after the last part, when the check holds. A transfer without an end leaves stale pages
+(`checkpoints`).
 """
 
 from __future__ import annotations

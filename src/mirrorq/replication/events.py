@@ -1,4 +1,4 @@
-"""What goes into a replica."""
+"""Events of a replica."""
 
 from __future__ import annotations
 

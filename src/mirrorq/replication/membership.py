@@ -1,4 +1,5 @@
-"""Which members the master counts in, and which it moves to the tail for being slow (R8, R9)."""
+"""Changes of the ring that the master proposes: a joiner is counted in, a slow member moves to the
+tail (R8, R9)."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from mirrorq.protocol.views import Member
 from mirrorq.replication.ring import Ring
 
 SLOW_FACTOR = 5
-"""A member that was too slow is not counted in again for so many lag_ms_max."""
+"""A member that was too slow is counted in again after this many lag_ms_max at the earliest."""
 PROPOSE_AGAIN_MS = 500
-"""A proposal to count a member in that nothing came of is made again after this."""
+"""The master repeats a proposal without an effect after this time."""
 
 
 class Membership:
-    """Of one queue's ring, as its master proposes to change it."""
+    """Decides for the master of one queue which change of the ring to propose."""
 
     def __init__(self, ring: Ring, config: Config) -> None:
         self._ring = ring

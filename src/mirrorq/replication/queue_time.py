@@ -1,28 +1,27 @@
-"""What time it is in one queue, as one of its members knows it. Pure.
+"""The time of one queue, as one of its members knows it. Pure.
 
-Durations of a queue (TTLs, delays, how long a producer's id is idle) are measured by a time of its
-own, which the stamps of its ops carry. It begins near the wall clock of the first master; from
-then on each master goes on from where it was, by a clock that is never set (`steady_time`).
+Durations in a queue (TTLs, delays, the idle time of a producer's id) are measured by the queue's
+own time, which the stamps of its ops carry. It begins near the wall clock of the first master. Each
+later master continues it by a clock that is never set (`steady_time`).
 
-Guarantee. Whatever the wall clocks of the members say, and however they are set: the time never
-goes back and never stands still, and at a change of masters it is wrong by no more than that took.
+Guarantee. However the wall clocks of the members are set: the time never goes back and never stands
+still. A change of masters makes it wrong by no more than the duration of the change.
 
-How it works. A member knows by how much the queue's time is ahead of its own steady time, its
-*lead*. The master says with what it sends right what time it is, and each mirror with what it
-sends on: so whoever is promoted knows how much time has gone by since the last op, however long
-the queue was idle. What comes says what time it was when it was sent: a later time than expected
-is believed at once, an earlier one may only have been long on its way, so the lead falls by a
-small part of the time since the last word. That is more than two clocks drift apart (4.7 %), so
-who runs fast is brought back. The first word of an epoch is taken as it is: it comes from the
-master of that epoch, and what was known before may rest on a clock that was wrong at a start,
-or on an op that was cut.
+How it works. A member knows by how much the queue's time is ahead of its own steady time: its
+*lead*. The master sends the time along with its ops, and each mirror passes it on. So a promoted
+mirror knows how much time has passed since the last op, however long the queue was idle. A message
+tells the time at which it was sent. A later time than expected is believed at once. An earlier time
+may only mean a slow message, so the lead falls by a small part of the time since the last message
+(4.7 %). This is more than two clocks drift apart, so a fast lead is corrected. The first message of
+an epoch is believed as it is: it comes from the master of that epoch, and older knowledge may rest
+on a wrong clock at a start, or on an op that was cut.
 
-Times of messages are times of the queue, so they should be near what clocks on walls show: a
-master lets its lead fade by 1 in 2000, which is less than an hour in 80 days.
+Times of messages are times of the queue, so they should be near the wall clocks. A master lets its
+lead approach the wall clock by 1 in 2000, which is less than an hour in 80 days.
 
 Invariants:
 1. `now_us` is at least the stamp of every op in the log.
-2. While a member leads, `now_us` never falls.
+2. `now_us` never falls while a member leads.
 """
 
 from __future__ import annotations

@@ -1,48 +1,47 @@
-"""One member of one queue's ring: a log that a majority of nobody, but every member in sync,
-has on disk.
+"""One member of one queue's ring: its log, and the marks of what every member in sync has.
 
-Guarantee. An op that the master calls *stable* is on the disk of every member in sync of
-the view in force, at the same lsn, after the same ops. Whatever any master of any epoch
-ever called stable is in the log of each later master.
+Guarantee. The master calls an op *stable* when the op is on the disk of every member in sync of
+the view in force, at the same lsn, after the same ops. An op that any master of any epoch called
+stable is in the log of each later master.
 
-Not guaranteed. An op that is not stable may vanish, and may come back from another disk.
-Nothing here tells users anything: that is `replica`, from stable ops only.
+No guarantee. An op that is not stable may vanish, and may come back from another disk. Users hear
+nothing from this module: `replica` tells them about stable ops only.
 
-How it works. Members stand in a row, m0 (master), m1 … mj in sync, then joining ones.
-A frame goes right along the row, each member passing it on before its own disk write.
-`durable` marks run after it: each mirror passes right the minimum of what came from the mirror
-on its left and its own; what the last in sync member sends to the master is on the disks of all
-mirrors, and the master calls stable what is on its own disk too. One op costs two trips and one
-disk write, whatever the size of the ring, and a body crosses each link once.
+The row. Members stand in a row: m0 is the master, m1 … mj are in sync, joining members follow. A
+frame travels right along the row, and each member passes it on before its own disk write. Marks
+(`durable`) follow the frames. A mirror passes right the minimum of its own mark and the mark of
+its left neighbour. So the mark of mj says what is on the disks of all mirrors; the master calls
+stable what is on its own disk too. One op costs two trips and one disk write, whatever the size of
+the ring, and a body crosses each link once.
 
-Of a small group of ops the trips cost more than the bytes. Where all mirrors can, it goes from the
-master to each of them at once (the *star*), and each tells the master itself what it has on disk:
-one trip there, one back. An epoch begins with the row; when a mark of this epoch has come round,
-which says that all mirrors are repaired and can, the star may be used, for a group behind which
-nothing is on its way along the row. What the star has lost a member asks of its left, as ever.
+The star. For a small group of ops the trips cost more than the bytes. Then the master sends the
+group to all mirrors at once, and each mirror answers the master directly: one trip there, one
+trip back. An epoch begins with the row. The star may be used once a mark of the epoch has come
+round, because such a mark says that all mirrors are repaired and take the star, and only while
+nothing is on its way along the row. A member that misses a frame asks its left neighbour for it.
 
-It gets trickier when the row changes. Each change is a *view* with a new epoch, agreed by
-the catalog. In a new epoch nothing of the old one counts: marks start from zero, frames
-with the old epoch on the envelope are dropped, and a member takes part only when it is
-*repaired* (R6): the master's history, (epoch, last lsn) pairs as they were when the epoch
-began, travels right, and each member cuts its log to the greatest lsn at which both have
-the same epoch. Length alone says nothing: two logs of the same length may differ.
+A change of members. Each change is a *view* with a new epoch, agreed by the catalog. Nothing of the
+old epoch counts in the new one: marks start from zero, and frames of the old epoch are dropped. A
+member takes part only when it is *repaired* (R6). The master's history, pairs of epoch and last lsn
+as they were when the epoch began, travels right. Each member cuts its log to the greatest lsn at
+which both histories have the same epoch. The length of a log proves nothing: two logs of the same
+length may differ.
 
 Lemma 1. A stable op is in the log of every member in sync.
 Lemma 2. Two logs with the same epoch at an lsn agree up to that lsn.
-Lemma 4. Whatever an old master calls stable, whenever, is in its successor's log: the old
-one needs the mark of every member in sync of its view, and a member that has installed the
-successor's view sends none, while what it sent before covers ops that it has on disk.
+Lemma 4. An op that an old master calls stable, whenever it does, is in its successor's log. The old
+master needs the mark of every member in sync of its view. A member that has installed the
+successor's view sends none, and the marks that it sent before cover ops on its disk.
 
-With `durability: replicated` the view says so, and a mark says what a member has received
-(`assured`), for as long as its disk is not too far behind. Then "on the disk" above reads "in
-the memory of this incarnation": such views judge members in sync by incarnation.
+`durability: replicated`. The view says so. A mark then says what a member has received
+(`assured`), as long as its disk is not too far behind. "On the disk" above then reads "in the
+memory of this incarnation": such views judge members in sync by incarnation.
 
 Invariants:
-1. log entries are base + 1 … received, without a gap.
-2. durable <= received; neither grows past what repair has found to agree.
-3. Only a repaired member accepts, forwards, marks or answers.
-4. Gating on a joining member ends with the epoch, never before (R8).
+1. the log holds the ops base + 1 … received, without a gap.
+2. durable <= received, and neither grows past the end of the part that repair found equal.
+3. only a repaired member accepts, forwards, marks or answers.
+4. a joining member that the master waits for (R8) is waited for until the epoch ends.
 """
 
 from __future__ import annotations
@@ -76,26 +75,26 @@ from mirrorq.replication.history import common_lsn, cut_history, extend_history
 from mirrorq.replication.queue_time import QueueTime
 
 MESSAGE_BYTES = 1 << 20
-"""A resend is cut into messages of about this size, so that none delays the next round."""
+"""A resend is cut into messages of about this size, so that no message delays the next round."""
 RESEND_BYTES = 16 << 20
-"""What one resend sends at most; the receiver's next mark or request brings the rest."""
+"""One resend sends at most this much; the receiver's next mark or request brings the rest."""
 REPEAT_COUNT = 2
-"""Ticks after the last change in which marks are repeated: what a reconnect swallowed, should the
-news of it not come. (With the news itself all is said again.)"""
+"""Ticks after the last change in which marks are repeated, in case a reconnect lost them and its
+notice does not come. (On the notice everything is sent again.)"""
 STAR_BYTES_MAX = 64 << 10
 """A larger group goes along the row: the master need not send it to each mirror."""
 STAR_COUNT_MAX = 64
-"""More messages than this of which some are on the way and some are to be sent are a stream: nobody
-waits for one before the next comes, and its groups are better large than quick."""
+"""More messages than this, on the way and to be sent, are a stream. Nobody waits for one message of
+a stream before the next, so large groups serve it better than quick ones."""
 STAR_REST_MS = 250
-"""After a stream, or more than those bytes, was on the way all goes along the row for so long: a
-burst takes half as long again when its first message goes by the star before it."""
+"""After a stream, or a group of more bytes, everything goes along the row for this long: a burst
+takes half as long again when its first message goes by the star."""
 BEHIND_BYTES_MAX = 16 << 20
-"""`durability: replicated`: with more than this not on its disk a member's marks wait for it."""
+"""`durability: replicated`: a member with more than this not on its disk marks what is on disk."""
 
 
 class Ring:
-    """The log and the marks of one member. Methods are called by `replica` only."""
+    """The log and the marks of one member. Only `replica` calls its methods."""
 
     def __init__(
         self,

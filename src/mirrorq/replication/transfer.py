@@ -1,38 +1,37 @@
-"""R7: how a joining member gets what it lacks, and how one in sync gives it.
+"""R7: a joining member gets the state and bodies that it lacks, and a member in sync gives them.
 
-A joiner that its left can serve from the log needs nothing of this. Who is further behind
-takes the *applied* state of one member in sync at some lsn S, then ops after S come along
-the ring as for everyone, and the bodies of messages that live in that state and are not on
-its disk are fetched in chunks while the queue goes on. State replaces, never merges; frames
-only fill places that are live in the joiner's own applied state, so a late body revives
-nothing.
+A joiner whose left neighbour still has the missing ops in its log needs none of this. A joiner that
+is further behind takes the *applied* state of one member in sync at some lsn S. Ops after S come
+along the ring as for every member. Bodies of messages that live in that state and are not on the
+joiner's disk are fetched in chunks while the queue goes on. The state replaces the joiner's state
+and never merges with it. A frame fills only a place that lives in the joiner's applied state, so a
+late body revives no message.
 
-Which sequences a copy may lack is on its disk beside its state, changed in the write that
-changes it: by a state that comes, by frames that are written. So a transfer that was
-cancelled, or a joiner that was killed in the middle, goes on from there, and what came along
-the ring in between is not fetched again. Sequence and (epoch, lsn) name the same frame here:
-everything up to S is stable, a stable op is never cut, and so its sequences are never given
-again.
+The disk notes beside the state which sequences a copy may lack, in the same write that changes
+them: a new state, or written frames. So a transfer continues after it was cancelled, or after the
+joiner was killed, and does not fetch bodies again that came along the ring meanwhile. Sequence and
+(epoch, lsn) name the same frame here: everything up to S is stable, a stable op is never cut, and
+so its sequences are never given again.
 
-*Natural drain* is the same rule: what is acked before its body came is no longer missing. A
-joiner that may not fetch (ha-sync-mode manual) comes in by it alone.
+*Natural drain* follows the same rule: a message that is acked before its body arrived is no longer
+missing. A joiner that may not fetch (ha-sync-mode manual) comes in sync by natural drain alone.
 
-Several requests are open at once, each for a span of sequences, all to one member in sync,
-mirrors before the master; when it does not answer, the next one takes over. The spans of one
-*pass* go from the first missing sequence to the last; what a pass leaves over (it has ended
-at the donor, or an answer was lost) is for the next.
+Several requests are open at once, each for a span of sequences, all at one member in sync, mirrors
+before the master. When it does not answer, the next member takes over. The spans of one *pass* go
+from the first missing sequence to the last. The next pass asks for the rest: the donor no longer
+had it, or an answer was lost.
 
-*Mending* is the same rule for a member in sync. A frame that was on its disk and is found to be
-damaged is missing from then on: it is noted as lacking, asked of the other members, joining ones
-too, and written in the place of the damaged one. What none of those that could be asked has whole
-is *lost* for the time being: it is asked for again and again, ever more rarely, and at once when
-somebody has come. Whoever joins is told of it, and waits for it no more than anybody.
+*Mending* follows the same rule at a member in sync. A damaged frame on its disk is missing from
+then on: it is noted as lacking, asked of the other members, joining members included, and written
+in the place of the damaged frame. A frame that no member has whole is *lost* for the time being: it
+is asked for again and again, ever more rarely, and at once when a member has come. Every joiner
+hears which frames are lost, and waits for them no more than others.
 
 Invariants:
 1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
-2. What is missing is in `lacking` or in a write being made.
-3. An answer counts only under the number and the epoch of a request that is open.
-4. What is in `damaged` or `lost` is in `missing`; all else that is missing is in `sought`.
+2. a missing sequence is in `lacking` or in a write being made.
+3. an answer counts only under the number and the epoch of an open request.
+4. a sequence in `damaged` or `lost` is in `missing`; all other missing sequences are in `sought`.
 """
 
 from __future__ import annotations

@@ -200,12 +200,17 @@ class Writes:
 
     def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
         """End a step: its one write, if anything is due."""
-        ring = self._ring
         if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
             if self._is_void:
                 self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
-            is_awaited = self._ops_since and not self._is_making
-            self._quiet.set(self._idle_ms(state) if is_awaited else FOREVER_MS)
+            self._quiet.set(self._idle_ms(state) if self._is_awaited else FOREVER_MS)
+        self._write(now_ms, state, out)
+        if self._quiet.at_ms == FOREVER_MS and self._is_awaited:
+            # A state that was coming has been dropped: no write of it wakes the copy.
+            self._quiet.set(self._idle_ms(state))
+
+    def _write(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
+        ring = self._ring
         if not self._has_to_write(now_ms, state) or self._holds_back(now_ms):
             ring.trim(state.applied)
             return
@@ -340,6 +345,11 @@ class Writes:
             return True
         self._behind.clear()
         return False
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a checkpoint is due as soon as the queue has been quiet."""
+        return self._ops_since > 0 and not self._is_making
 
     def _may_be_due(self, now_ms: int) -> bool:
         """Whether a checkpoint may be due that was not when it was looked at last: most steps apply

@@ -1,4 +1,4 @@
-"""What goes into a session and what comes out: events, calls, outputs. Pure data."""
+"""Events, calls and outputs of a session. Pure data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,14 @@ class Closed(Struct, frozen=True, gc=False):
     """Somebody else has ended it: consumers are told so."""
 
 
-SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed
+class RightLost(Struct, frozen=True, gc=False):
+    """The client's key does not allow this to the queue any more."""
+
+    right: str
+    reason: str
+
+
+SessionEvent = MasterChanged | ReplyArrived | LinkLost | Closed | RightLost
 
 
 class Put(Struct, frozen=True, gc=False):

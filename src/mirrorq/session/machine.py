@@ -59,6 +59,7 @@ from mirrorq.session.calls import (
     Query,
     QueryDone,
     ReplyArrived,
+    RightLost,
     SessionEvent,
     SettleCall,
     SettleDone,
@@ -316,6 +317,8 @@ class Session:
                     self._attach(now_ms)
                 case Closed():
                     self._close(event.reason)
+                case RightLost():
+                    self._lose_right(now_ms, event)
         if self._is_pending and now_ms - self._heard_ms >= self._config.failure_ms:
             self._nudge(now_ms)
         # Recalls last: what came behind one in the same step goes back with what was before it.
@@ -664,6 +667,25 @@ class Session:
             if not known[1]:
                 del self._held[piece.epoch, piece.number]
 
+    # --- Rights -----------------------------------------------------------------------------
+
+    def _lose_right(self, now_ms: int, lost: RightLost) -> None:
+        """End what needed a right that the key has lost; the rest goes on.
+
+        The node has passed on no request that needs the right. After the loss of the right to
+        read, the next attachment holds nothing, so the master hands out again what was held.
+        """
+        if lost.right == "write" or any(batch.put.deliveries for batch in self._batches):
+            self._end_puts(lost.reason)
+        if lost.right != "read":
+            return
+        self._end_calls(lost.reason)
+        for number in self._consumers:
+            self._output.append(ConsumerFailed(number, lost.reason))
+        self._consumers.clear()
+        self._held.clear()
+        self._attach(now_ms)
+
     # --- The end ----------------------------------------------------------------------------
 
     def _close(self, reason: str) -> None:
@@ -672,10 +694,20 @@ class Session:
             return
         self.closed = reason
         self._attached = self.available = False
+        self._end_puts(reason)
+        self._end_calls(reason)
+        self._requests.clear()
+
+    def _end_puts(self, reason: str) -> None:
         self._end_batches(reason)
         while self._waiting:
             put = self._waiting.popleft()
+            self.unconfirmed_count -= put.count
+            self.unconfirmed_bytes -= put.size
             self._output.append(Failed(put.token, 0, put.count, reason, True))
+
+    def _end_calls(self, reason: str) -> None:
+        """End settlements and questions."""
         for settle in self._settles.values():
             call = settle.call
             self._output.append(SettleDone(call.token, call.deliveries, reason, settle.is_sent))
@@ -683,4 +715,3 @@ class Session:
         for query in self._queries.values():
             self._output.append(QueryDone(query.token, None))
         self._queries.clear()
-        self._requests.clear()

@@ -62,5 +62,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Virtual seconds."""
         return self._scheduler.now_us / 1_000_000
 
+    def _make_self_pipe(self) -> None:
+        """None is needed: the bell of the selector wakes the loop."""
+
+    def _close_self_pipe(self) -> None:
+        """There is none."""
+
     def _write_to_self(self) -> None:
         self._simulated_selector.ring()

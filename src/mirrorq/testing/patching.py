@@ -77,6 +77,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
     monotonic = _for_tasks(time.monotonic, _seconds)
     monotonic_ns = _for_tasks(time.monotonic_ns, lambda task: task._scheduler.now_us * 1000)
     lock = _for_tasks(threading.Lock, lambda task: Lock(task._scheduler), is_lock=True)
+    new_loop = _for_tasks(asyncio.new_event_loop, _new_loop)
     return [
         (time, "sleep", _for_tasks(time.sleep, sleep)),
         (time, "monotonic", monotonic),
@@ -94,7 +95,8 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Thread, "join", _for_threads(threading.Thread.join, _join)),
         (threading.Thread, "is_alive", _for_threads(threading.Thread.is_alive, _is_alive)),
         (queue, "SimpleQueue", _for_tasks(queue.SimpleQueue, lambda t: Mailbox(t._scheduler))),
-        (asyncio.events, "new_event_loop", _for_tasks(asyncio.new_event_loop, _new_loop)),
+        (asyncio.events, "new_event_loop", new_loop),
+        (asyncio, "new_event_loop", new_loop),
     ]
 
 

@@ -29,7 +29,6 @@ from mirrorq._native import ffi, lib
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.ops import FLAG_PROPERTIES, FLAG_TERMS, Header, OpKind
 from mirrorq.protocol.sessions import Publish, SessionRequest
-from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq._native._wire import Bytes
@@ -42,7 +41,7 @@ def check_publish(message: object) -> None:
         ProtocolError: it is no sound publish frame.
     """
     if isinstance(message, SessionRequest) and isinstance(message.request, Publish):
-        frames.check(message.request.frame)
+        check(message.request.frame)
 
 
 Frame = bytes | bytearray | memoryview

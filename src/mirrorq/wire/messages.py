@@ -169,6 +169,7 @@ _TAGS: dict[type, int] = {
     clients.ClientRead: 240,
     clients.ClientSeek: 241,
     clients.ClientDisconnect: 243,
+    clients.ClientRightLost: 246,
 }
 """Tags are on the wire and never change meaning; a class without one cannot be sent."""
 

@@ -1,1 +1,1 @@
-"""A handle on a sharded queue: one queue to its users, one handle a shard behind it."""
+"""A handle on a sharded queue: users see one queue; each shard has a handle of its own."""

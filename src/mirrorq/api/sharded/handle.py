@@ -1,8 +1,8 @@
-"""`ShardedHandle`: what is behind a `MirroredQueue` on a queue with shards.
+"""`ShardedHandle`: the handle of a `MirroredQueue` on a queue with shards.
 
-One handle a shard does the work (`shard`), each with a session at its shard's master, all on the
-one thread of their host. This one has no session: it chooses the shard for what is put, takes from
-all of them in turn, and tells the outcomes of several as one.
+The handles of the shards do the work (`shard`), each with a session at its shard's master, all on
+the thread of their host. The sharded handle has no session. It chooses the shard of a put, takes
+from all shards in turn, and joins several outcomes into one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishing to a sharded queue: which shard takes what has no key, and waiting for any of them."""
+"""Publishing to a sharded queue: the shard of a message without a key, and waiting for room."""
 
 from __future__ import annotations
 

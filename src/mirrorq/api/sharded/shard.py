@@ -1,12 +1,12 @@
 """`Shard`: the handle on one shard, as a part of the handle on the whole queue.
 
-It is a handle like any, with its own session at its shard's master. What its users wait by it
-shares with the others, and one thread for callbacks, as a handle has.
+It is an ordinary handle, with its own session at its shard's master. The condition that users wait
+by and the thread for callbacks belong to the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from attrs import evolve
@@ -75,7 +75,7 @@ class Whole(Protocol):
     name: str
     host: Host
     config: Config
-    refusals: Mapping[str, str]
+    refusals: dict[str, str]
     shards: int
     outcomes: Outcomes
 

@@ -162,7 +162,7 @@ class NodeStates:
 
     def unclean_head(self, queue: QueueRecord) -> MemberId | None:
         """Choose the oldest mirror that runs, where the policy in force lets one that is not
-        in sync become master (DESIGN 4.4). The catalog checks that again.
+        in sync become master. The catalog checks that again.
 
         With `durability: replicated` restarted members are not in sync any more, and come back
         so under every policy, as soon as it is certain that no incarnation in sync goes on.

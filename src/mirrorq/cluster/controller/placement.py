@@ -34,17 +34,16 @@ from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.shard_names import shard_name
 
 
-# Where the shards of a queue begin: the first view of each, spread over the nodes.
-#
-# Shards are there so that several nodes work for one queue, so their masters are spread whatever
-# `queue-master-locator` says: each goes to the node that leads the fewest shards of this queue,
-# then
-# the fewest queues, then by name. Mirrors follow the policy; the first of them, which takes over
-# when
-# the master dies, is spread in the same way, so that one node's death falls on all others.
 @define
 class Spread:
-    """Gives one shard of a queue after the other its members."""
+    """Chooses the first members of each shard of a queue, one shard after the other.
+
+    Shards exist so that several nodes work for one queue. So the masters are spread, whatever
+    `queue-master-locator` says: a shard goes to the node that leads the fewest shards of this
+    queue, then the fewest queues, then by name. Mirrors follow the policy. The first mirror, which
+    takes over when the master dies, is spread in the same way: the death of a node falls on all
+    others.
+    """
 
     definition: Definition
     running: Sequence[MemberId]

@@ -1,4 +1,4 @@
-"""What one client, or the node's own process, has asked for and was not answered yet."""
+"""Calls of one client, or of the node's own process, that have no answer yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client, as its entry node serves it: its link, its sessions, its calls."""
+"""One client at its entry node: its link, its sessions, its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All clients of one node: who comes and goes, and what they say to whom it concerns."""
+"""All clients of one node: takes in new clients, ends old ones, and passes their messages on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of what a client has asked for is handed out: its subscriptions, by what it reads."""
+"""Credit of a client's subscriptions: the master sends no more than the client reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link to one client: who is at its other end, and what is on the way there."""
+"""The link to one client: the identity of the client, and the messages on the way to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients, and the node's own process, are served beside sessions: one call, one answer."""
+"""Calls of clients and of the node's own process, beside sessions: one call, one answer."""
 
 from __future__ import annotations
 

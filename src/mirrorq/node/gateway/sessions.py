@@ -13,11 +13,18 @@ from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
 from mirrorq.node.gateway.credit import Subscription
 from mirrorq.node.permissions import READING, Permits, lost_right
-from mirrorq.protocol.clients import ClientClosed, ClientLinkLost, ClientMaster, ClientOpen
+from mirrorq.protocol.clients import (
+    ClientClosed,
+    ClientLinkLost,
+    ClientMaster,
+    ClientOpen,
+    ClientRightLost,
+)
 from mirrorq.protocol.commands import DeleteQueue
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
     Attach,
+    ConsumerRefused,
     Credit,
     Deliver,
     Detach,
@@ -229,17 +236,41 @@ class ClientSessions:
             self._end_owner(number)
 
     def permit(self, permits: Permits | None) -> None:
-        """What the client's key allows has changed: sessions that have lost a right end."""
+        """What the client's key allows has changed: sessions lose what they have used of it."""
         before, self._link.permits = self._link.permits, permits
         for session in list(self._open.values()):
             why = lost_right(before, permits, session.queue_id, session.used)
-            if why:
-                self._refuse(session, why)
+            if why and permits is not None:
+                lost = [one for one in session.used if permits.refusal(one, session.queue_id)]
+                self._refuse(session, why, lost[0] if len(lost) == 1 else None)
 
-    def _refuse(self, session: ClientSession, why: str) -> None:
+    def _refuse(self, session: ClientSession, why: str, right: Right | None) -> None:
+        """Refuse what the key does not allow.
+
+        Args:
+            right: to the session's queue, which goes on with the other one where the key has that;
+                None: the session ends.
+        """
+        permits = self._link.permits
+        assert permits is not None
+        other = Right.WRITE if right is Right.READ else Right.READ
+        if right is not None and not permits.refusal(other, session.queue_id):
+            self._withdraw(session, right, why)
+            return
         self._warn("ended a session of client %s: %s", self._link.name, why)
         self.close(session.number)
         self._link.send(ClientClosed(session.number, why, refused=True))
+
+    def _withdraw(self, session: ClientSession, right: Right, why: str) -> None:
+        """Take one right from a session, which goes on with the other."""
+        self._warn("client %s has lost a right: %s", self._link.name, why)
+        session.used.pop(right, None)
+        if right is Right.READ:
+            session.subscriptions.clear()
+            if session.attachment:
+                # What it holds goes back at once; the client attaches again to put.
+                self._driver.post(FromSession(session.in_own_name(Detach(is_lost=True))))
+        self._link.send(ClientRightLost(session.number, right.value, why))
 
     def _end(self, session: ClientSession, *, is_lost: bool = False) -> None:
         if session.attachment:
@@ -288,7 +319,7 @@ class ClientSessions:
         if permits is not None:
             why = permits.refusal_of_request(session.queue_id, body)
             if why:
-                self._refuse(session, why)
+                self._refuse(session, why, permits.lacking(session.queue_id, body))
                 return
         if isinstance(body, Publish):
             session.used[Right.WRITE] = None
@@ -367,10 +398,16 @@ class ClientSessions:
                 reply.queue_id, reply.epoch, own, reply.attachment, reply.number, reply.reply
             )
         )
-        if isinstance(reply.reply, Deliver):
-            subscription = session.subscriptions.get(reply.reply.consumer)
-            if subscription is not None and reply.attachment == session.attachment:
-                subscription.on_deliver(reply.reply)
+        body = reply.reply
+        if reply.attachment != session.attachment:
+            return
+        if isinstance(body, ConsumerRefused):
+            # A later Subscribe of this number begins without credit, at the master too.
+            session.subscriptions.pop(body.number, None)
+        elif isinstance(body, Deliver):
+            subscription = session.subscriptions.get(body.consumer)
+            if subscription is not None:
+                subscription.on_deliver(body)
                 self._pass_credits(session)
 
     def _on_deleted(self, session: ClientSession, reason: str) -> None:

@@ -1,10 +1,10 @@
-"""What the master of a queue does beside the ring: admit, hand out, settle, answer. Pure.
+"""The duties of a queue's master beside the ring: admit, deliver, settle, answer. Pure.
 
-One `Master` lives for one *term*: from the view that made this member the master until one
-that makes another member so, or changes it from one incarnation to the next. All state
-changes go through ops (`log_tail`); every outcome that a user learns, yes or no, comes from
-a stable one (R3). Where a confirm is decided: `confirms`, told by `Master.on_applied`.
+One `Master` lives for one *term*: from the view that made this member the master to the view that
+makes another member the master, or another incarnation of this one. All changes of the state go
+through ops (`log_tail`). Every outcome that a user hears, good or bad, comes from a stable op (R3).
+`Master.on_applied` decides a confirm, and `confirms` sends it.
 
-Until the term's first op, `promoted`, is applied, requests wait: nothing is handed out, no ack
-is answered, nothing is refused (DESIGN 4.4).
+Requests wait until the first op of the term, `promoted`, is applied: until then nothing is
+delivered and no request is answered.
 """

@@ -1,11 +1,12 @@
-"""The handles that a master serves: one attachment each, with numbers both ways. Pure.
+"""The handles that a master serves: one attachment each, with numbers in both directions. Pure.
 
-Requests of an attachment count 1, 2, 3, … and replies do: a gap means that something was lost on
-the way, is answered with Detached, and the handle attaches anew. A handle whose link to its node
-broke has to do so, too; who does not in time is gone.
+Requests of an attachment have the numbers 1, 2, 3, …, and so have its replies. A gap means that a
+message was lost on the way. The master answers a gap with Detached, and the handle attaches anew. A
+handle whose link to its node broke has to attach anew, too; after a time it counts as gone.
 
-A client's handle has a session at each node where its client enters, one after the other: its
-*line*. Of a line only the newest session is served, and what the one before it had is its own.
+A client's handle has one session after the other, at each node where its client enters. Together
+they are its *line*. Only the newest session of a line is served, and it inherits everything that
+the former session held.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from mirrorq.protocol.sessions import Attach, Detached, Flow, Reply, SessionRepl
 from mirrorq.replication.master.limits import Depth, Limit, full_text
 
 
-# What a master tells a handle of the room in its queue, so that a put waits at its caller.
-#
-# Told is how far a producer may go: so many messages beyond the highest number that the master
-# has. A handle's own puts use that up without a word; so there is news only when others fill the
-# queue, or when so much has become free that the handle knows less than half of it.
 @define
 class Told:
-    """What one attachment was told last, and what it has published since."""
+    """The room in the queue that one attachment knows of: its puts wait at the caller when the
+    room is used up.
+
+    The master tells a producer up to which number it may publish, counted from the highest number
+    in the log. The handle counts its own puts by itself. So there is news only when others fill
+    the queue, or when the free room is at least twice as large as the handle knows.
+    """
 
     flow: Flow | None = None
     """None: nothing, which means that there is no bound."""
@@ -81,18 +83,18 @@ def _differs(known: int, now: int) -> bool:
     return now < known or (now > known and now >= 2 * known)
 
 
-# Who is told what becomes of a producer's numbers.
-#
-# As a rule one session publishes under an id. After a failover of who publishes (another node's
-# master sends an outbox on, a client goes on through another node) there are two for a while, and
-# what the former one sent may arrive last. So a session that is gone takes its own claim along and
-# no other: whoever else publishes under that id still waits.
-#
-# An id is its owner's: of the key that opened it or, in a later term, that was the first to name
-# it. Under another's id a client could use up numbers, and whoever they belong to would take its
-# own messages for stored. Handles of nodes, and clients without keys, have one owner together.
 class Claims:
-    """The sessions that publish under each id, in one term."""
+    """The sessions that publish under each producer id, in one term: they hear the outcomes.
+
+    As a rule one session publishes under an id. After a failover of the publisher (another node's
+    master sends an outbox on, a client goes on through another node) there are two for a while, and
+    requests of the former session may arrive last. So the end of a session takes away its own
+    claim only.
+
+    An id belongs to the key that opened it or, in a later term, to the first key that names it.
+    Otherwise a client could use up another client's numbers, and the owner would take its own
+    messages for stored. Handles of nodes, and clients without keys, share one owner.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[SessionId, ...]] = {}

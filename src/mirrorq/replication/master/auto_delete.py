@@ -1,14 +1,14 @@
-"""Whether a queue that goes with its last consumer has lost it: a master's judgement. Pure.
+"""Judges at the master whether an auto-delete queue has lost its last consumer. Pure.
 
-The rule is RabbitMQ's: an auto-delete queue lives without consumers until it has had one, and
-is deleted when the last has gone. `get` is no consumer. That there was one is kept in the
-catalog, so that a new master knows it; the consumers themselves are not, so they get time to
-come back after a change of master or of connection. So does one whose client was taken for gone and
-never said goodbye: it may only have been late, and what came into the queue meanwhile is its own.
+The rule is RabbitMQ's: an auto-delete queue lives without consumers until its first consumer, and
+is deleted when the last consumer has gone. `get` is no consumer. The catalog notes that there was a
+consumer, so a new master knows. It does not note which consumers there are, so consumers get time
+to come back after a change of master or of connection. A consumer whose client fell silent without
+a goodbye gets the same time: it may only be late, and the queue's messages are for it.
 
-Once the deletion is asked for it may be done at any moment, and is not taken back: a consumer
-that comes after that is not seated. It learns that the queue is gone or, when the term ended
-first (the deletion names it and then fails), asks the next master again.
+The master asks for the deletion once and does not take it back: a consumer that comes later is not
+seated. It hears that the queue is gone. If the term ended first, the deletion fails, because it
+names the term, and the consumer asks the next master.
 """
 
 from __future__ import annotations
@@ -27,24 +27,21 @@ NOTE_US_MIN = 1_000_000
 """And for so long: what is used again and again costs no two ops each time."""
 
 
-# Whether a queue with `expires` has been unused for so long: a master's judgement.
-#
-# A use is what it is in RabbitMQ: a consumer, a get, a declaration (which is a handle that is
-# opened: it attaches to the master). A message that a handle holds is one too. Publishing is
-# none. All times are the queue's.
-#
-# An op says since when the queue is idle, once it is so for a part of `expires`, and another one
-# that it is used again. A new master goes on from there, and counts from the start of its term
-# where the queue was in use: it may have been so until then. A queue that is used all the time,
-# and one that nobody uses, costs no op.
-#
-# The deletion names the term, so that it fails when another master has taken over. Once it is
-# asked for it may be done at any moment and is not taken back: a consumer that comes after that
-# is not seated, as with `auto_delete`.
 @define
 class IdleExpiry:
-    """When nobody has used the queue for as long as its policy's `expires` says, in one master's
-    term; of no effect without such a policy."""
+    """Judges whether a queue was unused for as long as its policy's `expires` says, in one
+    master's term. Without such a policy it has no effect.
+
+    Uses are those of RabbitMQ: a consumer, a get, a declaration (a handle that attaches to the
+    master), and a message that a handle holds. Publishing is no use. All times are the queue's.
+
+    An op notes since when the queue is idle, once it was idle for a part of `expires`; another op
+    notes that it is used again. A new master goes on from the note. Without one it counts from the
+    start of its term. A queue in constant use costs no op, and a queue without use costs one.
+
+    The deletion names the term, so it fails when another master has taken over. It is not taken
+    back: a consumer that comes after the request is not seated, as with `auto_delete`.
+    """
 
     queue_id: int
     term: int

@@ -1,4 +1,4 @@
-"""Who is handed what, and when: consumers' places, deliveries, horizons and recalls at a master."""
+"""Delivers messages at a master: places of consumers, deliveries, horizons and recalls."""
 
 from __future__ import annotations
 

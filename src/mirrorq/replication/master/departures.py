@@ -1,8 +1,9 @@
-"""What leaves a queue for others, at its master: couriers, and what the catalog must know first.
+"""Messages that leave a queue for other queues, at its master: couriers, and the note in the
+catalog.
 
-A queue with something in its outbox is not to be deleted: so the catalog is told before the first
-op that puts something there. While the queue is being deleted nothing more may leave it, and it
-goes when its outbox is empty.
+A queue with messages in its outbox must not be deleted. So the catalog hears about the outbox
+before the first op that fills it. While the queue is being deleted no further message may leave it,
+and the queue ends when its outbox is empty.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Who holds what: ready messages, consumers and open deliveries of one master's term.
+"""Ready messages, consumers and open deliveries of one master's term: which message is where.
 
-Nothing here is replicated. It is made anew from the applied state when a master's promotion
-is applied, and is gone with its term. A *delivery* is one contiguous piece given to one
-consumer; its number is unique in the term, so (epoch, sequence, delivery count, number)
-names a delivery for ever.
+Nothing here is replicated. The dispatch is made from the applied state when the master's promotion
+is applied, and ends with the term. A *delivery* is one contiguous piece of messages given to one
+consumer. Its number is unique in the term, so (epoch, sequence, delivery count, number) names a
+delivery for ever.
 
-A message is in exactly one place: ready, in one open delivery, or on its way out (an ack, a
-return or a purge of it is in the log and not yet applied).
+Each message is in exactly one place: ready, in one open delivery, or on its way out (its ack,
+return or purge is in the log and not applied yet).
 
-A step looks at the consumers that wait and at the deliveries that it makes or ends, never at all
-that are seated or open: consumers with slow callbacks hold tens of thousands.
+A step looks at the consumers that wait and at the deliveries that it makes or ends. It never looks
+at all consumers or all open deliveries: consumers with slow callbacks hold tens of thousands.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
 BACK_COUNT = 16_384
-"""Deliveries of which it is remembered what went back: some 4 MB. Beyond them an ack that comes
-late counts as done when its message has ended since, whoever ended it."""
+"""Deliveries whose returned messages are remembered: some 4 MB. For an older delivery a late ack
+counts as done when its message has ended since, whatever ended it."""
 PIECES_MAX = 512
-"""Deliveries that one step makes."""
+"""The most deliveries that one step makes."""
 ASIDE_COUNT = 512
-"""Pieces of what nobody has that one step sets aside."""
+"""The most pieces without a body on any disk that one step sets aside."""
 DROP_COUNT = 1 << 62
 """No bound."""
 STRETCH_RANGES = 64
-"""Ranges of each priority that are sorted in at once, at the beginning of a term."""
+"""The beginning of a term sorts in this many ranges of each priority at once."""
 STRETCH_WEIGHT = 16
-"""What that takes for each priority, in ranges that are sorted in one by one."""
+"""The cost of such a sort for each priority, as a number of ranges that are sorted in singly."""
 DELIVER_COUNT = 4096
 """Messages in one Deliver: bounds its size together with the byte bound of the driver."""
 
@@ -59,13 +59,13 @@ class Subscription:
     exclusive: bool = False
     auto_ack: bool = False
     total: int = 0
-    """Credit: how many may be handed to it in all in this attachment."""
+    """Credit: the number of messages that may be delivered to it in all, in this attachment."""
     handed: int = 0
     bare: bool = False
-    """It gets no bodies."""
+    """Its deliveries carry no bodies."""
     label: str = ""
     size_left: int | None = None
-    """Bytes of bodies that may still be handed to it; None: no bound."""
+    """Bytes of bodies that may still be delivered to it; None: no bound."""
 
     @property
     def is_claim(self) -> bool:

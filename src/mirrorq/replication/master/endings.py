@@ -1,7 +1,7 @@
 """Messages that end without an ack: expired, dropped, rejected, returned too often.
 
-`Endings.end` is the one place where they do, but for a purge. Where they go from there is the
-policy's dead-letter queue, if it names one.
+`Endings.end` is the one place where they end, except for a purge. They go to the dead-letter queue
+that the policy names, if it names one.
 """
 
 from __future__ import annotations

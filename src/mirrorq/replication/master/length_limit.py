@@ -1,7 +1,7 @@
-"""How full a queue is by its limit, at its master: judged on the whole log; what is done about it.
+"""The length limit of a queue at its master: judges the whole log, and carries decisions out.
 
-What `limits` decides of a publish is carried out here: room is made for it under `drop-head`,
-handles are told of the room that is left under `block`.
+`limits` decides about a publish. This module makes room for it under `drop-head`, and tells handles
+under `block` how much room is left.
 """
 
 from __future__ import annotations

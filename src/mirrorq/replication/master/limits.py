@@ -1,14 +1,13 @@
-"""How much a queue holds, and what becomes of a publish that would make it more. Pure.
+"""Counts the contents of a queue, and decides about a publish that would exceed a limit. Pure.
 
-A limit counts what is ready, and what is on its way there: every publish in the log, stable or
-not. What consumers hold does not count, so what they give back may exceed a limit: it keeps its
-place. The master alone judges, when it takes a publish into the log; what it decides travels
-as ops (a refusal, a drop-head), and mirrors look at no limit.
+A limit counts ready messages and all publishes in the log, stable or not. Messages that consumers
+hold do not count. So returned messages may exceed a limit, and they keep their places. Only the
+master judges, when it takes a publish into the log. Its decision travels as an op (a refusal, a
+drop-head); mirrors look at no limit.
 
-`block` lets the publish wait, `reject-publish` refuses it, `drop-head` ends the oldest ready
-messages, in an op *before* the publish, so that no copy ever holds more than the limit. What can
-never fit is refused under each of them: waiting would have no end, and dropping would empty the
-queue for nothing.
+`block` lets the publish wait. `reject-publish` refuses it. `drop-head` ends the oldest ready
+messages in an op *before* the publish, so no copy ever holds more than the limit. A publish that
+can never fit is refused in every mode: it would wait for ever, or empty the queue for nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The end of a queue's log at its master: appends ops, and knows what is in it, applied or not.
+"""The end of a queue's log at its master: appends ops, and answers questions about the whole log.
 
-Sequences and producers' numbers are judged on the whole log, unstable ops too: what was put
-there comes before whatever is put there next.
+The master assigns sequences and judges producers' numbers by the whole log, ops included that are
+not stable yet: an op in the log comes before every op that is appended later.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _NUMBERED = (
 """Kinds of ops that use numbers of a producer."""
 
 SAID_COUNT = 4096
-"""Producers of whom it is kept what the log says; twice as many while it is not applied."""
+"""Producers whose numbers in the log are kept in memory; twice as many while ops are not
+applied."""
 
 
 class Highest:

@@ -1,8 +1,8 @@
-"""Deliveries that are open, and those of their messages that have a time of their own. Pure.
+"""Open deliveries, and times of their own for some of their messages. Pure.
 
-How long a message may be held is its queue's affair (`deliveries`); who holds it may ask for
-another time for it, from now on, or for none. That is the term's alone: a new master knows nothing
-of it, as it knows of no delivery.
+The queue says how long a message may be held (`deliveries`). A holder may ask for another time for
+a message, from now on, or for none. The term alone knows such a time: a new master knows no
+delivery.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Stretches of a queue that somebody ends without holding them: purges, and acks by sequence of
-who has a claim on the whole queue."""
+"""Ends stretches of a queue that nobody holds: purges, and acks by sequence under a claim on the
+whole queue.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +22,12 @@ LOOKS = 4
 """Portions of which all is held by somebody that one step looks at."""
 
 
-# Purges under way at a master.
-#
-# A purge ends what is ready, and that is also what handles have fetched and no call has returned.
-# So the handles are asked to give that back first; nothing is handed out meanwhile. One that does
-# not answer in time keeps what it has.
 @define
 class OpenPurge:
-    """One that waits."""
+    """A purge that waits until handles have given back the messages that no call has returned.
+
+    Nothing is delivered meanwhile. A handle that does not answer in time keeps its messages.
+    """
 
     session: SessionId
     request: int

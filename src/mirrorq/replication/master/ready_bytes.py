@@ -1,7 +1,8 @@
-"""Bytes of what is ready at a master: counted by portions once in a term, kept from then on. Pure.
+"""Bytes of the ready messages at a master: counted in portions once a term, then kept up to date.
+Pure.
 
-A queue whose length is limited by bytes is the only one that is counted. Sizes lie in blocks, most
-of them on the disk: a portion reads few of them, and others have their turn between.
+Only a queue with a limit in bytes is counted. Sizes lie in blocks, most of them on the disk. A
+portion reads few blocks, and other work has its turn between two portions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
-"""Acks and returns at a master: those of a step become one op each, and are answered when it is
-stable. A refusal, too, is told only when everything before it is."""
+"""Acks and returns at a master: those of one step become one op each.
+
+The answer follows when the op is stable. A refusal waits, too, until everything before it is
+stable.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""What a master does with staged messages: judges what is asked, expires, answers. Pure.
+"""Staged messages at a master: judges requests, expires runs, answers. Pure.
 
-Whether a commit succeeds is worked out where it is *applied*, on every copy alike (`staging`); here
-it gets the sequences that it will need, which nobody uses if it is refused. What can be refused
-before it is in the log is refused by an op of its own that keeps no body, and fences nobody: a
-queue that is full, a store that is, something that was decided already.
+Every copy works out alike, when it *applies* a commit, whether the commit succeeds (`staging`). The
+master gives the commit the sequences that it needs; a refused commit leaves them unused. A request
+that can be refused before it is in the log (the queue is full, the store is full, or the decision
+was made before) is refused by an op of its own, which keeps no body and fences no run.
 
-What is asked of staged messages does not stand behind puts that wait for room: a commit may be
-what makes it.
+Requests about staged messages do not wait behind puts that wait for room: a commit may make room.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the parts of one master's term share. Each of them is given it, and changes it freely."""
+"""State that the parts of one master's term share. Every part may change it."""
 
 from __future__ import annotations
 

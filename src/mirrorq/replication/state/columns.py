@@ -1,19 +1,19 @@
-"""Size, time and ttl of each message, by which a master counts and expires: no op rests on them.
+"""Size, time and ttl of each message, for counting and expiry at a master: no op depends on them.
 
-They are most of what there is to know of a deep queue, and are seldom asked for. So they lie in
-*blocks* of some thousand runs. The last one, the *tail*, takes what is published; one that is full
-is *sealed* and never changes again: it goes to the disk with the next checkpoint, once, then out of
-memory, and is read again when somebody asks. What stays of it is a line of the *directory*: where
-it begins, what its bodies come to, its latest time.
+The columns are most of the knowledge about a deep queue, and are seldom read. So they lie in
+*blocks* of some thousand runs. The last block, the *tail*, takes new messages. A full block is
+*sealed* and never changes again. The next checkpoint writes a sealed block once; then it leaves
+memory, and is read again on demand. A line of the *directory* stays in memory: where the block
+begins, the sum of its bodies, its latest time.
 
-What has ended stays in a sealed block for as long as anything in it lives; the block goes as a
-whole when a checkpoint begins, unless somebody still wants its page.
+A sealed block keeps the lines of ended messages as long as a message in it lives. A block without a
+live message goes as a whole when a checkpoint begins, unless its page is still needed.
 
 Invariants:
 1. a sealed block does not change.
-2. one that is not in memory is on the disk, under the lsn that its table has.
-3. the first of a block is the first message that was put into it, but the very first one begins at
-   0, which stays when its messages have gone.
+2. a block that is not in memory is on the disk, under the lsn in its table.
+3. a block begins at the first message that was put into it. The very first block begins at 0, and
+   keeps this beginning when its messages have gone.
 """
 
 from __future__ import annotations

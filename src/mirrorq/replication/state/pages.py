@@ -1,19 +1,19 @@
-"""A state in pages: what is known of a stretch of sequences, or of producer ids, as bytes. Pure.
+"""The applied state in pages: the bytes of a stretch of sequences, or of producer ids. Pure.
 
-A page is a function of the state and of its stretch alone: it can be made whenever it is wanted,
-and is equal on all copies. A `Table` divides all sequences (and another all ids) into stretches
-and knows which pages are on the disk and what has changed since. Pages that hold too much are cut
-in two when they are made; fifty million equal messages are one page.
+A page is a function of the state and of its stretch. So it can be made at any time, and all copies
+make the same page. A `Table` divides all sequences into stretches (another table all producer ids).
+It knows which pages are on the disk and which have changed since. A page that holds too much is cut
+in two when it is made; fifty million equal messages fit into one page.
 
-A `Snapshot` is the pages of one moment, made one after the other while the queue goes on: what is
-about to change a stretch says so before it does, and its page is made then, if it is still wanted.
-An op that changes many is applied when their pages have been made, some in each step. There is a
-bound to what is kept so. At it, the disk is waited for, which takes what is kept first; another
-node is not: what it is being given is void.
+A `Snapshot` holds the pages of one moment. They are made one after the other while the queue goes
+on. Before an op changes a stretch, the page of that stretch is made, if the snapshot still needs
+it. An op that changes many stretches waits until their pages are made, some of them in each step.
+The pages kept in memory are bounded. At the bound an op waits for the disk, which takes kept pages
+first. It never waits for another node: a snapshot that is being sent to one becomes void instead.
 
 Invariants:
-1. pages that are in a table do not overlap; the first begins at 0, each ends where the next begins.
-2. a page that is not in `changed` is on the disk as it is, or holds nothing.
+1. pages of a table do not overlap; the first begins at 0, each ends where the next one begins.
+2. a page that is not in `changed` is on the disk in its present form, or holds nothing.
 """
 
 from __future__ import annotations

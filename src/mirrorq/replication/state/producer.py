@@ -1,17 +1,17 @@
-"""What became of producers' numbers: of one producer, and of all of a queue's. Pure.
+"""Outcomes of producers' numbers: of one producer, and of all producers of a queue. Pure.
 
-A queue knows each handle that published to it within a day, a million of them as easily as ten. So
-producers lie in pages of some hundred neighbours, in order of id, like sizes and times do
-(`columns`): a page that has not changed since it was written is on the disk alone, and is read when
-somebody asks for one of its producers. Those that have changed wait in memory for the next
-checkpoint, as the bytes that it will write; the few that changed last are objects.
+A queue knows each handle that published to it within a day, be it ten or a million. So producers
+lie in pages of some hundred neighbours, in order of id, like sizes and times (`columns`). A page
+that has not changed since it was written is on the disk alone, and is read when one of its
+producers is asked for. Changed pages wait in memory for the next checkpoint, as the bytes that it
+will write. The few pages that changed last are objects.
 
 Invariants:
-1. a page that is in `changed` of its table, or was when the checkpoint that is being made began, is
-   in memory. Of any other the table knows the lsn under which it is on the disk; 0: it is empty.
-2. a page that has changed is in no cache.
-3. none has more than `ENTRIES_MAX` producers; one with more is cut in two at once, at the roundest
-   id, so that copies cut alike.
+1. a page in `changed` of its table, now or when the present checkpoint began, is in memory. The
+   table has the lsn of any other page on the disk; 0: the page is empty.
+2. a changed page is in no cache.
+3. no page has more than `ENTRIES_MAX` producers. A larger page is cut in two at once, at the
+   roundest id, so that all copies cut alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The applied state of one queue: what each op makes of its `contents`."""
+"""The applied state of one queue: the effect of each op on its `contents`."""
 
 from __future__ import annotations
 

@@ -1,41 +1,31 @@
-"""Staged publishing on one real node: what shows, what never does, and what is said of it."""
+"""Staged publishing: what shows, what never does, and what is said of it."""
 
 from __future__ import annotations
 
 import pickle
-import time
 from array import array
-from collections.abc import Callable, Iterator
 from itertools import accumulate
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mirrorq
-from mirrorq import clock
+from conformance.faces import THREADS, Case, Stage, case
 from mirrorq.api.staged import Committed, Staged, StagedPart
 from mirrorq.api.staged_chunk import CHUNK_COUNT
+from mirrorq.testing import SimulatedCluster
 
-pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
-    with mirrorq.Node("a", path=tmp_path / "a") as node:
-        yield node
+CASE = Case(THREADS)
 
 
 @pytest.fixture
-def queue(node: mirrorq.Node) -> Iterator[mirrorq.MirroredQueue]:
-    with node.queue("q") as queue:
-        yield queue
+def node(stage: Stage) -> Any:
+    return stage.host
 
 
-def wait_until(look: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+@pytest.fixture
+def queue(stage: Stage) -> Any:
+    return stage.queue("q")
 
 
 def part_of(staged: Staged, partition: int, attempt: int, bodies: list[bytes]) -> StagedPart:
@@ -44,7 +34,7 @@ def part_of(staged: Staged, partition: int, attempt: int, bodies: list[bytes]) -
     return task.finish(30)
 
 
-def taken(queue: mirrorq.MirroredQueue, count: int) -> list[bytes]:
+def taken(queue: Any, count: int) -> list[bytes]:
     """So many messages, acked; there are no more."""
     got: list[mirrorq.Message] = []
     while len(got) < count:
@@ -54,9 +44,7 @@ def taken(queue: mirrorq.MirroredQueue, count: int) -> list[bytes]:
     return [message.body for message in got]
 
 
-def test_winners_show_at_once_in_order_of_partitions(
-    node: mirrorq.Node, queue: mirrorq.MirroredQueue
-) -> None:
+def test_winners_show_at_once_in_order_of_partitions(node: Any, queue: Any) -> None:
     queue.put(b"before").result(30)
     with node.staged("job", 0, "q") as staged:
         second = part_of(staged, 1, 0, [b"c", b"d"])
@@ -75,7 +63,7 @@ def test_winners_show_at_once_in_order_of_partitions(
     assert taken(queue, 7) == [b"before", b"between", b"a", b"b", b"c", b"d", b"after"]
 
 
-def test_many_chunks_come_whole(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_many_chunks_come_whole(node: Any, queue: Any) -> None:
     """More than one chunk by count, and by bytes; the parts can be pickled."""
     small = [b"%d" % number for number in range(2 * CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]
@@ -92,7 +80,7 @@ def arrow(bodies: list[bytes], before: bytes = b"") -> tuple[bytes, bytes]:
     return array("i", ends).tobytes(), before + b"".join(bodies)
 
 
-def test_a_column_comes_as_its_bodies_do(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_a_column_comes_as_its_bodies_do(node: Any, queue: Any) -> None:
     """Columns and lists in one attempt, small and large, cut into chunks on the way."""
     small = [b"%d" % number for number in range(CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]
@@ -111,9 +99,7 @@ def test_a_column_comes_as_its_bodies_do(node: mirrorq.Node, queue: mirrorq.Mirr
     assert taken(queue, part.count) == [b"dressed", *small, b"a", b"", b"", b"b", *large]
 
 
-def test_columns_that_are_none_change_nothing(
-    node: mirrorq.Node, queue: mirrorq.MirroredQueue
-) -> None:
+def test_columns_that_are_none_change_nothing(node: Any, queue: Any) -> None:
     """Offsets that fall, begin below 0, go too far, or are no offsets; a body that is too long."""
     with node.staged("job", 0, "q") as staged:
         task = staged.attempt(0, 0)
@@ -131,7 +117,7 @@ def test_columns_that_are_none_change_nothing(
             task.put_column(*arrow([b"late"]))
 
 
-def test_what_comes_with_a_message(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_what_comes_with_a_message(node: Any, queue: Any) -> None:
     with node.staged("job", 0, "q") as staged:
         task = staged.attempt(0, 0)
         task.put(b"plain")
@@ -142,7 +128,7 @@ def test_what_comes_with_a_message(node: mirrorq.Node, queue: mirrorq.MirroredQu
     assert (dressed.headers, dressed.message_id) == ({"n": 3}, "m")
 
 
-def test_a_version_is_committed_once(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_a_version_is_committed_once(node: Any, queue: Any) -> None:
     """A second commit, a restarted driver with another run, a late task, a late abort."""
     with node.staged("job", 5, "q") as staged, node.staged("job", 5, "q") as again:
         part = part_of(staged, 0, 0, [b"a"])
@@ -164,7 +150,7 @@ def test_a_version_is_committed_once(node: mirrorq.Node, queue: mirrorq.Mirrored
     assert taken(queue, 2) == [b"a", b"b"]
 
 
-def test_an_aborted_run_never_shows(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_an_aborted_run_never_shows(node: Any, queue: Any) -> None:
     with node.staged("job", 0, "q") as staged, node.staged("job", 0, "q") as again:
         part = part_of(staged, 0, 0, [b"x"])
         assert staged.abort([part], 30) is True
@@ -176,7 +162,7 @@ def test_an_aborted_run_never_shows(node: mirrorq.Node, queue: mirrorq.MirroredQ
     assert taken(queue, 1) == [b"y"]
 
 
-def test_a_refused_commit_stays_refused(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_a_refused_commit_stays_refused(node: Any, queue: Any) -> None:
     """A part that is not there whole: the task said so too early, or it is somebody's invention."""
     with node.staged("job", 0, "q", run="r") as staged:
         part = part_of(staged, 0, 0, [b"x"])
@@ -188,7 +174,7 @@ def test_a_refused_commit_stays_refused(node: mirrorq.Node, queue: mirrorq.Mirro
     assert queue.qsize() == 0
 
 
-def test_bad_input_changes_nothing(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_bad_input_changes_nothing(node: Any, queue: Any) -> None:
     for transaction, version in (("", 0), ("x" * 600, 0), ("job", -1)):
         with pytest.raises(mirrorq.ConfigError):
             node.staged(transaction, version, "q")
@@ -214,9 +200,7 @@ def test_bad_input_changes_nothing(node: mirrorq.Node, queue: mirrorq.MirroredQu
     assert taken(queue, 1) == [b"a"]
 
 
-def test_an_empty_version_can_be_committed(
-    node: mirrorq.Node, queue: mirrorq.MirroredQueue
-) -> None:
+def test_an_empty_version_can_be_committed(node: Any, queue: Any) -> None:
     with node.staged("job", 0, "q") as staged:
         assert staged.attempt(0, 0).finish(30).count == 0
         assert staged.commit([], 30) == Committed(range(2, 2), False)
@@ -224,10 +208,10 @@ def test_an_empty_version_can_be_committed(
     assert queue.qsize() == 0
 
 
-def test_limits_hold_at_the_commit(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_limits_hold_at_the_commit(stage: Stage, node: Any, queue: Any) -> None:
     """What is staged counts for nothing; a commit waits for room, is refused, or makes room."""
     node.set_policy("limit", "^q$", {"max-length": 3})
-    wait_until(lambda: queue.status().policy == "limit")
+    stage.until(lambda: queue.status().policy == "limit")
     queue.put(b"old").result(30)
     with node.staged("job", 0, "q") as staged:
         part = part_of(staged, 0, 0, [b"a", b"b", b"c"])
@@ -240,53 +224,55 @@ def test_limits_hold_at_the_commit(node: mirrorq.Node, queue: mirrorq.MirroredQu
         with pytest.raises(mirrorq.NotConfirmed, match="never fit"):
             staged.commit([part], 30)
         node.set_policy("limit", "^q$", {"max-length": 3, "overflow": "drop-head"})
-        wait_until(lambda: not queue.status().blocked_by)
+        stage.until(lambda: not queue.status().blocked_by)
         assert not staged.commit([part], 30).already
-    wait_until(lambda: queue.qsize() == 3)
+    stage.until(lambda: queue.qsize() == 3)
     assert taken(queue, 3) == [b"2", b"3", b"4"]
 
 
-@pytest.fixture
-def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[mirrorq.Node, int], None]:
-    """Have it be so many milliseconds later, at once, for a node that is waiting."""
-    ahead_ms, now_ms, wall_us = [0], clock.now_ms, clock.wall_us
-    monkeypatch.setattr(clock, "now_ms", lambda: now_ms() + ahead_ms[0])
-    monkeypatch.setattr(clock, "wall_us", lambda: wall_us() + 1000 * ahead_ms[0])
-
-    def jump(node: mirrorq.Node, by_ms: int) -> None:
-        ahead_ms[0] += by_ms
-        node._driver.call(lambda: None)
-
-    return jump
+@case(THREADS, staged_timeout_ms=60_000)
+def test_idle_runs_expire(stage: Stage, node: Any, queue: Any) -> None:
+    with node.staged("job", 0, "q") as staged:
+        part = part_of(staged, 0, 0, [b"x"])
+        assert queue.status().messages_staged == 1
+        stage.run(60)
+        stage.until(lambda: queue.status().messages_staged == 0)
+        with pytest.raises(mirrorq.NotConfirmed, match="staged_timeout_ms"):
+            staged.commit([part], 30)
+    assert queue.qsize() == 0
 
 
-def test_idle_runs_expire(tmp_path: Path, pass_time: Callable[[mirrorq.Node, int], None]) -> None:
-    config = mirrorq.Config(staged_timeout_ms=60_000)
-    with mirrorq.Node("a", path=tmp_path / "a", config=config) as node, node.queue("q") as queue:
-        with node.staged("job", 0, "q") as staged:
-            part = part_of(staged, 0, 0, [b"x"])
-            assert queue.status().messages_staged == 1
-            pass_time(node, 60_000)
-            wait_until(lambda: queue.status().messages_staged == 0)
-            with pytest.raises(mirrorq.NotConfirmed, match="staged_timeout_ms"):
-                staged.commit([part], 30)
-        assert queue.qsize() == 0
-
-
-def test_what_is_staged_outlives_a_restart(tmp_path: Path) -> None:
-    """Staged and committed bodies are where they were, before and after a checkpoint."""
-    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
+def test_what_is_staged_outlives_a_restart() -> None:
+    """Staged and committed bodies are where they were."""
+    with SimulatedCluster(1) as cluster:
+        node = cluster.node("a")
+        node.queue("q")
         with node.staged("job", 0, "q", run="r") as staged:
             part = part_of(staged, 0, 0, [b"a", b"b"])
-            assert queue.status().messages_staged == 2
         with node.staged("other", 0, "q") as staged:
             staged.commit([part_of(staged, 0, 0, [b"1", b"2"])], 30)
-    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
-        assert queue.status().messages_staged == 2
-        with node.staged("job", 0, "q", run="r") as staged:
-            assert not staged.commit([part], 30).already
-    with mirrorq.Node("a", path=tmp_path / "a") as node, node.queue("q") as queue:
+        for end in (cluster.crash, cluster.stop):
+            end("a")
+            node = cluster.restart("a")
+            queue = node.queue("q")
+            if end == cluster.crash:
+                assert queue.status().messages_staged == 2
+                with node.staged("job", 0, "q", run="r") as staged:
+                    assert not staged.commit([part], 30).already
         assert taken(queue, 4) == [b"1", b"2", b"a", b"b"]
+
+
+@case(THREADS, nodes=3)
+def test_what_is_staged_outlives_its_master(stage: Stage) -> None:
+    """Before the commit, and with the commit on its way: all rows come once."""
+    queue = stage.queue("q")
+    with stage.host.staged("job", 0, "q") as staged:
+        part = part_of(staged, 0, 0, [b"a", b"b"])
+        stage.fail_over()
+        assert queue.qsize() == 0
+        assert not staged.commit([part], 30).already
+    assert stage.host.staged("job", 0, "q").commit([], 30).already
+    assert taken(queue, 2) == [b"a", b"b"]
 
 
 # --- Several queues -----------------------------------------------------------------------
@@ -303,7 +289,7 @@ def parts_for(staged: Staged, *queues: str) -> list[StagedPart]:
     return parts
 
 
-def test_each_queue_shows_its_part(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_each_queue_shows_its_part(stage: Stage, node: Any, queue: Any) -> None:
     """The one that decides has rows or none; a second commit changes nothing anywhere."""
     with node.queue("r") as other, node.queue("s") as third:
         with node.staged("job", 0, "q") as staged:
@@ -317,51 +303,46 @@ def test_each_queue_shows_its_part(node: mirrorq.Node, queue: mirrorq.MirroredQu
         assert taken(other, 4) == [b"0 for r", b"1 for r"] * 2
         assert taken(third, 2) == [b"0 for s", b"1 for s"]
         for one in (queue, other, third):
-            wait_until(lambda one=one: one.status().messages_staged == 0)
+            stage.until(lambda one=one: one.status().messages_staged == 0)
 
 
-def test_an_abort_reaches_every_queue(node: mirrorq.Node, queue: mirrorq.MirroredQueue) -> None:
+def test_an_abort_reaches_every_queue(stage: Stage, node: Any, queue: Any) -> None:
     with node.queue("r") as other, node.staged("job", 0, "q") as staged:
         parts = parts_for(staged, "q", "r")
         assert other.status().messages_staged == 2
         assert staged.abort(parts, 30)
         assert staged.abort(parts, 30)
-        wait_until(lambda: other.status().messages_staged == 0)
+        stage.until(lambda: other.status().messages_staged == 0)
         with pytest.raises(mirrorq.NotConfirmed, match="given up"):
             staged.commit(parts, 30)
         assert (queue.qsize(), other.qsize()) == (0, 0)
 
 
+@case(THREADS, sealed_timeout_ms=60_000)
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_sealed_queue_asks(
-    tmp_path: Path, is_deleted: bool, pass_time: Callable[[mirrorq.Node, int], None]
-) -> None:
+def test_a_sealed_queue_asks(stage: Stage, node: Any, queue: Any, is_deleted: bool) -> None:
     """The driver died between seal and commit: the queue that decides gives the run up, and a
     driver that comes back late is refused. Where that queue is deleted nobody decides any more."""
-    with mirrorq.Node("a", path=tmp_path / "a") as node:
-        first, other = node.queue("q"), node.queue("r")
-        with node.staged("job", 0, "q") as staged:
-            parts = parts_for(staged, "q", "r")
-            staged._seal(parts, None)
-            assert other.status().messages_staged == 2
-            if is_deleted:
-                first.delete()
-            pass_time(node, node.config.sealed_timeout_ms)
-            wait_until(lambda: other.status().messages_staged == 0)
-            if not is_deleted:
-                with pytest.raises(mirrorq.NotConfirmed):
-                    staged.commit(parts, 30)
-                with node.staged("job", 0, "q") as again:
-                    assert not again.commit(parts_for(again, "q", "r"), 30).already
-                assert taken(first, 2) == [b"0 for q", b"1 for q"]
-                assert taken(other, 2) == [b"0 for r", b"1 for r"]
-        assert other.qsize() == 0
-        other.close()
+    other = node.queue("r")
+    with node.staged("job", 0, "q") as staged:
+        parts = parts_for(staged, "q", "r")
+        staged._seal(parts, None)
+        assert other.status().messages_staged == 2
+        if is_deleted:
+            queue.delete()
+        stage.run(60)
+        stage.until(lambda: other.status().messages_staged == 0)
+        if not is_deleted:
+            with pytest.raises(mirrorq.NotConfirmed):
+                staged.commit(parts, 30)
+            with node.staged("job", 0, "q") as again:
+                assert not again.commit(parts_for(again, "q", "r"), 30).already
+            assert taken(queue, 2) == [b"0 for q", b"1 for q"]
+            assert taken(other, 2) == [b"0 for r", b"1 for r"]
+    assert other.qsize() == 0
 
 
-def test_a_queue_is_deleted_when_it_has_told_the_others(
-    node: mirrorq.Node, queue: mirrorq.MirroredQueue
-) -> None:
+def test_a_queue_is_deleted_when_it_has_told_the_others(node: Any, queue: Any) -> None:
     with node.queue("r") as other, node.staged("job", 0, "q") as staged:
         staged.commit(parts_for(staged, "r"), 30)
         queue.delete()

@@ -1,0 +1,29 @@
+"""What tests with real processes and threads share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
+
+DEADLINE_S = 60.0
+"""After this a condition is taken never to come. No test waits for it when all is well."""
+PATIENT: dict[str, Any] = {"failure_ms": 3000, "lag_ms_max": 3000, "session_expiry_ms": 3000}
+"""Settings of nodes that stand still for a moment, as on a busy machine, and are not taken for
+gone."""
+
+
+def until(look: Callable[[], Value], what: object = "", seconds: float = DEADLINE_S) -> Value:
+    """Look again and again until there is something true; return it.
+
+    Args:
+        what: is said when it never comes; may be a function that is called then.
+    """
+    end = time.monotonic() + seconds
+    while not (value := look()):
+        if time.monotonic() >= end:
+            raise AssertionError(f"never came: {what() if callable(what) else what}")
+        time.sleep(0.01)
+    return value
