@@ -189,6 +189,27 @@ def test_what_the_queue_refuses_is_told_or_set_aside(place: Place) -> None:
     assert orders.set_aside() == []
 
 
+def test_a_damaged_message_is_set_aside_and_the_rest_is_sent(place: Place) -> None:
+    """Those that were put together with it are set aside as well."""
+    orders = place.open(checkpoint_ops=1)
+    orders.put(b"first" + bytes(70_000)).accepted(WAIT_S)
+    orders.put_many([b"second" + bytes(70_000), b"third"]).accepted(WAIT_S)
+    orders.put(b"fourth").accepted(WAIT_S)
+    assert place.spool is not None
+    place.spool.close()
+    data = place.path / "spool" / "data.mdb"
+    content = data.read_bytes()
+    assert content.count(b"second") == 1
+    data.write_bytes(content.replace(b"second", b"secund"))
+    orders = place.open()
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        assert [body[:6] for body in taken(queue, 2)] == [b"first\0", b"fourth"]
+    assert [aside.body for aside in orders.set_aside()] == [b"", b""]
+    assert all("is damaged" in aside.reason for aside in orders.set_aside())
+    assert orders.status().messages == 0
+
+
 def test_two_never_share_a_spool(place: Place) -> None:
     place.open()
     with pytest.raises(mirrorq.StoreLocked, match="two processes never share one"):

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
@@ -25,7 +26,7 @@ from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import Publisher
 from mirrorq.api.waits import in_thread
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.errors import PreconditionFailed
+from mirrorq.errors import PreconditionFailed, StoreCorrupt
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_WHOLE
 from mirrorq.session.calls import Failed, Put, Stored
@@ -427,16 +428,19 @@ class Route:
                     self.watched.discard(batch)
 
     def _ack(self, ended: list[Flight]) -> None:
-        if self._claim is None:
-            self._claim = Claim(self.local, "the spool's forwarder", STORE_S)
-        try:
-            self._claim.ack(ended[0].first, ended[-1].last, STORE_S)
-        except PreconditionFailed:
-            self._claim = None
-            raise
+        self._ack_local(ended[0].first, ended[-1].last)
         self.line.on_acked(ended)
         self._gone.remove(1, self.line.acked_to)
         self._check_empty()
+
+    def _ack_local(self, first: int, last: int) -> None:
+        if self._claim is None:
+            self._claim = Claim(self.local, "the spool's forwarder", STORE_S)
+        try:
+            self._claim.ack(first, last, STORE_S)
+        except PreconditionFailed:
+            self._claim = None
+            raise
 
     def _check_empty(self) -> None:
         if self.is_empty:
@@ -486,7 +490,12 @@ class Route:
                     return None
                 self._pages_to = self.accepted_to
                 self._pages = _frames(self.reader.read(line.read_to + 1, self._pages_to))
-            part = next(self._pages, None)
+            try:
+                part = next(self._pages, None)
+            except StoreCorrupt as error:
+                self._pages = None
+                self._set_damaged_aside(str(error))
+                continue
             following = self._pages_to + 1 if part is None else part[0].first
             if following > line.read_to + 1:
                 self._note_gone(line.read_to + 1, following - 1)
@@ -497,6 +506,18 @@ class Route:
             else:
                 self._part = part
         return self._part
+
+    def _set_damaged_aside(self, why: str) -> None:
+        """The next message cannot be read: the others do not wait for it."""
+        ((place, _), *_) = self.reader.live_ranges(self.line.read_to + 1, self._pages_to)
+        with suppress(StoreCorrupt):
+            next(self.reader.read(place, place))
+            return  # It is another one that is damaged.
+        reason = f"its copy in spool {self.spool.path} is damaged: {why}"
+        self.spool.store.put_aside([Aside(self.name, reason, b"", b"")])
+        log.error("message %d for queue %s is set aside: %s", place, self.name, reason)
+        self._ack_local(place, place)
+        self._note_gone(place, place, reason)
 
     def note_drops(self) -> None:
         """Look which messages have ended here that were not read yet."""
@@ -516,8 +537,8 @@ class Route:
             counts = self.local.counts(STORE_S)
             self.size = counts.ready_bytes
 
-    def _note_gone(self, first: int, last: int) -> None:
-        """These have ended here: for their age, or for want of room."""
+    def _note_gone(self, first: int, last: int, why: str = "") -> None:
+        """These have ended here: for their age or for want of room, unless `why` says it."""
         before = self._gone.count
         self._gone.add(first, last)
         count = self._gone.count - before
@@ -527,7 +548,7 @@ class Route:
         self.count = max(self.count - count, 0)
         if not self.count:
             self.oldest_ms = None
-        why = self.spool.dropped_text
+        why = why or f"it was dropped: {self.spool.dropped_text}"
         place = first
         while place <= last:
             batch = self._batch_of(place)
@@ -537,7 +558,7 @@ class Route:
                 place = min((one.key for one in known if place < one.key <= last), default=last + 1)
                 continue
             count = min(last, batch.last) - place + 1
-            gone = Flight(place, count, 0, failed=[(0, count, f"it was dropped: {why}")])
+            gone = Flight(place, count, 0, failed=[(0, count, why)])
             self._current = None if batch.note(gone) else batch
             self._over.append(batch)
             place += count
@@ -601,11 +622,16 @@ class Route:
 def _frames(pieces: Iterable[Frames]) -> Iterator[list[Frames]]:
     """What was read, with the pieces of each frame together: a page may end within a frame."""
     frame: list[Frames] = []
-    for piece in pieces:
-        if frame and (_lsn(piece) != _lsn(frame[0]) or piece.first != frame[-1].last + 1):
+    try:
+        for piece in pieces:
+            if frame and (_lsn(piece) != _lsn(frame[0]) or piece.first != frame[-1].last + 1):
+                yield frame
+                frame = []
+            frame.append(piece)
+    except StoreCorrupt as error:
+        if frame:
             yield frame
-            frame = []
-        frame.append(piece)
+        raise error
     if frame:
         yield frame
 
