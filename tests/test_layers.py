@@ -27,7 +27,7 @@ ROOMS = {
     "store": "protocol wire containers",
     "engine": "cluster replication monitoring session protocol containers",
     "api": "session protocol wire containers monitoring security transport",
-    "spool": "api session protocol wire containers store monitoring security transport",
+    "spool": "api session protocol wire containers monitoring security transport",
     "client": "spool api session protocol wire containers monitoring security transport",
     "dashboard": "api client monitoring security transport",
     "node": "spool engine store cluster replication api client session protocol wire containers "

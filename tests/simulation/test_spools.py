@@ -54,9 +54,8 @@ def wrong(world: World, spools: list[SimulatedSpool], taker: Consumer) -> list[s
     """What is not as promised, once all is drained."""
     cluster = world.cluster
     if not cluster.run_until(lambda: all(spool.is_done for spool in spools), 60_000):
-        return [f"no progress: {[len(spool.disk.records) for spool in spools]}"]
+        return [f"no progress: {[len(spool.disk.live) for spool in spools]}"]
     found: list[str] = []
-    taken: dict[int, bytes] = {}
     for spool in spools:
         prefix = spool.name.encode()
         attempts = [a for b, a in world.journal.attempts.items() if b.startswith(prefix + b"/")]
@@ -67,6 +66,16 @@ def wrong(world: World, spools: list[SimulatedSpool], taker: Consumer) -> list[s
         numbers = [int(one.body.split(b"/")[1]) for one in stored]
         if numbers != sorted(numbers):
             found.append(f"{spool.name}: stored in the order {numbers}")
+    for body in [body for spool in spools for body in spool.dropped]:
+        del world.journal.attempts[body]
+    stored = drained(world, taker)
+    found += [f"{body!r} stored at {sorted(at)}" for body, at in stored.items() if len(at) > 1]
+    return found + checkers.all_of(world.journal, cluster, world.queue_id)
+
+
+def drained(world: World, taker: Consumer) -> dict[bytes, set[int]]:
+    """Have all taken out of the queue; where each body was stored."""
+    cluster = world.cluster
     taker.poke()  # it may have to notice that its node was killed
     consumer = world.consumer("a")
     world.until_in_sync()
@@ -74,36 +83,67 @@ def wrong(world: World, spools: list[SimulatedSpool], taker: Consumer) -> list[s
     cluster.run(3000)
     cluster.run_until(lambda: all(d.acked != "open" for d in world.journal.deliveries), 20_000)
     assert consumer.is_alive
-    for body in [body for spool in spools for body in spool.dropped]:
-        del world.journal.attempts[body]
+    stored: dict[bytes, set[int]] = {}
     for dispatch in world.journal.deliveries:
-        if taken.setdefault(dispatch.sequence, dispatch.body) != dispatch.body:
-            found.append(f"two bodies at {dispatch.sequence}")
-    sequences: dict[bytes, set[int]] = {}
-    for dispatch in world.journal.deliveries:
-        sequences.setdefault(dispatch.body, set()).add(dispatch.sequence)
-    found += [f"{body!r} stored at {sorted(at)}" for body, at in sequences.items() if len(at) > 1]
-    return found + checkers.all_of(world.journal, cluster, world.queue_id)
+        stored.setdefault(dispatch.body, set()).add(dispatch.sequence)
+    return stored
 
 
-@pytest.mark.parametrize("seed", range(12))
+def play_copies(seed: int) -> list[str]:
+    """A spool whose store is copied for a second one while it runs, both going on, and whose own is
+    set back twice. What is not as promised: nothing that was confirmed, or is in a store that is
+    used, may be missing; only messages that were in a copy may be doubled."""
+    world = World(cluster=SimulatedCluster(seed=seed))
+    random = Random(seed)
+    cluster, journal = world.cluster, world.journal
+    first = SimulatedSpool(cluster, world.queue_id, "p", Random(seed * 7), journal, COUNT)
+    spools, in_copies, lost = [first], set[bytes](), set[bytes]()
+    taker = world.consumer("a", 0.1)
+    cluster.run(random.randint(20, 1500))
+    for step in range(3):
+        kept = first.disk.copy()
+        in_copies |= set(kept.live.values())
+        if not step:
+            clone = SimulatedSpool(
+                cluster, world.queue_id, "c", Random(seed), journal, kept.named + 40,
+                disk=kept.copy(),
+            )  # fmt: skip
+            spools.append(clone)
+        cluster.run(random.randint(20, 800))
+        if step:
+            lost |= set(first.disk.live.values()) - set(kept.live.values())
+            first.count = max(first.count, kept.named + 40)
+            first.set_back(kept)
+        cluster.run(random.randint(20, 800))
+    for spool in spools:
+        spool.restarts = 0.0
+    if not cluster.run_until(lambda: all(spool.is_done for spool in spools), 60_000):
+        return [f"no progress: {[len(spool.disk.live) for spool in spools]}"]
+    stored = drained(world, taker)
+    confirmed = {body for spool in spools for body in spool.confirmed}
+    dropped = {body for spool in spools for body in spool.dropped}
+    wanted = confirmed | (journal.attempts.keys() - dropped - lost)
+    found = [f"{body!r} is lost" for body in wanted - stored.keys()]
+    doubled = {body for body, at in stored.items() if len(at) > 1}
+    return found + [f"{body!r} is doubled" for body in doubled - in_copies]
+
+
+@pytest.mark.parametrize("seed", range(6))
 def test_what_was_accepted_is_stored_once_and_in_order(seed: int) -> None:
     world, spools, taker = play(seed)
     assert wrong(world, spools, taker) == []
-    assert sum(spool.put_count for spool in spools) == 2 * COUNT
+    assert sum(spool.disk.named for spool in spools) == 2 * COUNT
 
 
-def test_a_master_that_was_told_too_early_has_forgotten() -> None:
-    """Seed 105: outcomes were settled at the master, and `base` was not on the spool's disk when
-    its process ended. What it sent again was never answered."""
-    assert wrong(*play(105)) == []
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_of_a_store_lose_nothing(seed: int) -> None:
+    assert play_copies(seed) == []
 
 
-@pytest.mark.parametrize(
-    ("left_out", "seed"), [("base", 0), ("identity", 1), ("sent", 16), ("settled", 105)]
-)
+@pytest.mark.parametrize(("left_out", "seed"), [("number", 3), ("acked", 0)])
 def test_each_rule_is_needed(left_out: str, seed: int) -> None:
-    """A seed that shows what comes of leaving it out; without the mutation all is well."""
+    """A seed that shows what comes of leaving it out; without the mutation all is well. All rules
+    are left out one by one in `tests/spool/test_line.py`."""
     found: object
     # What a seed shows depends on the way of each message.
     row = Config(star=False, rail=False)

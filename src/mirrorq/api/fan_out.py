@@ -141,7 +141,7 @@ def gathered_reply(replies: Sequence[object]) -> object:
         sum(one.unacknowledged for one in counts),
         max((one.consumers for one in counts), default=0),
         0,
-        sum(one.store_bytes for one in counts),
+        sum(one.ready_bytes for one in counts),
         sum(one.delayed for one in counts),
         waiting=any(one.waiting for one in counts),
     )

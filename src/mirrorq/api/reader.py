@@ -151,7 +151,8 @@ class Reader:
             An iterator over batches.
 
         Raises:
-            QueueDown: the node at hand has no copy in sync; another may.
+            QueueDown: the node at hand has no copy in sync, or a damaged one; another may.
+            StoreCorrupt: a message is damaged in the only copy.
             ProtocolError: what came is damaged.
         """
         last = _checked_span(first, last)

@@ -420,7 +420,11 @@ class Hosting:
     # --- What the catalog says ------------------------------------------------------------
 
     def on_catalog_replaced(self, catalog: Catalog) -> None:
-        """A snapshot has come."""
+        """A snapshot has come, or this node begins with its own.
+
+        A queue that was declared after that one is still to come with the entries behind it, and
+        its copy is on this disk already.
+        """
         self.catalog = catalog
         self.news.of_all = True
         for queue_id in [*self.replicas, *self.images]:

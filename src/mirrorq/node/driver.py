@@ -213,6 +213,7 @@ class Driver(HostThread[_Port]):
         Raises:
             QueueNotFound, QueueDown: there is no copy here that may be asked, or no member that
                 could be asked has the first message whole.
+            StoreCorrupt: the same, and there is no other member.
         """
         try:
             return read_copy(self.engine, self._frames, queue_id, span, bytes_max, applied)
@@ -220,6 +221,11 @@ class Driver(HostThread[_Port]):
             self._note_damage(queue_id, error)
             lost = self.engine.replicas[queue_id].transfer.lost
             if error.span is None or lost.within(*error.span):
+                record = self.engine.catalog.queue(queue_id)
+                if record is not None and len(record.view.members) == 1:
+                    raise StoreCorrupt(
+                        f"messages of queue {record.name!r} are damaged in their only copy: {error}"
+                    ) from error
                 raise QueueDown(
                     f"messages of queue {queue_id} are damaged on node {self.engine.me.node}: read "
                     f"from another node. {error}"

@@ -61,8 +61,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("mirrorq")
 
-SPOOL_FOLDER = "spool"
-"""Of the node's directory."""
+SPOOL_SUFFIX = "-spool"
+"""Of the directory of its spool, which lies beside the node's own: advice for a damaged store moves
+that one away."""
 HAND_OVER_S = 2.0
 """close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
 LIST_S = 5.0
@@ -177,9 +178,8 @@ class Node(Access):
                 self._driver.gateway = Gateway(
                     self._driver, self._transport, self.config, self._handler, self._authority
                 )
-            self._spools = Spools(
-                self.path / SPOOL_FOLDER, self.config, lambda: self, self._open_queue
-            )
+            spool = self.path.with_name(self.path.name + SPOOL_SUFFIX)
+            self._spools = Spools(spool, self.config, lambda: self, self._open_queue)
             self._driver.watch.spooled = self._spools.total
             self._warn_of_two()
             self._closing = Once(self._close)

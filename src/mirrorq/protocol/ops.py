@@ -50,6 +50,9 @@ FLAG_STEP = 8
 FLAG_STAGED = 16
 """Beside FLAG_STEP: that body is a `Stage`. In a request it may also be what is asked of staged
 messages (`staged.Staging`), and there is nothing else then."""
+FLAG_WHOLE = 32
+"""In a spool's local queue: the frame is a put_many, or a part of one that fills a frame, which its
+target stores whole or not at all."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT

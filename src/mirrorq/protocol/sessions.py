@@ -273,7 +273,8 @@ class Counts(Struct, frozen=True, gc=False):
     unacknowledged: int
     consumers: int
     next_sequence: int
-    store_bytes: int
+    ready_bytes: int
+    """Of the bodies of those that are ready."""
     delayed: int = 0
     """Live, and ready only at a later time: after a delay, or when their return is stable."""
     applied: int = 0

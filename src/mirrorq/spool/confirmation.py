@@ -1,43 +1,63 @@
 """`SpoolConfirmation`: what a put into a spool returns, and the batch whose outcome it shares.
 
-What was put together and is one record in the file is one `Batch`; its confirmations look into it.
-So a put whose confirmation nobody keeps leaves nothing in memory, however long the cluster is away.
+Neighbouring messages that the local queue has confirmed together are one `Batch`; their
+confirmations look into it. The spool knows it by a weak reference alone. So a put whose
+confirmation nobody keeps leaves nothing in memory, however long the cluster is away.
 
-*Threads*: a batch is changed on the spool's thread only; the lists of callbacks are deques, which
-users' threads append to and whoever ends something pops from.
+*Threads*: the local host's thread makes a batch, the forwarder ends it. The lists of callbacks are
+deques, which users' threads append to and whoever ends something pops from.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from mirrorq.api.completion import Outcomes
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 
 if TYPE_CHECKING:
-    from mirrorq.api.publish_options import Terms
+    from mirrorq.api.completion import Outcomes
+    from mirrorq.spool.line import Flight
 
 Callback = Callable[[Any], object]
-NONE: list[bytes] = []
-"""The bodies of what is no put_many, or is written. Nobody adds to it."""
+
+
+class Accepting(Protocol):
+    """A route, as a confirmation knows it."""
+
+    outcomes: Outcomes
+    """By which its users wait."""
+    watched: set[Batch]
+    """Batches whose callbacks are due: nobody else may keep them."""
+
+    @property
+    def why(self) -> str:
+        """Why what waits is not being sent."""
+        ...
+
+    def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
+        """A put_many is on the own disk, under these local sequences: its batches."""
+        ...
 
 
 class Batch:
-    """One record: whether it is accepted, and what became of its messages."""
+    """Neighbouring local messages: whether they are accepted, and what became of them."""
 
-    __slots__ = ("__weakref__", "error", "failed", "is_accepted", "is_lost", "is_over", "stored",
-                 "watched")  # fmt: skip
+    __slots__ = ("__weakref__", "error", "failed", "first", "is_accepted", "is_lost", "is_over",
+                 "last", "stored", "watched")  # fmt: skip
 
-    def __init__(self) -> None:
-        self.is_accepted = False
-        self.is_over = False
-        self.error: MirrorQError | None = None
-        """Why none of it was accepted, or was dropped."""
+    def __init__(self, first: int, last: int, error: MirrorQError | None = None) -> None:
+        self.first = first
+        self.last = last
+        """Local sequences; above the last: none."""
+        self.is_accepted = error is None
+        self.is_over = last < first or error is not None
+        self.error = error
+        """Why none of it was accepted, or of all that had no outcome when the spool ended."""
         self.stored: list[tuple[int, int, int]] = []
         """(index, count, first sequence)."""
         self.failed: list[tuple[int, int, str]] = []
@@ -45,6 +65,15 @@ class Batch:
         self.is_lost = False
         self.watched: deque[SpoolConfirmation] = deque()
         """Those with callbacks."""
+
+    def note(self, flight: Flight) -> bool:
+        """A flight with messages of it has ended, in order; whether all of it has now."""
+        shift = flight.first - self.first
+        self.stored += [(shift + index, count, at) for index, count, at in flight.stored]
+        self.failed += [(shift + index, count, why) for index, count, why in flight.failed]
+        self.is_lost |= flight.is_lost
+        self.is_over = flight.last >= self.last
+        return self.is_over
 
     def tell(self) -> None:
         """Call back whoever waits for what has come true now."""
@@ -63,23 +92,14 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
     # A Struct that the collector does not look at, because every put makes one. It is in a circle
     # with a batch only as long as callbacks of it are due.
-    _outcomes: Outcomes
-    _watched: set[Batch]
-    _why_open: Callable[[], str]
-    _body: bytes
-    """Of a single put, until it is written."""
-    _bodies: list[bytes]
-    """Of a put_many, until it is written."""
-    _properties: bytes
-    _terms: Terms
-    _size: int
-    _is_many: bool
+    _route: Accepting
+    _is_many: bool = False
     _batch: Batch | None = None
-    """Of a single put, once it is written."""
+    """Of a single put, once it is accepted."""
     _index: int = 0
     """Its place in it."""
     _many: tuple[tuple[Batch, int, int], ...] = ()
-    """(batch, index in it, count) of a put_many, once it is written."""
+    """(batch, index in it, count) of a put_many, once it is accepted."""
     _callbacks: deque[Callback] | None = None
     _accept_callbacks: deque[Callback] | None = None
 
@@ -112,7 +132,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         def is_decided() -> bool:
             return self.is_accepted() or self.done()
 
-        if not self._outcomes.wait_for(is_decided, timeout):
+        if not self._route.outcomes.wait_for(is_decided, timeout):
             raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
         if not self.is_accepted():
             self.result(0)
@@ -125,7 +145,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         Raises:
             NotConfirmed: certainly not stored: refused by the queue, or dropped here.
             ConfirmUnknown: it was stored, and lost by an unclean promotion; or the spool was
-                closed, or has failed: what is in its file is sent when that is opened again.
+                closed, or has failed: what it has accepted is sent when it is opened again.
             TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
         """
         error = self.exception(timeout)
@@ -139,8 +159,8 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         Raises:
             TimeoutError: no outcome yet after `timeout` seconds.
         """
-        if not self._outcomes.wait_for(self.done, timeout):
-            why = self._why_open() if timeout else ""
+        if not self._route.outcomes.wait_for(self.done, timeout):
+            why = self._route.why if timeout else ""
             state = "accepted, and not yet confirmed" if self.is_accepted() else "not yet accepted"
             raise TimeoutError(
                 f"{state} after {timeout} s: it stays spooled, wait again"
@@ -187,19 +207,21 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
     # --- The spool --------------------------------------------------------------------------
 
-    def _end_empty(self) -> None:
-        """There is nothing to be put."""
-        batch = Batch()
-        batch.is_accepted = batch.is_over = True
-        self._take_place(((batch, 0, 0),))
-
     def _wait(self, timeout: float | None) -> None:
         self.exception(timeout)
 
-    def _take_place(self, parts: tuple[tuple[Batch, int, int], ...]) -> None:
-        """It is written as these; what it was is not needed here any more."""
-        self._many = parts
-        self._body, self._bodies = b"", NONE
+    def _finish(self, value: Any, error: MirrorQError | None) -> None:
+        """The local queue has an outcome; that of single puts comes by `_take_place`."""
+        if error is not None:
+            self._take_place(Batch(0, 0, error), 0)
+            return
+        self._many = self._route.note_many(value)
+        if self._callbacks or self._accept_callbacks:
+            self._watch()
+
+    def _take_place(self, batch: Batch, index: int) -> None:
+        """It is a part of this batch."""
+        self._batch, self._index = batch, index
         if self._callbacks or self._accept_callbacks:
             self._watch()
 
@@ -207,7 +229,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         """Be called when something changes; it may have changed already."""
         parts = self._parts
         for batch, _, _ in parts:
-            self._watched.add(batch)
+            self._route.watched.add(batch)
             batch.watched.append(self)
         if not parts:
             return
@@ -215,15 +237,15 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         for batch, _, _ in parts:
             if batch.is_over:
                 batch.watched.clear()
-                self._watched.discard(batch)
+                self._route.watched.discard(batch)
 
     def _tell(self) -> None:
         """Have called what is due, each by whoever takes it."""
         is_done = self.done()
         if self._accept_callbacks and (is_done or self.is_accepted()):
-            self._outcomes.call_all(self._accept_callbacks, self)
+            self._route.outcomes.call_all(self._accept_callbacks, self)
         if self._callbacks and is_done:
-            self._outcomes.call_all(self._callbacks, self)
+            self._route.outcomes.call_all(self._callbacks, self)
 
     def _error(self) -> MirrorQError | None:
         refused: list[range] = []
@@ -240,7 +262,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         if not refused:
             return None
         if is_lost:
-            return ConfirmUnknown(f"it is not known whether somebody has the message: {reason}")
+            return unknown_error(reason)
         if not self._is_many:
             return NotConfirmed(f"the message was not stored: {reason}")
         number = sum(map(len, refused))
@@ -266,3 +288,8 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         if len(stored) <= 1:
             return stored[0] if stored else range(0)
         return tuple(sequence for piece in stored for sequence in piece)
+
+
+def unknown_error(reason: str) -> ConfirmUnknown:
+    """The error of a message that was stored and lost."""
+    return ConfirmUnknown(f"it is not known whether somebody has the message: {reason}")

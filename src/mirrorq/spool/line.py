@@ -1,121 +1,202 @@
-"""The numbers of one queue's records: what is on its way, and what of it has ended. Pure.
+"""The numbers of one target's messages: what is on its way, and under which identity. Pure.
 
-A spool's records stand in the order in which they were put. They are sent in that order, each as
-one batch, and get the producer's numbers as they are sent: a record's number is `base` and the
-messages of all records before it. `base` is on the disk, and moves on in the same commit that
-removes what has ended, so that after a restart each record that may have been sent has the number
-that it had. A record that was certainly not sent may be dropped, and then takes no number.
+A spool keeps the messages for a target in a local queue. The forwarder sends them in the order of
+their local sequences, and a message's producer number *is* its local sequence. So the target's
+master recognises a message that is sent again by (producer id, number).
+
+An old copy of the store must not use a number again for another message. Therefore each opening
+of a spool has a fresh random id for all that was certainly never sent. A *mark* in the store names
+the id and the last sequence that may have been sent under it. It reaches ahead, so that it is
+seldom written. An opening therefore cuts it (`cut`) to the sequences that the local queue has given
+by then, before anything is put: a copy of the store may use the id for the others.
 
 Invariants:
-1. `flights` stand in order of ordinals and of numbers, without gaps in the numbers, from `base` on.
-2. only a prefix of them is ever taken out: what ended behind one that has not stays.
-3. no record above `sent_to` was ever sent; `sent_to` is on the disk before one is.
-4. the master is told that numbers are settled, and forgets what became of them, only when `base`
-   on the disk is beyond them: until then a restart asks for their outcomes again.
+1. `flights` stand in order of sequences. Only a prefix of them is ever taken out.
+2. Nothing is sent above `mark.last`, and nothing under another id than the mark's. The mark is on
+   the disk before.
+3. The id changes only while nothing is on its way and all before is acked on the disk. So one mark
+   is enough.
+4. The target's master is told that numbers are settled only up to `acked_to`: until their acks are
+   on the disk a restart asks for their outcomes again.
+5. An opening's own id is used for no message that was there before it and may have been sent, and
+the mark's id for no other.
+6. A flight ends where a frame of the local queue does, in each opening. So a put_many is whole in
+one flight, and a frame that reaches beyond a mark was not sent under it.
+7. A gap in the sequences (messages that ended here) is crossed only while nothing is on its way:
+   the next number is then given with everything before it settled.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from enum import Enum, auto
 
-from attrs import define, field
+from attrs import define, field, frozen
+
+MARK_AHEAD = 1 << 20
+"""A mark reaches so many sequences further than the message that needed it."""
+
+
+@frozen
+class Mark:
+    """What the store says of a target: see the module."""
+
+    producer: int
+    last: int
+
+
+def cut(mark: Mark | None, next_sequence: int) -> Mark | None:
+    """The mark that has to be on the disk before anything is put: the local queue gives
+    `next_sequence` next."""
+    if mark is None or mark.last < next_sequence:
+        return mark
+    return Mark(mark.producer, next_sequence - 1)
+
+
+class Turn(Enum):
+    """What comes before the next message is sent."""
+
+    SEND = auto()
+    """Nothing."""
+    WAIT = auto()
+    """All that is on its way has to end and be acked."""
+    WRITE_MARK = auto()
+    """`mark_due` has to be on the disk."""
+    BEGIN = auto()
+    """A session under `producer` has to begin with the number of this message."""
 
 
 @define(eq=False)
 class Flight:
-    """A record that was sent and is still in the file."""
+    """Neighbouring messages that were sent and are not acked locally."""
 
-    ordinal: int
-    """Its place in the file."""
+    first: int
+    """Local sequence, and number, of the first."""
     count: int
-    number: int
-    """The producer's number of its first message."""
     left: int
     """Messages without an outcome."""
     stored: list[tuple[int, int, int]] = field(factory=list)
-    """(index, count, first sequence) of messages that the queue has."""
+    """(index, count, first sequence) of messages that the target has."""
     failed: list[tuple[int, int, str]] = field(factory=list)
     """(index, count, reason) of those that it has refused, or has had and lost."""
     is_lost: bool = False
-    """An unclean promotion has lost some that were stored."""
+    """An unclean promotion of the target has lost some."""
+    is_told: bool = False
+    """Its outcome was told."""
+    payload: object = None
+    """The caller's."""
+
+    @property
+    def last(self) -> int:
+        """Local sequence of the last."""
+        return self.first + self.count - 1
 
 
 class Line:
-    """One queue's line through a spool.
+    """One target's line.
 
     Args:
-        base: number of the first message in the file that may have been sent.
-        sent_to: ordinal up to which records may have been sent.
+        first: the first local sequence that is not acked.
+        mark: the store's, which is cut; None: nothing was ever sent.
+        fresh: a producer id that nobody has used.
     """
 
-    def __init__(self, base: int, sent_to: int) -> None:
-        self.base = base
-        self.sent_to = sent_to
-        self.kept_base = base
-        """`base` as it is on the disk."""
+    def __init__(self, first: int, mark: Mark | None, fresh: int) -> None:
+        self.acked_to = self.read_to = first - 1
+        """All up to here is acked on the disk; was sent, or has ended here."""
+        self.mark = mark
         self.flights: deque[Flight] = deque()
+        self._fresh = fresh
+        self._kept_to = 0 if mark is None else mark.last
+        """Up to here messages may have been sent before this opening, under the mark's id."""
+        has_sent = mark is not None and self._kept_to >= first
+        self.producer = mark.producer if mark is not None and has_sent else fresh
+        self._next_number = 0
+        """0: no session has begun."""
+
+    def turn(self, first: int, count: int) -> Turn:
+        """What comes before these messages, the next ones, are sent."""
+        if first + count - 1 > self._kept_to and self.producer != self._fresh:
+            if self.flights:
+                return Turn.WAIT
+            self.producer, self._next_number = self._fresh, 0
+        if first != self._next_number and self.flights:
+            return Turn.WAIT
+        if first != self._next_number:
+            return Turn.BEGIN
+        return Turn.SEND if first + count - 1 <= self._marked_to else Turn.WRITE_MARK
 
     @property
-    def next_number(self) -> int:
-        """Of the next record that is sent."""
-        if not self.flights:
-            return self.base
-        last = self.flights[-1]
-        return last.number + last.count
+    def _marked_to(self) -> int:
+        mark = self.mark
+        return mark.last if mark is not None and mark.producer == self.producer else 0
 
-    @property
-    def last_sent(self) -> int:
-        """Ordinal of the last record on its way; 0: none is."""
-        return self.flights[-1].ordinal if self.flights else 0
+    def mark_due(self, first: int, count: int) -> Mark:
+        """The mark that these messages need."""
+        return Mark(self.producer, first + count - 1 + MARK_AHEAD)
+
+    def begin(self, first: int) -> None:
+        """A session has begun with this number; all before it is over."""
+        assert not self.flights
+        self._next_number = first
+        self.acked_to = self.read_to = first - 1
+
+    def send(self, first: int, count: int) -> Flight:
+        """These messages are on their way from now on."""
+        assert self.turn(first, count) is Turn.SEND
+        flight = Flight(first, count, count)
+        self.flights.append(flight)
+        self.read_to = flight.last
+        self._next_number = self.read_to + 1
+        return flight
+
+    def pass_over(self, last: int) -> None:
+        """The next messages, up to this one, have ended here."""
+        self.read_to = last
 
     def settled(self, told: int) -> int:
         """What a frame may say is settled, where the session has the outcomes up to `told`. From
         any thread."""
-        return min(told, self.kept_base - 1)
-
-    def send(self, ordinal: int, count: int) -> Flight:
-        """The next record is on its way from now on."""
-        assert self.last_sent < ordinal <= self.sent_to, (self.last_sent, ordinal, self.sent_to)
-        flight = Flight(ordinal, count, self.next_number, count)
-        self.flights.append(flight)
-        return flight
-
-    def may_drop(self, ordinal: int) -> bool:
-        """Whether this record was certainly never sent."""
-        return ordinal > self.sent_to
+        return min(told, self.acked_to)
 
     def on_stored(self, flight: Flight, index: int, count: int, first_sequence: int) -> None:
-        """The queue has confirmed a part of it."""
+        """The target has confirmed a part of it."""
         flight.stored.append((index, count, first_sequence))
         flight.left -= count
 
     def on_failed(
         self, flight: Flight, index: int, count: int, reason: str, *, is_lost: bool
     ) -> None:
-        """The queue has refused a part of it, or has lost what it had stored."""
+        """The target has refused a part of it, or has lost what it had stored."""
         flight.failed.append((index, count, reason))
         flight.is_lost |= is_lost
         flight.left -= count
 
     def ended(self) -> list[Flight]:
-        """Take out those that have ended, up to the first that has not: `base` moves on. They go
-        from the file in the commit that keeps the new `base`."""
+        """Those at the front that have ended: they are to be acked locally now."""
         found = []
-        while self.flights and not self.flights[0].left:
-            flight = self.flights.popleft()
-            self.base = flight.number + flight.count
+        for flight in self.flights:
+            if flight.left:
+                break
             found.append(flight)
         return found
 
-    def skip(self, count: int) -> None:
-        """The first record of the file cannot be read and is set aside: its numbers are over.
-
-        Nothing may be on its way.
-        """
-        assert not self.flights
-        self.base += count
+    def on_acked(self, flights: list[Flight]) -> None:
+        """Their acks are on the disk."""
+        for flight in flights:
+            assert self.flights[0] is flight
+            self.flights.popleft()
+            self.acked_to = flight.last
 
     def begin_again(self) -> None:
-        """Nothing is known of what was on its way: all that is in the file is to be sent anew, from
-        `base` on."""
+        """The session is gone: all that is not acked is sent anew, under the same numbers."""
         self.flights.clear()
+        self.read_to = self.acked_to
+        self._next_number = 0
+
+    def renew(self, fresh: int) -> None:
+        """The target has settled these numbers: another copy of this store has used the id. What is
+        left goes under another one, and may be doubled."""
+        self.begin_again()
+        self._kept_to = 0
+        self.producer = self._fresh = fresh

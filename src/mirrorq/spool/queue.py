@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from mirrorq.api.arguments import check_callable, checked_bodies, checked_body
+from attrs import frozen
+
+from mirrorq.api.arguments import check_callable, check_timeout, checked_bodies, checked_body
+from mirrorq.api.batching import ManyPut
 from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
-from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.publish_options import PLAIN, Terms
+from mirrorq.api.waits import Waits, in_thread
 from mirrorq.errors import Full, MirrorQError, NoQuorum
-from mirrorq.spool.confirmation import NONE, SpoolConfirmation
+from mirrorq.protocol.ops import FLAG_WHOLE
+from mirrorq.spool.confirmation import SpoolConfirmation
 from mirrorq.spool.route import SetAside, SpoolStatus
 from mirrorq.spool.spool import Spool
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
+    from mirrorq.api.publisher import Publisher
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.spool.route import Route
 
 Callback = Callable[[SpoolConfirmation], object]
+
+
+@frozen
+class Whole(Terms):
+    """Terms of messages that their target stores together or not at all."""
+
+    @property
+    def flags(self) -> int:
+        return super().flags | FLAG_WHOLE
 
 
 class SpooledQueue:
@@ -43,16 +59,12 @@ class SpooledQueue:
     def __init__(
         self, spool: Spool, route: Route, open_queue: Callable[[float | None], MirroredQueue]
     ) -> None:
-        self.name = route.head.name
+        self.name = route.name
         """The queue's name."""
         self._spool = spool
         self._route = route
         self._open_queue = open_queue
         self._queue: MirroredQueue | None = None
-        self._why = self._why_open
-
-    def _why_open(self) -> str:
-        return self._route.why
 
     def __enter__(self) -> SpooledQueue:
         return self
@@ -62,7 +74,7 @@ class SpooledQueue:
 
     def __repr__(self) -> str:
         status = self.status()
-        state = "connected" if status.connected else f"waits: {status.why}"
+        state = f"waits: {status.why}" if status.why else "connected"
         return f"<SpooledQueue {self.name!r}, {status.messages} spooled, {state}>"
 
     # --- Publishing -------------------------------------------------------------------------
@@ -99,15 +111,15 @@ class SpooledQueue:
             ShutDown: the spool is closed.
         """
         terms, properties = packed(**options) if options else (PLAIN, b"")
-        spool = self._spool
-        data = checked_body(body, properties, spool.config.message_bytes_max)
-        size = len(data) + len(properties)
-        confirmation = SpoolConfirmation(
-            spool.outcomes, spool.watched, self._why, data, NONE, properties, terms, size, False
-        )
+        data = checked_body(body, properties, self._spool.config.message_bytes_max)
+        confirmation = SpoolConfirmation(self._route)
         if on_accept is not None or on_confirm is not None:
             self._listen(confirmation, on_accept, on_confirm)
-        spool.accept(self._route, confirmation, block, timeout)
+        left = self._puts().accept_one(cast(Any, confirmation), data, properties, terms)
+        if left is not None:
+            self._wait_for_room(
+                lambda puts, now: puts.accepting_one(left, now, timeout), block, timeout
+            )
         return confirmation
 
     @spelled_out
@@ -130,16 +142,20 @@ class SpooledQueue:
         """
         terms, properties = packed(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
-        size = sum(map(len, data)) + len(properties) * len(data)
-        spool = self._spool
-        confirmation = SpoolConfirmation(
-            spool.outcomes, spool.watched, self._why, b"", data, properties, terms, size, True
-        )
+        confirmation = SpoolConfirmation(self._route, True)
         self._listen(confirmation, on_accept, on_confirm)
-        if data:
-            spool.accept(self._route, confirmation, block, timeout)
-        else:
-            confirmation._end_empty()
+        if not data:
+            confirmation._finish(range(0), None)
+            return confirmation
+        body_bytes = sum(map(len, data))
+        size = body_bytes + len(properties) * len(data)
+        whole = Whole(terms.persistent, terms.priority, terms.delay_ms, terms.ttl_ms)
+        many = ManyPut(cast(Any, confirmation), data, properties, whole, size)
+        self._wait_for_room(
+            lambda puts, now: puts.accepting(many, len(data), size, body_bytes, now, timeout),
+            block,
+            timeout,
+        )
         return confirmation
 
     def put_nowait(self, body: Body) -> SpoolConfirmation:
@@ -147,24 +163,47 @@ class SpooledQueue:
         return self.put(body, block=False)
 
     def _listen(
-        self,
-        confirmation: SpoolConfirmation,
-        on_accept: Callback | None,
-        on_confirm: Callback | None,
+        self, made: SpoolConfirmation, on_accept: Callback | None, on_confirm: Callback | None
     ) -> None:
         for name, callback in (("on_accept", on_accept), ("on_confirm", on_confirm)):
             if callback is not None:
                 check_callable(name, callback)
         if on_accept is not None:
-            confirmation.add_accept_callback(on_accept)
+            made.add_accept_callback(on_accept)
         if on_confirm is not None:
-            confirmation.add_done_callback(on_confirm)
+            made.add_done_callback(on_confirm)
+
+    def _puts(self) -> Publisher:
+        local = self._route.local
+        if local.is_closed or local.is_closing or os.getpid() != local.pid:
+            self._spool.check()
+            local.check()
+        return local.puts
+
+    def _wait_for_room(
+        self,
+        accept: Callable[[Publisher, bool], Waits[None]],
+        block: bool,
+        timeout: float | None,
+    ) -> None:
+        """Put it when the spool has room. Raises Full: not in time, and why."""
+        route, config = self._route, self._spool.config
+        if timeout is not None:
+            check_timeout(timeout)
+        try:
+            in_thread(accept(self._puts(), block and config.spool_overflow != "reject-publish"))
+        except Full as error:
+            raise Full(
+                f"the spool of queue {self.name!r} holds {route.count} messages (about "
+                f"{route.size} bytes; spool_bytes_max is {config.spool_bytes_max}): it waits "
+                f"because {route.why or 'the queue takes them more slowly than they come'}"
+            ) from error
 
     # --- What is spooled ----------------------------------------------------------------------
 
     def status(self) -> SpoolStatus:
         """What is spooled for this queue, how old it is, and why. Never waits."""
-        return self._spool.status(self._route)
+        return self._route.status()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was put is accepted: it survives this process then.
@@ -173,9 +212,17 @@ class SpooledQueue:
             TimeoutError: it is not after `timeout` seconds.
             ShutDown: the spool has failed; what it had not accepted it never will.
         """
-        if not self._spool.flush(timeout):
+        local = self._route.local
+
+        def is_written() -> bool:
+            return local.is_quiet() and not local.puts.count
+
+        local.wake()
+        if not self._spool.outcomes.wait_for(is_written, timeout):
             raise TimeoutError(f"the disk has not taken all puts after {timeout} s: wait again")
-        self._spool.check_well()
+        if local.is_closed and not self._spool.is_closing:
+            self._spool.check()
+            local.check()
 
     def wait_for_confirms(self, timeout: float | None = None) -> None:
         """Wait until nothing is spooled: the queue has all of it.
@@ -184,21 +231,22 @@ class SpooledQueue:
             Full: not after `timeout` seconds, and why.
         """
         spool, route = self._spool, self._route
-        spool.flush(timeout)
-        if not spool.outcomes.wait_for(lambda: not route.head.count or spool.is_closed, timeout):
+        self.flush(timeout)
+        if not spool.outcomes.wait_for(lambda: not route.count or route.local.is_closed, timeout):
             raise Full(
-                f"queue {self.name!r}: {route.head.count} messages are spooled after {timeout} s"
+                f"queue {self.name!r}: {route.count} messages are spooled after {timeout} s"
                 + (f": {route.why}" if route.why else "")
             )
-        spool.check_open()
+        spool.check()
 
     def set_aside(self) -> list[SetAside]:
-        """What the queue refused when nobody was there to hear it, and what is damaged."""
-        return [one for _, _, one in self._spool.aside(self._route)]
+        """What the queue refused with no process left to be told."""
+        kept = self._spool.store.set_aside()
+        return [SetAside(one.reason, one.body) for _, one in kept if one.name == self.name]
 
     def drop_set_aside(self) -> int:
         """Forget all that was set aside; returns how many messages that were."""
-        return self._spool.drop_aside(self._route)
+        return self._spool.store.drop_aside(self.name)
 
     # --- The queue itself -----------------------------------------------------------------------
 
@@ -227,7 +275,7 @@ class SpooledQueue:
         """Wait until all that was put is accepted, and close. It is sent on for as long as the node
         or the client that it came from is open."""
         try:
-            self._spool.flush(5.0)
+            self.flush(5.0)
         finally:
             queue, self._queue = self._queue, None
             if queue is not None:

@@ -1,53 +1,92 @@
-"""One queue's way through the spool, what of it is on its way, and what is told of it."""
+"""`Route`: one target's way through the spool: its local queue, and its line to the cluster.
+
+*Threads*: what users call is any thread's; `note_accepted` and `on_step` are the local host's; all
+else is the forwarder's own.
+"""
 
 from __future__ import annotations
 
+import logging
+import secrets
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from attrs import frozen
 
-from mirrorq.api.batching import OwnBatch, packer
+from mirrorq import clock
+from mirrorq.api import exit_flush
+from mirrorq.api.batching import OwnBatch, PutToken, packer
 from mirrorq.api.handle import Handle
+from mirrorq.api.leases import Claim
 from mirrorq.api.publish_options import Terms
-from mirrorq.errors import MirrorQError
+from mirrorq.api.publisher import Publisher
+from mirrorq.api.waits import in_thread
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import PreconditionFailed, StoreCorrupt
+from mirrorq.protocol.identities import spool_producer
+from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_WHOLE
 from mirrorq.session.calls import Failed, Put, Stored
-from mirrorq.spool.confirmation import Batch
-from mirrorq.spool.line import Flight, Line
-from mirrorq.spool.records import PutRecord
-from mirrorq.store.spool_file import LineHead, SpoolRecord
+from mirrorq.spool.confirmation import Batch, unknown_error
+from mirrorq.spool.line import Flight, Line, Turn, cut
+from mirrorq.spool.local import STORE_S, Aside
+from mirrorq.waiting import Once
+from mirrorq.wire import frames
 
 if TYPE_CHECKING:
+    from mirrorq.api.channel import RingChannel
+    from mirrorq.api.completion import Outcomes
     from mirrorq.api.confirmation import Confirmation
+    from mirrorq.api.host import Declared, Host
+    from mirrorq.api.prefetch_buffer import Backlog
+    from mirrorq.api.reader import Batch as Frames
+    from mirrorq.session.calls import Output
+    from mirrorq.spool.confirmation import SpoolConfirmation
+    from mirrorq.spool.local import LocalStore
+    from mirrorq.waiting import Doorbell
 
-AGAIN_S = (0.2, 5.0)
-"""A queue that could not be opened is tried again after the first, at last after the second."""
+log = logging.getLogger("mirrorq")
+
+OPEN_S = 5.0
+"""One try to open a target."""
+
+
+class Forwarding(Protocol):
+    """A spool, as a route knows it."""
+
+    path: Path
+    store: LocalStore
+    outcomes: Outcomes
+    bell: Doorbell
+    why: str
+
+    @property
+    def dropped_text(self) -> str: ...
+    def fill(self, route: Route) -> None: ...
+    def host(self) -> Host: ...
 
 
 @frozen
 class SetAside:
-    """What a spool could not bring to its queue, and nobody was there to hear of."""
+    """A message that a spool could not bring to its queue, with no process left to be told."""
 
     reason: str
-    """The queue's, or that its bytes on the disk have changed."""
-    bodies: tuple[bytes, ...]
-    """Of the messages; () where they cannot be read."""
-    messages: int
-    """How many."""
-    raw: bytes
-    """The record as it stood in the file."""
+    """The queue's."""
+    body: bytes
+    """Of the message."""
 
 
 @frozen
 class SpoolStatus:
-    """What one queue's line of a spool holds."""
+    """What a spool holds for one queue."""
 
     messages: int
     """Accepted here and not yet confirmed."""
     bytes: int
-    """What they take of `spool_bytes_max`."""
+    """About what they take of `spool_bytes_max`."""
     oldest_s: float
     """How long the oldest of them has waited, in seconds; 0: there is none."""
     connected: bool
@@ -55,7 +94,7 @@ class SpoolStatus:
     why: str
     """Why not, "" when they are."""
     set_aside: int
-    """Messages that the queue refused, or that are damaged: `SpooledQueue.set_aside()`."""
+    """Messages that the queue refused: `SpooledQueue.set_aside()`."""
     dropped: int
     """Messages that were dropped since this process began, for their age or for want of room."""
 
@@ -65,103 +104,541 @@ class SpoolStatus:
         return cls(0, 0, 0.0, True, "", 0, 0)
 
 
+class LocalPublisher(Publisher):
+    """The puts of a local handle: single puts that were stored together are noted together."""
+
+    def __init__(self, channel: RingChannel, ahead: Callable[[], int], route: Route) -> None:
+        super().__init__(channel, ahead)
+        self._route = route
+
+    def end(self, outcomes: Sequence[Stored | Failed]) -> None:
+        for outcome in outcomes:
+            token = outcome.token
+            singles: Any = token.singles if isinstance(token, PutToken) else None
+            if isinstance(outcome, Stored) and singles is not None:
+                ended = singles[outcome.index : outcome.index + outcome.count]
+                self._route.note_singles(ended, outcome.first_sequence)
+            else:
+                super().end((outcome,))
+
+
+class LocalHandle(Handle):
+    """The handle on a local queue: by it users put and the forwarder acks."""
+
+    def __init__(self, route: Route, host: Host, declared: Declared) -> None:
+        super().__init__(host, declared, route.name)
+        self._route = route
+
+    def _own_outcomes(self) -> Outcomes:
+        return self._route.spool.outcomes
+
+    def _own_publisher(self, backlog: Backlog) -> Publisher:
+        return LocalPublisher(self, backlog.count, self._route)
+
+    def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
+        super()._end(outputs, ended_count, ended_size)
+        self._route.on_step(ended_size)
+
+
 class Sending(OwnBatch):
-    """A record on its way, as a handle's inbox and its session have it."""
+    """A flight, as the target handle's inbox and its session have it."""
 
-    __slots__ = ("_line", "_packed", "count", "flight", "generation", "own_bytes", "route", "size",
-                 "whole")  # fmt: skip
+    __slots__ = ("_packed", "bodies", "count", "flight", "generation", "own_bytes", "properties",
+                 "put_ms", "route", "size", "whole")  # fmt: skip
 
-    def __init__(self, route: Route, flight: Flight, record: PutRecord, now_ms: int) -> None:
+    def __init__(self, route: Route, pieces: Sequence[Frames]) -> None:
+        header = frames.header(pieces[0].frame)
+        bodies = [body for piece in pieces for body in frames.split(piece.frame)]
+        said = [frames.split_properties(piece.frame) or () for piece in pieces]
+        properties = [one for piece in said for one in piece]
         self.route = route
-        self.flight = flight
         self.generation = route.generation
-        self.count = len(record.bodies)
-        self.whole = record.whole
-        said = record.properties
-        properties: list[bytes] = said if isinstance(said, list) else [said] * self.count
-        self.own_bytes = sum(map(len, record.bodies))
+        self.flight: Flight | None = None
+        self.count = len(bodies)
+        self.bodies = bodies
+        self.properties = properties
+        self.whole = bool(header.flags & FLAG_WHOLE)
+        self.own_bytes = sum(map(len, bodies))
         self.size = self.own_bytes + sum(map(len, properties))
-        age_ms = max(now_ms - record.stamp_ms, 0)
+        age_ms = route.spool.store.age_ms(header.timestamp_us)
+        self.put_ms = clock.now_ms() - age_ms
         terms = Terms(
-            record.persistent,
-            record.priority,
-            max(record.delay_ms - age_ms, 0),
-            max(record.ttl_ms - age_ms, 1) if record.ttl_ms else 0,
+            not header.flags & FLAG_TRANSIENT,
+            header.priority,
+            max(header.delay_ms - age_ms, 0),
+            max(header.ttl_ms - age_ms, 1) if header.ttl_ms else 0,
         )
-        self._packed = packer(record.bodies, properties, terms)
-        self._line = route.line
+        self._packed = packer(bodies, properties, terms)
 
     def batch(self) -> Put:
         """The batch of the session."""
         return Put(self, self.count, self.size, self._pack, self.whole, self.own_bytes)
 
     def _pack(self, producer: int, first_number: int, settled: int) -> bytes:
-        return self._packed(producer, first_number, self._line.settled(settled))
+        line = self.route.line
+        assert self.flight is not None
+        assert first_number == self.flight.first
+        return self._packed(producer, first_number, line.settled(settled))
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
         """On the host's thread."""
-        self.route.heard(self, outcome)
+        self.route.hear(self, outcome)
         return []
 
     def end_unknown(self, why: str) -> None:
         """The handle was closed."""
-        self.route.heard(self, Failed(self, 0, self.count, why, True))
-
-
-Heard = Callable[[Sending, Stored | Failed], None]
+        self.route.hear(self, Failed(self, 0, self.count, why, True))
 
 
 class Route:
-    """One queue's way through the spool. The spool's thread's own, but for `heard`."""
+    """One target's way through the spool.
 
-    def __init__(self, number: int, head: LineHead, heard: Heard) -> None:
-        self.heard = heard
-        """Takes outcomes of what is on its way; called on hosts' threads."""
-        self.number = number
-        self.head = head
-        """As it is on the disk."""
-        self.line = Line(head.base, head.sent_to)
-        self.handle: Handle | None = None
-        self.generation = 0
-        """Of handles: what an earlier one's says is not listened to."""
-        self.is_opening = False
-        self.open_at = 0.0
-        self.again_s = AGAIN_S[0]
-        self.why = "its queue is not opened yet"
+    Args:
+        spool: the spool that it belongs to.
+        name: the target's, and the local queue's.
+    """
+
+    def __init__(self, spool: Forwarding, name: str) -> None:
+        self.spool = spool
+        self.name = name
+        self.line: Line
+        """With `local` and `accepted_to`: there once it is open."""
+        self.local: LocalHandle
+        self.accepted_to = 0
+        """All local messages up to here are on the disk, and their confirmations are known."""
+        self._noted_to = 0
+        self._opening = Once(self._open)
+        self.count = self.size = 0
+        """Messages and bytes that wait; the bytes are about right."""
         self.dropped = 0
-        self.put_size = self.taken_size = 0
-        """Bytes that were ever put, and that the spool's thread has taken."""
-        self.batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
-        """By ordinal, as far as somebody has their confirmations."""
-        self.sizes: dict[int, int] = {}
-        """Of records that are on their way or ready to be."""
-        self.ready: deque[tuple[SpoolRecord, PutRecord]] = deque()
-        """May be sent, and are not."""
-        self.first: tuple[int, int | None] = (0, None)
-        """Ordinal of the record that was first when somebody looked, and when it was put; None:
-        it cannot be read. Any thread's."""
-        self.read_to = 0
-        """Ordinal up to which records were read to be sent."""
-        self.window: list[tuple[SpoolRecord, PutRecord]] = []
-        """Ready as soon as a commit says that they may be sent."""
-        self.sent_due = head.sent_to
-        self.gone: list[tuple[int, int, int]] = []
-        """(ordinal, count, size) of records that leave the file with the next commit."""
-        self.aside: list[tuple[int, int, str, bytes]] = []
-        """(ordinal, count, reason, data): go aside with it. Their records are in `gone` or are
-        replaced by what of them was refused."""
-        self.damaged: list[tuple[int, int, int]] = []
-        self.over: list[tuple[Batch, MirrorQError | None]] = []
-        """To be told after it."""
-        self.broken: str | None = None
-        """Why what is on its way has to be sent anew, over another handle."""
+        self.oldest_ms: int | None = None
+        """When the oldest was put, by `clock.now_ms`; None: nothing waits."""
+        self._gone = RangeSet()
+        """Local messages behind `acked_to` that are known to have ended here."""
+        self._batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
+        """By their first local sequences, as far as somebody has their confirmations."""
+        self._current: Batch | None = None
+        """The batch a part of which has an outcome."""
+        self._over: list[Batch] = []
+        """What has an outcome that is to be told."""
+        self.outcomes = spool.outcomes
+        self.watched: set[Batch] = set()
+        self.why_not = ""
+        self.is_filled = False
+        """It waits for a place at the forwarder, or has one."""
+        self.open_at = 0.0
+        self.again_s = 0.0
+        self.target: Handle | None = None
+        self.generation = 0
+        """Of target handles: the outcomes of an earlier one are passed over."""
+        self._broken = ""
+        self._due: deque[tuple[Sending, Stored | Failed]] = deque()
+        self._claim: Claim | None = None
+        self._pages: Iterator[list[Frames]] | None = None
+        self._pages_to = 0
+        self._part: list[Frames] | None = None
+        """The next frame, in one or more pieces."""
+
+    # --- Any thread ---------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the local queue, once."""
+        self._opening.run()
+
+    def _open(self) -> None:
+        store = self.spool.store
+        declared = store.node._declare(self.name, timeout=STORE_S)
+        local = LocalHandle(self, store.node, declared)
+        local.open()
+        counts = local.counts(STORE_S)
+        self.reader = store.reader(declared.queue_id)
+        following = counts.next_sequence
+        live = self.reader.live_ranges(1, following - 1) if following > 1 else []
+        mark = store.records[self.name].mark
+        kept = cut(mark, following)
+        if kept is not None and kept != mark:
+            store.note_mark(self.name, kept)
+        self.line = Line(live[0][0] if live else following, kept, _fresh())
+        self.accepted_to = self._noted_to = following - 1
+        self.count = sum(last - first + 1 for first, last in live)
+        if live:
+            self.size = counts.ready_bytes
+            batch = next(self.reader.read(live[0][0], live[0][0], bytes_max=1))
+            self.oldest_ms = clock.now_ms() - store.age_ms(batch.timestamp_us)
+        self.local = local
 
     @property
-    def has_news(self) -> bool:
-        """Whether a commit is due for what went, not for what came."""
-        return bool(self.gone or self.aside or self.damaged) or self.sent_due > self.head.sent_to
+    def why(self) -> str:
+        """Why what waits is not being sent, "" when it is, or nothing waits."""
+        if self.target is not None or not self.count:
+            return ""
+        return self.why_not or self.spool.why or "its queue is not opened yet"
+
+    def status(self) -> SpoolStatus:
+        """What waits now. Never waits."""
+        oldest_ms = self.oldest_ms
+        oldest_s = 0.0 if oldest_ms is None else max(clock.now_ms() - oldest_ms, 0) / 1000
+        aside, why = self.spool.store.aside_counts.get(self.name, 0), self.why
+        return SpoolStatus(self.count, self.size, oldest_s, not why, why, aside, self.dropped)
+
+    def hear(self, sent: Sending, outcome: Stored | Failed) -> None:
+        """A part of a flight has an outcome. On the target's host's thread."""
+        self._due.append((sent, outcome))
+        self.spool.bell.ring()
+
+    # --- The local host's thread ----------------------------------------------------------------
+
+    def note_singles(self, singles: Sequence[SpoolConfirmation], first: int) -> None:
+        """Single puts are on the disk; the forwarder hears of it at the end of the step."""
+        batch = self._new_batch(first, first + len(singles) - 1)
+        for index, single in enumerate(singles):
+            if single._callbacks or single._accept_callbacks:
+                single._take_place(batch, index)
+            else:
+                single._batch, single._index = batch, index
+
+    def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
+        """The same of a put_many."""
+        if isinstance(sequences, range):
+            runs = [(sequences.start, sequences.stop - 1)]
+        else:
+            runs = list(RangeSet((one, one) for one in sequences))
+        batches = [self._new_batch(first, last) for first, last in runs]
+        return tuple((batch, 0, batch.last - batch.first + 1) for batch in batches)
+
+    def _new_batch(self, first: int, last: int) -> Batch:
+        batch = Batch(first, last)
+        if not batch.is_over:
+            self._batches[first] = batch
+            self._noted_to = max(self._noted_to, last)
+        return batch
+
+    def on_step(self, size: int) -> None:
+        """All outcomes of a step are noted."""
+        accepted = self._noted_to - self.accepted_to
+        if accepted <= 0:
+            return
+        if self.oldest_ms is None:
+            self.oldest_ms = clock.now_ms()
+        self.count += accepted
+        self.size += size
+        self.accepted_to = self._noted_to
+        self.spool.fill(self)
+
+    # --- The forwarder --------------------------------------------------------------------------
 
     @property
-    def is_all_read(self) -> bool:
-        """Whether everything in the file is ready, on its way or gone."""
-        return self.read_to >= self.head.next_ordinal - 1 and not self.window
+    def is_empty(self) -> bool:
+        """Whether all that was accepted has been sent and acked, or has ended here."""
+        return not self.line.flights and self.line.read_to >= self.accepted_to
+
+    def settle(self) -> None:
+        """Take the outcomes that have come, tell of them, and ack what has ended.
+
+        Raises:
+            TimeoutError, MirrorQError: the own disk has not taken it; it is tried again.
+        """
+        for _ in range(len(self._due)):
+            sent, outcome = self._due.popleft()
+            if sent.generation == self.generation:
+                self._note(sent, outcome)
+        ended = self.line.ended()
+        if ended:
+            self._tell(ended)
+            self._ack(ended)
+        if self._broken:
+            self.drop_target(self._broken)
+
+    def _note(self, sent: Sending, outcome: Stored | Failed) -> None:
+        flight, line = sent.flight, self.line
+        assert flight is not None
+        if isinstance(outcome, Stored):
+            line.on_stored(flight, outcome.index, outcome.count, outcome.first_sequence)
+        elif outcome.is_lost or not outcome.unknown:
+            lost = outcome.is_lost
+            line.on_failed(flight, outcome.index, outcome.count, outcome.reason, is_lost=lost)
+        elif self.target is not None and not self.target.is_closed:
+            log.warning(
+                "queue %s has settled what spool %s sends: an old copy of its files is in use. "
+                "Messages may come twice",
+                self.name,
+                self.spool.path,
+            )
+            self.drop_target("the spool's files are an old copy")
+            self.line.renew(_fresh())
+        else:
+            self._broken = outcome.reason
+
+    def _tell(self, ended: list[Flight]) -> None:
+        """End the confirmations of these; refusals that nobody hears are set aside."""
+        unheard: list[Aside] = []
+        for flight in ended:
+            if not flight.is_told:
+                sent: Any = flight.payload
+                self.count -= flight.count
+                self.size = max(self.size - sent.size, 0)
+                self.oldest_ms = sent.put_ms if self.count else None
+                unheard += self._end_confirmations(flight)
+        if unheard:
+            self.spool.store.put_aside(unheard)
+            log.warning(
+                "queue %s refused %d message(s) that an earlier process had spooled: %s. They are "
+                "set aside in %s",
+                self.name,
+                len(unheard),
+                unheard[-1].reason,
+                self.spool.path,
+            )
+        for flight in ended:
+            flight.is_told = True
+        self._tell_over()
+
+    def _end_confirmations(self, flight: Flight) -> list[Aside]:
+        """Return those failures that nobody hears of."""
+        batch = self._batch_of(flight.first)
+        if batch is not None:
+            self._current = None if batch.note(flight) else batch
+            self._over.append(batch)
+            return []
+        sent: Any = flight.payload
+        unheard: list[Aside] = []
+        for index, count, reason in flight.failed:
+            for place in range(index, index + count):
+                properties = sent.properties[place] if sent.properties else b""
+                unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
+        return unheard
+
+    def _batch_of(self, sequence: int) -> Batch | None:
+        """The batch of which this message is the next one without an outcome, if somebody has its
+        confirmation."""
+        current = self._current
+        if current is not None and current.first <= sequence <= current.last:
+            return current
+        return self._batches.pop(sequence, None) if self._batches else None
+
+    def _tell_over(self) -> None:
+        """What has an outcome is told."""
+        over, self._over = self._over, []
+        self.outcomes.notify()
+        for batch in over:
+            if batch.watched:
+                batch.tell()
+                if batch.is_over:
+                    batch.watched.clear()
+                    self.watched.discard(batch)
+
+    def _ack(self, ended: list[Flight]) -> None:
+        self._ack_local(ended[0].first, ended[-1].last)
+        self.line.on_acked(ended)
+        self._gone.remove(1, self.line.acked_to)
+        self._check_empty()
+
+    def _ack_local(self, first: int, last: int) -> None:
+        if self._claim is None:
+            self._claim = Claim(self.local, "the spool's forwarder", STORE_S)
+        try:
+            self._claim.ack(first, last, STORE_S)
+        except PreconditionFailed:
+            self._claim = None
+            raise
+
+    def _check_empty(self) -> None:
+        if self.is_empty:
+            self.count = self.size = 0
+            self.oldest_ms = None
+            self.spool.outcomes.notify()
+
+    def send(self) -> None:
+        """Send what may be sent.
+
+        Raises:
+            TimeoutError, MirrorQError: the target, its cluster or the own disk has refused it.
+        """
+        line = self.line
+        while (part := self._next_part()) is not None:
+            first, count = part[0].first, sum(piece.count for piece in part)
+            turn = line.turn(first, count)
+            if turn is Turn.WAIT:
+                return
+            if turn is Turn.WRITE_MARK:
+                mark = line.mark_due(first, count)
+                self.spool.store.note_mark(self.name, mark)
+                line.mark = mark
+            elif turn is Turn.BEGIN:
+                self._begin(first)
+            elif not self._send(first, Sending(self, part)):
+                return
+
+    def _send(self, first: int, sent: Sending) -> bool:
+        """Whether the target's handle had room for it."""
+        target = self.target
+        assert target is not None
+        if not target.puts.has_room(sent.count, sent.size):
+            return False
+        sent.flight = self.line.send(first, sent.count)
+        sent.flight.payload = sent
+        in_thread(target.puts.accepting_free(sent, block=False))
+        self._part = None
+        return True
+
+    def _next_part(self) -> list[Frames] | None:
+        """The next frame of messages that live and are accepted, None where there is none."""
+        line = self.line
+        while self._part is None:
+            if self._pages is None:
+                if line.read_to >= self.accepted_to:
+                    return None
+                self._pages_to = self.accepted_to
+                self._pages = _frames(self.reader.read(line.read_to + 1, self._pages_to))
+            try:
+                part = next(self._pages, None)
+            except StoreCorrupt as error:
+                self._pages = None
+                self._set_damaged_aside(str(error))
+                continue
+            following = self._pages_to + 1 if part is None else part[0].first
+            if following > line.read_to + 1:
+                self._note_gone(line.read_to + 1, following - 1)
+                line.pass_over(following - 1)
+                self._check_empty()
+            if part is None:
+                self._pages = None
+            else:
+                self._part = part
+        return self._part
+
+    def _set_damaged_aside(self, why: str) -> None:
+        """The next message cannot be read: the others do not wait for it."""
+        ((place, _), *_) = self.reader.live_ranges(self.line.read_to + 1, self._pages_to)
+        with suppress(StoreCorrupt):
+            next(self.reader.read(place, place))
+            return  # It is another one that is damaged.
+        reason = f"its copy in spool {self.spool.path} is damaged: {why}"
+        self.spool.store.put_aside([Aside(self.name, reason, b"", b"")])
+        log.error("message %d for queue %s is set aside: %s", place, self.name, reason)
+        self._ack_local(place, place)
+        self._note_gone(place, place, reason)
+
+    def note_drops(self) -> None:
+        """Look which messages have ended here that were not read yet."""
+        first, last = self.line.read_to + 1, self.accepted_to
+        if self.target is None:
+            self._part = self._pages = None  # what was read may end as well
+        if self._part is not None or first > last:
+            return
+        before = self.dropped
+        for low, high in self.reader.live_ranges(first, last):
+            if low > first:
+                self._note_gone(first, low - 1)
+            first = high + 1
+        if first <= last:
+            self._note_gone(first, last)
+        if self.dropped != before:
+            counts = self.local.counts(STORE_S)
+            self.size = counts.ready_bytes
+
+    def _note_gone(self, first: int, last: int, why: str = "") -> None:
+        """These have ended here: for their age or for want of room, unless `why` says it."""
+        before = self._gone.count
+        self._gone.add(first, last)
+        count = self._gone.count - before
+        if not count:
+            return
+        self.dropped += count
+        self.count = max(self.count - count, 0)
+        if not self.count:
+            self.oldest_ms = None
+        why = why or f"it was dropped: {self.spool.dropped_text}"
+        place = first
+        while place <= last:
+            batch = self._batch_of(place)
+            if batch is None:
+                # A list at one blow: the local host adds others meanwhile.
+                known: list[Any] = self._batches.valuerefs()
+                place = min((one.key for one in known if place < one.key <= last), default=last + 1)
+                continue
+            count = min(last, batch.last) - place + 1
+            gone = Flight(place, count, 0, failed=[(0, count, why)])
+            self._current = None if batch.note(gone) else batch
+            self._over.append(batch)
+            place += count
+        self._tell_over()
+
+    def _begin(self, first: int) -> None:
+        """Have a session with the target that goes on from this number."""
+        line = self.line
+        target = self.target
+        if target is not None and target.identity[0] != line.producer:
+            self.drop_target("")
+            target = None
+        if target is None:
+            target = self._opened(first)
+            self.target, self.why_not, self.again_s = target, "", 0.0
+        else:
+            session = target.session
+            assert session is not None
+            target.on_host(lambda: session.go_on_from(first))
+        line.begin(first)
+
+    def _opened(self, first: int) -> Handle:
+        """A handle on the target."""
+        record = self.spool.store.records[self.name]
+        host = self.spool.host()
+        declared = host._declare(
+            self.name, durable=record.durable, auto_delete=record.auto_delete, timeout=OPEN_S
+        )
+        if declared.shards:
+            raise PreconditionFailed(
+                f"queue {self.name!r} is sharded: only queues without shards can be spooled"
+            )
+        target = Handle(host, declared, self.name)
+        target.identity = (self.line.producer, first)
+        target.open()
+        exit_flush.forget(target)
+        return target
+
+    def drop_target(self, why: str) -> None:
+        """Close the session with the target. What was on its way is sent anew over the next one."""
+        target, self.target = self.target, None
+        self._broken = ""
+        self.generation += 1
+        self.why_not = why
+        self._pages = self._part = None
+        self.line.begin_again()
+        if target is not None:
+            target.abandon()
+
+    def end_open(self, text: str) -> None:
+        """The spool ends: confirmations that are open end unknown."""
+        found = [self._current, *(known() for known in self._batches.valuerefs())]
+        left = [batch for batch in found if batch is not None]
+        for batch in left:
+            batch.error = unknown_error(text)
+            batch.is_over = True
+        self._over += left
+        self._tell_over()
+
+
+def _frames(pieces: Iterable[Frames]) -> Iterator[list[Frames]]:
+    """What was read, with the pieces of each frame together: a page may end within a frame."""
+    frame: list[Frames] = []
+    try:
+        for piece in pieces:
+            if frame and (_lsn(piece) != _lsn(frame[0]) or piece.first != frame[-1].last + 1):
+                yield frame
+                frame = []
+            frame.append(piece)
+    except StoreCorrupt as error:
+        if frame:
+            yield frame
+        raise error
+    if frame:
+        yield frame
+
+
+def _lsn(piece: Frames) -> int:
+    return frames.header(piece.frame).lsn
+
+
+def _fresh() -> int:
+    return spool_producer(secrets.randbits(61))

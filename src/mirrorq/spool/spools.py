@@ -1,10 +1,9 @@
-"""`Spools`: what a node, or a client, has of spools: one file, opened when it is first needed."""
+"""`Spools`: what a node, or a client, has of spools: one store, opened when it is first needed."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +21,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 DATA_FILE = "data.mdb"
-LOOKED_AT = 32
 
 
 class Spools:
     """One process's spool.
 
     Args:
-        path: directory of its file, which is made when the first queue is spooled.
+        path: directory of its store, which is made when the first queue is spooled.
         config: its `spool_…` settings.
         host: gives what queues are reached over; may raise, and is asked again.
         open_queue: a handle on a queue itself: its name, whether it is durable and auto-delete, and
@@ -79,7 +77,7 @@ class Spools:
 
         Raises:
             ConfigError: one of `others` was given.
-            StoreLocked, StoreError: the file cannot be opened.
+            StoreLocked, StoreError: the store cannot be opened.
         """
         for keyword, value in (others or {}).items():
             if value:
@@ -98,34 +96,29 @@ class Spools:
         return SpooledQueue(spool, route, open_queue)
 
     def status(self) -> dict[str, SpoolStatus]:
-        """What is spooled, by the names of queues."""
+        """What is spooled, by the names of queues. Never waits."""
         spool = self._spool
-        if spool is None or spool.is_closed:
+        if spool is None or spool.is_closing:
             return {}
-        return {name: spool.status(route) for name, route in spool.routes.items()}
+        return {name: route.status() for name, route in list(spool.routes.items())}
 
     def total(self) -> SpoolStatus:
-        """What is spooled for all queues together. `oldest_s` and `why` are those of the longest
-        waiting of `LOOKED_AT` queues: each costs a look at the disk."""
-        spool = self._spool
-        if spool is None or spool.is_closed:
-            return SpoolStatus.nothing()
-        routes = list(spool.routes.values())
-        filled = (route for route in routes if route.head.count)
-        looked_at = [spool.status(route) for route in islice(filled, LOOKED_AT)]
-        oldest = max(looked_at, key=lambda one: one.oldest_s, default=SpoolStatus.nothing())
+        """What is spooled for all queues together; `oldest_s` and `why` are those of the message
+        that has waited longest. Never waits."""
+        found = list(self.status().values())
+        oldest = max(found, key=lambda one: one.oldest_s, default=SpoolStatus.nothing())
         return SpoolStatus(
-            sum(route.head.count for route in routes),
-            sum(route.head.size for route in routes),
+            sum(one.messages for one in found),
+            sum(one.bytes for one in found),
             oldest.oldest_s,
-            all(route.handle is not None for route in routes),
+            all(one.connected for one in found),
             oldest.why,
-            sum(route.head.aside_count for route in routes),
-            sum(route.dropped for route in routes),
+            sum(one.set_aside for one in found),
+            sum(one.dropped for one in found),
         )
 
     def close(self) -> None:
-        """Have everything that was put accepted, and close the file. What is left in it is sent
+        """Have everything that was put accepted, and close the store. What is left in it is sent
         when it is opened again."""
         if self._spool is not None:
             self._spool.close()

@@ -89,7 +89,7 @@ def counts(term: Term, session: SessionId, body: Inquire, returning_count: int) 
         dispatch.unacknowledged,
         dispatch.consumer_count,
         state.next_sequence,
-        0,
+        dispatch.ready_size,
         term.delays.count + returning_count,
         state.applied,
         dispatch.is_hungry_beside((session, 0)),

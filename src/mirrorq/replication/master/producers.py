@@ -97,7 +97,8 @@ class Producers:
         elif is_spool(producer):
             # It is kept for as long as a spool may come back with what it has sent before.
             highest.raise_to(producer, 0)
-        if producer not in highest or not self._owns(session, attachment, producer):
+        is_known = producer in highest and not self._is_forgotten(producer, header)
+        if not is_known or not self._owns(session, attachment, producer):
             term.reply(session, ProducerUnknown(producer))
             return 0
         self._claim(session, attachment, producer)
@@ -116,6 +117,14 @@ class Producers:
             term.reply(session, Detached())
             return 0
         return expected
+
+    def _is_forgotten(self, producer: int, header: Header) -> bool:
+        """Whether a spool sends what was settled before: an old copy of it does. Nobody knows the
+        outcome any more, and nobody may wait for it."""
+        if not is_spool(producer):
+            return False
+        known = self._term.state.producers.find(producer)
+        return known is not None and header.first_number <= known.settled
 
     def refuse(self, header: Header, reason: str) -> None:
         """A refusal is an op: it uses the numbers, and is told when it is stable."""

@@ -1,0 +1,200 @@
+"""`LocalStore`: the one-node store that a spool is, and what it keeps beside the messages.
+
+A node of its own on the spool's path has a local queue for each target, of the target's name. Two
+more queues belong to the spool: one has the *record* of each target (how it is declared, and its
+mark), the other one has the messages that were set aside. A record is put anew when it changes, and
+the former one is acked after that: the latest holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from mirrorq import clock
+from mirrorq.api.access import Access
+from mirrorq.api.opening import embedding
+from mirrorq.api.reader import Reader
+from mirrorq.api.sharing import Use
+from mirrorq.errors import ConfigError, PreconditionFailed, StoreLocked
+from mirrorq.spool.line import Mark
+
+if TYPE_CHECKING:
+    from mirrorq.api.leases import Claim
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.config import Config
+
+OWN = "mirrorq.spool."
+"""Names of the spool's own queues begin so."""
+STORE_S = 30.0
+"""The own disk answers within this, or it is tried again later."""
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """What is kept of a target."""
+
+    name: str
+    durable: bool
+    auto_delete: bool
+    producer: int = 0
+    """With `last`: its mark; 0: nothing was ever sent."""
+    last: int = 0
+
+    @property
+    def mark(self) -> Mark | None:
+        return Mark(self.producer, self.last) if self.producer else None
+
+
+class Aside(msgspec.Struct, array_like=True, frozen=True):
+    """A message that was set aside."""
+
+    name: str
+    """The target's."""
+    reason: str
+    body: bytes
+    properties: bytes
+
+
+class LocalStore:
+    """The store of one spool, open.
+
+    Args:
+        path: its directory, made if absent.
+        config: the limits of its node, and the `spool_…` settings.
+
+    Raises:
+        StoreLocked: another spool, of this process or another one, has it open.
+        StoreError: it cannot be opened.
+
+    *Threads*: any.
+    """
+
+    def __init__(self, path: Path, config: Config) -> None:
+        acquire, end = embedding()
+        use = Use()
+
+        def release() -> None:
+            end(use)
+
+        try:
+            self.node = cast(Access, acquire(use, "spool", path=path, config=config))
+        except StoreLocked as error:
+            raise StoreLocked(f"spool {path} is open: {error}: {_SHARED}") from error
+        self._release: Callable[[], None] = release
+        try:
+            self._bound(config)
+            self._records, self._claim = self._own_queue("records")
+            self._aside, self._aside_claim = self._own_queue("set-aside")
+        except PreconditionFailed as error:
+            self._release()
+            raise StoreLocked(f"spool {path} is open in this process: {_SHARED}") from error
+        except BaseException:
+            self._release()
+            raise
+        self.records: dict[str, Record] = {}
+        self._places: dict[str, int] = {}
+        """Sequence of each record."""
+        for message in self._records.browse():
+            if message.body:
+                self._note(msgspec.msgpack.decode(message.body, type=Record), message.sequence)
+        self.aside_counts: dict[str, int] = {}
+        for _, aside in self.set_aside():
+            self.aside_counts[aside.name] = self.aside_counts.get(aside.name, 0) + 1
+        self._queue_ms, self._at_ms = self._stamp()
+
+    def _bound(self, config: Config) -> None:
+        """The local queues are bounded as the settings say."""
+        drops = config.spool_overflow == "drop-head"
+        definition: dict[str, object] = {
+            "max-length-bytes": config.spool_bytes_max,
+            "overflow": "drop-head" if drops else "block",
+        }
+        if config.spool_age_ms_max:
+            definition["message-ttl"] = config.spool_age_ms_max
+        self.node.set_policy("own", f"^{OWN}".replace(".", "[.]"), {"overflow": "block"}, 1)
+        self.node.set_policy("targets", ".*", definition)
+
+    def _own_queue(self, name: str) -> tuple[MirroredQueue, Claim]:
+        queue = self.node.queue(OWN + name)
+        return queue, queue.claim("spool", timeout=0)
+
+    def _stamp(self) -> tuple[int, int]:
+        """The local queues' time now, and this machine's."""
+        sequence = self._records.put(b"").result(STORE_S)
+        at_ms = clock.now_ms()
+        (batch,) = self.reader(self._records._handle.ring_for("").queue_id).read(sequence, sequence)
+        self._claim.ack(sequence, sequence, STORE_S)
+        return batch.timestamp_us // 1000, at_ms
+
+    def reader(self, queue_id: int) -> Reader:
+        """Reads a local queue."""
+        return Reader(self.node, queue_id, "")
+
+    def age_ms(self, timestamp_us: int) -> int:
+        """How long ago a local message was put, whatever the wall clock says."""
+        return max(self._queue_ms + clock.now_ms() - self._at_ms - timestamp_us // 1000, 0)
+
+    def filled(self) -> dict[str, int]:
+        """Targets for which messages may wait, and how many."""
+        known = {one.name: one for one in self.node.queues()}
+        found = {name: known[name] for name in self.records if name in known}
+        return {
+            name: status.messages
+            for name, status in found.items()
+            if status.messages or status.state != "running"
+        }
+
+    def note(self, record: Record) -> None:
+        """Keep a target's record: it is on the disk when this returns.
+
+        Raises:
+            ConfigError: its name is one of the spool's own.
+            TimeoutError, MirrorQError: the disk has not taken it. It may still do.
+        """
+        if record.name.startswith(OWN):
+            raise ConfigError(f"queue {record.name!r} cannot be spooled: {OWN} is the spool's own")
+        place = self._records.put(msgspec.msgpack.encode(record)).result(STORE_S)
+        self._note(record, place)
+
+    def note_mark(self, name: str, mark: Mark) -> None:
+        """Keep a target's mark, as `note`."""
+        self.note(replace(self.records[name], producer=mark.producer, last=mark.last))
+
+    def _note(self, record: Record, place: int) -> None:
+        former = self._places.get(record.name)
+        self._places[record.name] = place
+        self.records[record.name] = record
+        if former is not None:
+            self._claim.ack(former, former, STORE_S)
+
+    def put_aside(self, messages: list[Aside]) -> None:
+        """Keep messages that cannot be brought to their target."""
+        self._aside.put_many([msgspec.msgpack.encode(one) for one in messages]).result(STORE_S)
+        for one in messages:
+            self.aside_counts[one.name] = self.aside_counts.get(one.name, 0) + 1
+
+    def set_aside(self) -> list[tuple[int, Aside]]:
+        """All of them, each with its place."""
+        return [
+            (message.sequence, msgspec.msgpack.decode(message.body, type=Aside))
+            for message in self._aside.browse()
+        ]
+
+    def drop_aside(self, name: str) -> int:
+        """Forget those of a target; return how many that were."""
+        places = [sequence for sequence, aside in self.set_aside() if aside.name == name]
+        for sequence in places:
+            self._aside_claim.ack(sequence, sequence, STORE_S)
+        self.aside_counts.pop(name, None)
+        return len(places)
+
+    def close(self) -> None:
+        """Close the node, and with it all handles on the local queues."""
+        self._release()
+
+
+_SHARED = "two processes never share one. Give each a path of its own"
