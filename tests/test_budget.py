@@ -42,7 +42,7 @@ BUDGETS = {
     "replication": 8_700,
     "security": 350,
     "session": 650,
-    "spool": 1_220,
+    "spool": 1_240,
     "store": 2_550,
     "testing": 1_450,
     "transport": 1_850,
