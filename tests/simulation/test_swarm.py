@@ -32,6 +32,11 @@ def test_a_checkpoint_is_made_after_a_state_that_was_coming_was_dropped() -> Non
     assert run_seed(1310657, "test", with_rail=True).wrong == []
 
 
+def test_a_handle_goes_whose_goodbye_was_dropped() -> None:
+    """Its node had joined by a leader that was cut off, and the next leader did not know it yet."""
+    assert run_seed(1330416, "test", with_rail=True).wrong == []
+
+
 @pytest.mark.parametrize("seed", [2])
 def test_several_queues_agree_whatever_breaks(seed: int) -> None:
     """Results that are put with an ack, and messages that reach two queues, in one run."""

@@ -447,7 +447,12 @@ class Engine:
         assert member is not None
         assert store is not None
         if kind in _OF_QUEUES:
-            if not self._consensus.is_peer_foreign(peer, store):
+            is_foreign = self._consensus.is_peer_foreign(peer, store)
+            if is_foreign and not peer.is_kept_out:
+                # What its handles have said is gone: they have to attach again.
+                self.hosting.on_link(member.node)
+            peer.is_kept_out = is_foreign
+            if not is_foreign:
                 self._on_queue(member, kind, message)
         elif isinstance(message, RAFT_MESSAGES):
             self._consensus.step(now_ms, Received(store, message))

@@ -27,6 +27,8 @@ class Peer:
     gone: bool = True
     is_past: bool = False
     """That store was forgotten: it may still vote, and nothing else."""
+    is_kept_out: bool = False
+    """Its messages about queues are dropped: it is no voter of this cluster, or not any more."""
     rival: int = 0
     """Another store that says hello under this name while this one is alive; 0: none."""
     is_rival_told: bool = False
