@@ -160,7 +160,7 @@ class _ClientLine:
         self._board.send("client", "a", [bytes(part) for part in parts], channel)
         return True
 
-    def leave(self) -> None:
+    def leave(self, *, is_refused: bool = False) -> None:
         self._board.give("client", Disconnected(self.endpoint))
         self._board.give("client", Connected(self.endpoint))
 
