@@ -115,14 +115,14 @@ slow: $(STAMP)  ## more of what no clock decides, on both cores
 # printed as such, and goes to virtual time or out of the gate.
 define in_real_time
 	kept=$$(mktemp -d); trap 'rm -rf "$$kept"' EXIT; \
-	$(PYTEST) -o cache_dir="$$kept" -m 'real and not slow and not smoke and not soak' $(1) || { \
+	$(PYTEST) $(2) -o cache_dir="$$kept" -m 'real and not slow and not smoke and not soak' $(1) || { \
 		echo 'FAILED IN REAL TIME; once more, by itself:'; \
 		$(PYTEST) -o cache_dir="$$kept" -m 'real and not slow and not smoke and not soak' \
 			--last-failed --last-failed-no-failures=none $(1); }
 endef
 
 real: $(STAMP)  ## real processes, threads and sockets on loopback: kill -9, SIGSTOP, signals, forks
-	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER))
+	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER),-n 2 --dist loadfile)
 
 stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
 	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)
