@@ -136,6 +136,7 @@ def test_no_step_grows_with_the_queues() -> None:
         assert growth_text(Large(FEW), Large(MANY)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("characters", "exchanges"), [(255, 10), (10, 1000)])
 def test_no_step_grows_with_names_or_exchanges(characters: int, exchanges: int) -> None:
     with small_portions():
