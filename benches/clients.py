@@ -102,7 +102,7 @@ async def aio_put_many(endpoint: str, count: int) -> None:
     async with await aio.connect(endpoint) as client:
         handle = await client.queue("bench")
         bodies = [BODY] * BATCH
-        for one in [await handle.put_many(bodies) for _ in range(count // BATCH)]:
+        for one in [await handle.send_many(bodies) for _ in range(count // BATCH)]:
             await one
 
 
@@ -110,7 +110,7 @@ async def aio_put(endpoint: str, count: int) -> None:
     async with await aio.connect(endpoint) as client:
         handle = await client.queue("bench")
         for _ in range(count):
-            await handle.put(BODY)
+            await handle.send(BODY)
         await handle.wait_for_confirms(OUTCOME_S)
 
 

@@ -75,7 +75,7 @@ def callback(handle: MirroredQueue, count: int) -> int:
 
 
 async def aio_get(handle: aio.MirroredQueue, count: int) -> int:
-    await (await handle.put_many([BODY] * count))
+    await handle.put_many([BODY] * count)
     cost = Cost()
     settlements = [(await handle.get(timeout=WAIT_S)).ack() for _ in range(count)]
     for settlement in settlements:
@@ -84,7 +84,7 @@ async def aio_get(handle: aio.MirroredQueue, count: int) -> int:
 
 
 async def aio_iterate(handle: aio.MirroredQueue, count: int) -> int:
-    await (await handle.put_many([BODY] * count))
+    await handle.put_many([BODY] * count)
     cost = Cost()
     settlements = []
     async for message in handle:

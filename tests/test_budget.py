@@ -26,8 +26,8 @@ NO_CODE = {
 BUDGETS = {
     "(root)": 800,
     "_native": 100,
-    "aio": 900,
-    "api": 6_100,
+    "aio": 930,
+    "api": 6_150,
     "cli": 1_650,
     "client": 1_200,
     "cluster": 4_350,

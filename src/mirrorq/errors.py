@@ -90,6 +90,22 @@ class QueueDown(MirrorQError):
     """The queue has no master: no member that is in sync is running."""
 
 
+class EmptyNoQuorum(NoQuorum, Empty):
+    """Nothing was got, because this node has no contact with a majority."""
+
+
+class EmptyQueueDown(QueueDown, Empty):
+    """Nothing was got, because the queue has no master."""
+
+
+class FullNoQuorum(NoQuorum, Full):
+    """A put was not accepted or not confirmed: this node has no contact with a majority."""
+
+
+class FullQueueDown(QueueDown, Full):
+    """A put was not accepted or not confirmed: the queue has no master."""
+
+
 class PreconditionFailed(MirrorQError):
     """The queue exists with other properties, belongs to another handle, or is in use."""
 

@@ -44,7 +44,7 @@ def test_what_is_opened_can_be_entered_awaited_or_made_a_task(tmp_path: Path) ->
             with pytest.raises(AttributeError):
                 node.endpoint  # noqa: B018
             second = await asyncio.create_task(node.queue("orders"))
-            await (await first.put(b"one"))
+            await first.put(b"one")
             assert (await second.get(timeout=DEADLINE_S)).body == b"one"
         with pytest.raises(ShutDown):
             await first.put(b"two")
@@ -60,10 +60,10 @@ def test_what_is_opened_can_be_entered_awaited_or_made_a_task(tmp_path: Path) ->
 def test_wait_ends_as_it_is_asked_to(tmp_path: Path) -> None:
     async def main() -> None:
         async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
-            done, open_ = await aio.wait([await queue.put(b"x") for _ in range(5)])
+            done, open_ = await aio.wait([await queue.send(b"x") for _ in range(5)])
             assert len(done) == 5
             assert not open_
-            first = [await queue.put(b"x"), Confirmation(queue.handle._handle.outcomes)]
+            first = [await queue.send(b"x"), Confirmation(queue.handle._handle.outcomes)]
             done, open_ = await aio.wait(first, return_when="FIRST_COMPLETED")
             assert (done, open_) == ({first[0]}, {first[1]})
             with pytest.raises(ValueError, match="return_when is 'SOON'"):
@@ -79,7 +79,7 @@ def test_a_thousand_calls_wait_without_a_thread_each(tmp_path: Path) -> None:
             gets = [asyncio.create_task(queue.get()) for _ in range(1000)]
             await asyncio.sleep(0)
             assert threading.active_count() <= before
-            await (await queue.put_many([b"%d" % i for i in range(1000)]))
+            await queue.put_many([b"%d" % i for i in range(1000)])
             found = await asyncio.gather(*gets)
             assert {m.body for m in found} == {b"%d" % i for i in range(1000)}
             await queue.ack_many(found)
@@ -101,7 +101,7 @@ def test_cancelled_gets_lose_no_message(tmp_path: Path, seed: int) -> None:
 
             tasks: list[asyncio.Task[None]] = []
             for i in range(300):
-                await queue.put(b"%d" % i)
+                await queue.send(b"%d" % i)
                 tasks.append(asyncio.create_task(take()))
                 if (i + seed) % 3 == 0:
                     await asyncio.sleep(0.001 * (seed % 2))
@@ -123,12 +123,12 @@ def test_a_put_waits_for_room_and_a_cancelled_one_was_not_accepted(tmp_path: Pat
     async def main() -> None:
         config = Config(unconfirmed_count_max=10)
         async with await aio.MirroredQueue.open("orders", path=tmp_path, config=config) as queue:
-            puts = [asyncio.create_task(queue.put(b"%d" % i)) for i in range(200)]
+            puts = [asyncio.create_task(queue.send(b"%d" % i)) for i in range(200)]
             confirmations = await asyncio.gather(*puts)
             assert sorted([await c for c in confirmations]) == list(range(1, 201))
             accepted = 0
             for _ in range(50):
-                task = asyncio.create_task(queue.put(b"x"))
+                task = asyncio.create_task(queue.send(b"x"))
                 await asyncio.sleep(0)
                 task.cancel()
                 outcome = (await asyncio.gather(task, return_exceptions=True))[0]
@@ -153,7 +153,7 @@ def test_a_coroutine_consumes(tmp_path: Path) -> None:
                     all_came.set()
 
             consumer = await queue.consume(work, prefetch=3)
-            await (await queue.put_many([b"%d" % i for i in range(20)]))
+            await queue.put_many([b"%d" % i for i in range(20)])
             await all_came.wait()
             assert seen == [b"%d" % i for i in range(20)]
             assert not [one for one in threading.enumerate() if "consumer" in one.name]
@@ -178,7 +178,7 @@ def test_a_consumer_ends_when_its_callback_has(tmp_path: Path) -> None:
                 done.append(message.body)
                 await message.ack()
 
-            await (await queue.put_many([b"1", b"2"]))
+            await queue.put_many([b"1", b"2"])
             async with await queue.consume(work) as consumer:
                 await is_begun.wait()
                 consumer.cancel()
@@ -209,7 +209,7 @@ def test_what_a_callback_fails_on_comes_again(tmp_path: Path) -> None:
                 await message.ack()
 
             consumer = await queue.consume(work)
-            await (await queue.put_many([b"bad", b"good"]))
+            await queue.put_many([b"bad", b"good"])
             await all_came.wait()
             assert seen == [(b"bad", 1), (b"good", 1), (b"bad", 2)]
             assert consumer._task is not None
@@ -245,7 +245,7 @@ def test_another_loop_is_told_so(tmp_path: Path) -> None:
         async with aio.MirroredQueue.open("orders", path=tmp_path) as queue:
             with pytest.raises(RuntimeError, match=r"another event loop.*mirrorq\.connect"):
                 await asyncio.to_thread(lambda: asyncio.run(taken(queue)))
-            await (await queue.put(b"one"))
+            await queue.put(b"one")
             assert (await taken(queue)).body == b"one"
 
     run(main())

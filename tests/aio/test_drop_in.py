@@ -12,6 +12,7 @@ import pickle
 import tempfile
 import types
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ import pytest
 from mirrorq import Node, aio
 from mirrorq.api.stdlib_queue import settled_counting
 from mirrorq.api.waits import in_thread
+from mirrorq.protocol.sessions import Counts
 
 pytestmark = pytest.mark.real
 
@@ -59,6 +61,12 @@ NOT_OURS = {
 }
 
 
+def beside_the_loop(handle: Any) -> Counts:
+    """Count a queue's messages on a thread of its own: a call that waits is refused in a loop."""
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(in_thread, settled_counting(handle)).result()
+
+
 class Queue:
     """`asyncio.Queue(maxsize)` on a mirrored queue of its own."""
 
@@ -81,10 +89,11 @@ class Queue:
         self._folder.cleanup()
 
     def _arrive(self) -> None:
-        """Have what was put come here, with this thread: the loop is the test's alone."""
+        """Have what was put come here before the loop goes on: it is the test's alone."""
         self._queue.qsize()
         handle = self._handle._handle
-        while in_thread(settled_counting(handle)).ready and not handle.is_shut_for_gets:
+
+        while beside_the_loop(handle).ready and not handle.is_shut_for_gets:
             pass
 
     def get_nowait(self) -> object:
@@ -112,7 +121,7 @@ async def _sleep(delay: float) -> None:
     for turn in range(TURNS_MAX if delay == 0 else 0):
         await asyncio.sleep(0)
         for queue in Queue.opened if turn % 5 == 0 else ():
-            in_thread(settled_counting(queue._handle._handle))
+            beside_the_loop(queue._handle._handle)
     await asyncio.sleep(delay)
 
 

@@ -130,8 +130,9 @@ WRONG = {
 
 RIGHT = """
 confirmation = queue.put(b"x", True, 5, headers={"a": 1}, key="k", priority=3, delay=0.5)
-sequence = (await aqueue.put(b"x", message_id="m", timeout=5)).result(0)
-settlement = await aqueue.ack_and_put(message, "q", b"x", key="k", ttl=3)
+sequence: int = await aqueue.put(b"x", message_id="m", timeout=5)
+outcome = (await aqueue.send(b"x", message_id="m", timeout=5)).result(0)
+await aqueue.ack_and_put(message, "q", b"x", key="k", ttl=3)
 """
 
 PROGRAM = """

@@ -36,7 +36,7 @@ def test_no_put_overtakes_another(tmp_path: Path, shards: int | None) -> None:
         async with aio.Node.open("a", path=tmp_path) as node:
             for _ in range(10):
                 async with node.queue("orders", **({"shards": shards} if shards else {})) as queue:
-                    tasks = [asyncio.create_task(queue.put(b"x", key="k")) for _ in range(10)]
+                    tasks = [asyncio.create_task(queue.send(b"x", key="k")) for _ in range(10)]
                     confirmations = [await task for task in tasks]
                     sequences = [await one for one in confirmations]
                     assert sequences == sorted(sequences)
@@ -55,14 +55,14 @@ def test_a_put_that_is_blocked_goes_on_when_there_is_room(tmp_path: Path, no_loo
             node.queue("orders") as other,
         ):
             await node.set_policy("short", "", {"max-length": 2})
-            await (await queue.put_many([b"0", b"1"]))
-            tasks = [asyncio.create_task(queue.put(b"%d" % n)) for n in range(2, 8)]
+            await queue.put_many([b"0", b"1"])
+            tasks = [asyncio.create_task(queue.send(b"%d" % n)) for n in range(2, 8)]
             with pytest.raises(Full):
-                await queue.put(b"late", block=False)
+                await queue.send(b"late", block=False)
             with pytest.raises(Full):
                 queue.put_nowait(b"late")
             with pytest.raises(Full):
-                await queue.put(b"late", timeout=0.01)
+                await queue.send(b"late", timeout=0.01)
             bodies = []
             for taker in (queue, other) * 4:
                 message = await taker.get()
@@ -95,7 +95,7 @@ def test_gets_are_served_in_the_order_of_their_calls(
                     tasks.create_task(taking(number))
                     await asyncio.sleep(0.013)
                 for number in range(5):
-                    await (await queue.put(b"%d" % number))
+                    await queue.put(b"%d" % number)
                     while len(served) == number:
                         await asyncio.sleep(0)
 

@@ -38,15 +38,15 @@ def test_publishes_wait_in_the_loop_and_a_cancelled_one_is_in_no_queue(tmp_path:
             events = await node.exchange("events", "fanout")
             for queue in queues:
                 await events.bind(queue)
-            assert len(await (await events.publish("", b"first"))) == 2
+            assert len(await events.publish("", b"first")) == 2
             before = threading.active_count()
-            tasks = [asyncio.create_task(events.publish("", b"%d" % n)) for n in range(200)]
+            tasks = [asyncio.create_task(events.send("", b"%d" % n)) for n in range(200)]
             await asyncio.sleep(0)
             assert threading.active_count() <= before
             fulls = 0
             for number in range(50):
                 try:
-                    await events.publish("", b"now%d" % number, block=False)
+                    await events.send("", b"now%d" % number, block=False)
                 except Full:
                     fulls += 1
             assert fulls, "50 in a row without a pause are not all confirmed in between"
@@ -104,7 +104,7 @@ def test_a_cancelled_call_loses_nothing(tmp_path: Path, name: str) -> None:
     async def main() -> None:
         async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
             for steps in (0, 1, 2, 5, 20):
-                await (await queue.put_many([b"old1", b"old2", b"old3"]))
+                await queue.put_many([b"old1", b"old2", b"old3"])
                 held = await queue.get(timeout=DEADLINE_S)
                 task = asyncio.create_task(CALLS[name](queue, held))
                 for _ in range(steps):

@@ -51,7 +51,7 @@ def test_a_cluster_at_the_address_of_another_gets_nothing_of_its_clients(
         mails = other.queue("mails")
         mails.put(b"not for you").result(30)
         taken: list[bytes] = []
-        orders.consume(lambda message: taken.append(message.body))
+        orders.consume(lambda message: taken.append(message.body), ack="manual")
         late = orders.put(b"two")
         until(lambda: "another cluster" in trouble(client))
         with pytest.raises(MirrorQError, match="to another cluster than the one"):

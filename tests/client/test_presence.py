@@ -52,8 +52,8 @@ def test_clients_and_consumers_are_listed(node: Node, connecting: Connecting) ->
     bills = two.queue("bills")
     orders.put_many([b"1", b"2", b"3", b"4"]).result(WAIT_S)
     bills.put(b"bill").result(WAIT_S)
-    consumer = orders.consume(ignore, prefetch=3)
-    own = node.queue("bills").consume(ignore, prefetch=7)
+    consumer = orders.consume(ignore, ack="manual", prefetch=3)
+    own = node.queue("bills").consume(ignore, ack="manual", prefetch=7)
     until(lambda: sum(each.messages_unacknowledged for each in node.consumers()) == 4)
 
     first, second = sorted(node.clients(), key=lambda each: each.name != one.name)
@@ -110,7 +110,7 @@ def test_a_disconnected_client_ends_and_its_messages_come_back(
     orders = bad.queue("orders")
     mine = bad.queue("mine", exclusive=True)
     orders.put_many([b"1", b"2", b"3"]).result(WAIT_S)
-    consumer = orders.consume(ignore, prefetch=2, on_cancel=on_cancel)
+    consumer = orders.consume(ignore, ack="manual", prefetch=2, on_cancel=on_cancel)
     until(lambda: node.clients() and node.consumers("orders")[0].messages_unacknowledged == 2)
 
     good.disconnect(bad.name, "it hangs\non batch 7")
@@ -143,7 +143,7 @@ def test_one_consumer_is_disconnected(node: Node, connecting: Connecting) -> Non
     orders = client.queue("orders")
     orders.put_many([b"1", b"2"]).result(WAIT_S)
     ended: list[Consumer] = []
-    stuck = orders.consume(ignore, prefetch=2, on_cancel=ended.append)
+    stuck = orders.consume(ignore, ack="manual", prefetch=2, on_cancel=ended.append)
     until(lambda: [each.messages_unacknowledged for each in node.consumers("orders")] == [2])
     (seen,) = client.consumers("orders")
 

@@ -38,6 +38,8 @@ BLOCKING: Calls = MESSAGES | {"blocking"}
 """The same, and `as_queue()` is a `queue.Queue`."""
 ONE_RING: Calls = MESSAGES | {"one ring"}
 """The calls that only a queue without shards has: exclusive, auto_delete and sequences."""
+AWAITED: Calls = frozenset({"awaited"})
+"""The calls of asyncio that wait for their outcomes: `Awaited.awaiting`."""
 THREADS: Calls = BLOCKING | ONE_RING | {"reading"}
 """The calls for threads only: read, lease, claim, extent."""
 Test = TypeVar("Test", bound=Callable[..., None])
@@ -189,6 +191,10 @@ class Loop:
         self._task.result(WAIT_S)
 
 
+SENDING = {"put": "send", "put_many": "send_many", "publish": "send"}
+"""Calls of threads that return a confirmation, and their names in asyncio."""
+
+
 class Awaited:
     """An object of `mirrorq.aio` whose calls block until the loop has ended them."""
 
@@ -196,10 +202,15 @@ class Awaited:
         self._loop, self._target = loop, target
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
+        is_transaction = isinstance(self._target, aio.Transaction)
+        found = getattr(self._target, name if is_transaction else SENDING.get(name, name))
         if not callable(found):
             return self._wrap(found)
         return lambda *values, **named: self._call(found, *values, **named)
+
+    def awaiting(self, name: str, *values: Any, **named: Any) -> Any:
+        """The call of this name, as a program of asyncio makes it: awaited to its outcome."""
+        return self._call(getattr(self._target, name), *values, **named)
 
     def _call(self, function: Callable[..., Any], *values: Any, **named: Any) -> Any:
         bare = [each._target if isinstance(each, Awaited) else each for each in values]
@@ -237,7 +248,7 @@ class AioFace(Face):
     """Handles of `mirrorq.aio`, on a client."""
 
     name = "aio"
-    calls = ONE_RING
+    calls = ONE_RING | {"awaited"}
 
     def open_host(self) -> Any:
         self._loop = Loop(self.cluster)

@@ -84,7 +84,7 @@ def test_settling_twice_gives_no_more_credit(stage: Stage) -> None:
     share = 3 if stage.face.name == "sharded" else 1
     held: list[Message] = []
     queue = stage.queue()
-    consumer = queue.consume(held.append, prefetch=2 * share)
+    consumer = queue.consume(held.append, prefetch=2 * share, ack="manual")
     fill(queue, 20)
     stage.until(lambda: len(held) == 2)
     for _ in range(5):
@@ -113,6 +113,50 @@ def test_a_failing_callback_gives_the_message_back(stage: Stage) -> None:
     stage.until(lambda: stage.messages() == 0)
     assert seen == [(b"bad", 1), (b"good", 1), (b"bad", 2), (b"bad", 3)]
     assert consumer.is_active
+
+
+def test_a_callback_that_returns_has_its_message_acked(stage: Stage) -> None:
+    """The call that takes messages is as short as can be, and loses none."""
+    seen: list[int] = []
+    queue = stage.queue()
+    fill(queue, 3)
+    consumer = queue.consume(lambda message: seen.append(message.sequence), prefetch=1)
+    stage.until(lambda: stage.messages() == 0)
+    assert seen == [1, 2, 3]
+    assert consumer.unsettled == 0
+
+
+def test_a_callback_may_settle_its_message_otherwise(stage: Stage) -> None:
+    """What it has given back, or ended, is not acked when it returns."""
+    seen: list[tuple[bytes, int]] = []
+
+    def work(message: Message) -> None:
+        seen.append((message.body, message.delivery_count))
+        if message.body == b"later" and message.delivery_count == 1:
+            message.nack()
+        elif message.body == b"never":
+            message.reject()
+
+    queue = stage.queue()
+    refused: list[Message] = []
+    queue.add_ack_listener(lambda message, _: refused.append(message))
+    queue.put_many([b"later", b"never"]).result(WAIT_S)
+    queue.consume(work, prefetch=1)
+    stage.until(lambda: stage.messages() == 0)
+    assert sorted(seen) == [(b"later", 1), (b"later", 2), (b"never", 1)]
+    assert not refused
+
+
+def test_a_program_may_ack_later(stage: Stage) -> None:
+    """With `ack="manual"` a return settles nothing: another thread may have the message."""
+    held: list[Message] = []
+    queue = stage.queue()
+    fill(queue, 2)
+    consumer = queue.consume(held.append, ack="manual")
+    stage.until(lambda: len(held) == 2)
+    assert (consumer.unsettled, stage.messages()) == (2, 2)
+    queue.ack_many(held).result(WAIT_S)
+    assert (consumer.unsettled, stage.messages()) == (0, 0)
 
 
 def test_cancelling_gives_back_what_was_not_begun(stage: Stage) -> None:
@@ -150,8 +194,8 @@ def test_a_callback_may_cancel_its_own_consumer(stage: Stage) -> None:
     stage.until(lambda: queue.qsize() == 2)
 
 
-def test_auto_ack_needs_no_ack_and_no_nack(stage: Stage) -> None:
-    """A failing callback has lost its message: that is what auto_ack means."""
+def test_acks_at_receipt_need_no_ack_and_no_nack(stage: Stage) -> None:
+    """A failing callback has lost its message: that is what `ack="receipt"` means."""
     seen: list[int] = []
 
     def work(message: Message) -> None:
@@ -160,7 +204,7 @@ def test_auto_ack_needs_no_ack_and_no_nack(stage: Stage) -> None:
 
     queue = stage.queue()
     fill(queue, 3)
-    queue.consume(work, auto_ack=True, prefetch=3)
+    queue.consume(work, ack="receipt", prefetch=3)
     stage.until(lambda: stage.messages() == 0)
     assert seen == [1, 2, 3]
 
@@ -309,7 +353,7 @@ def test_a_consumer_without_a_bound_holds_all_there_is(stage: Stage) -> None:
     held: list[Message] = []
     queue = stage.queue()
     fill(queue, count)
-    consumer = queue.consume(held.append, prefetch=0)
+    consumer = queue.consume(held.append, prefetch=0, ack="manual")
     stage.until(lambda: len(held) == count)
     fill(queue, 10)
     stage.until(lambda: len(held) == count + 10)

@@ -238,8 +238,8 @@ def test_a_drained_queue_may_be_deleted(stage: Stage) -> None:
 
 def test_a_deleted_queue_with_an_outbox_is_gone_when_delete_returns(stage: Stage) -> None:
     """Its name is free again, as that of any queue; its dead letters arrive."""
-    stage.host.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})
     dead = stage.queue("dead")
+    stage.host.set_policy("letters", "^orders$", {"dead-letter-queue": "dead"})
     for turn in range(1, 4):
         queue = stage.queue()
         queue.put(b"one").result(WAIT_S)

@@ -74,8 +74,10 @@ queue.put(b"x", persistent="no")
     TypeError: persistent is 'no'
 queue.get(auto_ack="no")
     TypeError: auto_ack is 'no'
-queue.consume(print, auto_ack=0)
-    TypeError: auto_ack is 0
+queue.consume(print, ack=True)
+    ConfigError: ack is True: give "return"
+queue.consume(print, ack="auto")
+    ConfigError: ack is 'auto': give "return"
 queue.consume(print, exclusive="no")
     TypeError: exclusive is 'no'
 queue.consume(print, cancel_on_failover=1)

@@ -194,8 +194,9 @@ def test_arguments_of_a_queue_limit_it_as_a_policy_does(stage: Stage) -> None:
 
 def test_rejected_and_expired_messages_become_dead_letters(stage: Stage) -> None:
     """Of a policy's queue; each says where it was and why."""
+    dead = stage.queue("dead")
     limit(stage, dead_letter_queue="dead")
-    queue, dead = stage.queue(), stage.queue("dead")
+    queue = stage.queue()
     queue.put_many([b"rejected", b"returned"]).result(WAIT_S)
     queue.put(b"expired", ttl=1).result(WAIT_S)
     rejected, returned = got(queue, 2)
@@ -208,10 +209,29 @@ def test_rejected_and_expired_messages_become_dead_letters(stage: Stage) -> None
     stage.until(lambda: stage.messages() == 0)
 
 
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_a_dead_letter_queue_is_made_when_it_is_named(stage: Stage, is_policy: bool) -> None:
+    """By a policy or by a declaration, so that nothing is lost by a forgotten one. One that is
+    there stays as it is."""
+    if is_policy:
+        limit(stage, dead_letter_queue="dead")
+        queue = stage.queue()
+    else:
+        queue = stage.queue(dead_letter_queue="dead")
+    queue.put(b"x").result(WAIT_S)
+    queue.get(timeout=WAIT_S).reject().result(WAIT_S)
+    dead = stage.host.queue("dead", passive=True)
+    assert dead.get(timeout=WAIT_S).body == b"x"
+    dead.put(b"kept").result(WAIT_S)
+    stage.queue("bills", dead_letter_queue="dead")
+    assert dead.qsize() == 1
+
+
 def test_a_delivery_limit_ends_a_message(stage: Stage) -> None:
     """After so many deliveries it is a dead letter."""
+    dead = stage.queue("dead")
     limit(stage, delivery_limit=2, dead_letter_queue="dead")
-    queue, dead = stage.queue(), stage.queue("dead")
+    queue = stage.queue()
     fill(queue, 1)
     for _ in range(3):
         queue.get(timeout=WAIT_S).nack().result(WAIT_S)

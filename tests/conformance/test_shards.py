@@ -244,7 +244,9 @@ def test_a_consumer_has_its_share_of_each_shard(stage: Stage) -> None:
     """With 6 of 3 shards at most two of each are unacknowledged; it is one consumer, in one
     thread. The prefetch can be changed."""
     queue, held = sharded(stage), []
-    consumer = queue.consume(lambda m: held.append((m, threading.get_ident())), prefetch=6)
+    consumer = queue.consume(
+        lambda m: held.append((m, threading.get_ident())), prefetch=6, ack="manual"
+    )
     put_into_all(queue, 10)
     stage.run(1)
     assert Counter(message.shard for message, _ in held) == {0: 2, 1: 2, 2: 2}
@@ -325,8 +327,8 @@ def test_a_transaction_is_of_one_shard(stage: Stage) -> None:
 @case(ONE_RING)
 def test_messages_go_between_queues_with_shards_and_without(stage: Stage) -> None:
     """By ack_and_put and by an exchange, into the shard of the key; as dead letters, and back."""
-    stage.host.set_policy("dead", "^orders$", {"dead-letter-queue": "dead"})
     queue, dead, plain = sharded(stage), sharded(stage, "dead", 2), stage.queue("plain")
+    stage.host.set_policy("dead", "^orders$", {"dead-letter-queue": "dead"})
     plain.put(b"1").result(WAIT_S)
     plain.get(timeout=WAIT_S).ack_and_put("orders", b"one", key=key_of(2)).result(WAIT_S)
     message = queue.get(timeout=WAIT_S)
@@ -379,7 +381,7 @@ def test_shutdown_drains_all_shards(stage: Stage) -> None:
 def test_deleting_ends_all_shards(stage: Stage) -> None:
     """For every handle; the name is free for another number."""
     queue, other, ended = sharded(stage), stage.queue(), []
-    other.consume(lambda _: None, on_cancel=ended.append)
+    other.consume(lambda _: None, ack="manual", on_cancel=ended.append)
     put_into_all(queue, 1)
     with pytest.raises(PreconditionFailed, match="1 consumer"):
         queue.delete(if_unused=True)

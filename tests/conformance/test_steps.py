@@ -145,10 +145,10 @@ def test_ack_and_put(stage: Stage) -> None:
     def move(message: object, *values: object, **named: object) -> object:
         if put is not None:
             return put(message, *values, **named)
-        return message.ack_and_put(*values, **named)  # type: ignore[attr-defined]
+        return message.ack_and_put(*values, **named).result(WAIT_S)  # type: ignore[attr-defined]
 
     properties = {"headers": {"n": 1}, "message_id": "m", "ttl": 60}
-    assert move(one, "done", b"ONE", **properties).result(WAIT_S) is None  # type: ignore[attr-defined]
+    assert move(one, "done", b"ONE", **properties) is None
     arrived = done.get(timeout=WAIT_S)
     assert (arrived.body, arrived.headers, arrived.message_id) == (b"ONE", {"n": 1}, "m")
     target = getattr(done, "handle", done) if stage.face.name == "sharded" else done
@@ -157,7 +157,7 @@ def test_ack_and_put(stage: Stage) -> None:
     with pytest.raises(QueueNotFound, match="no queue is named 'nowhere': declare it first"):
         move(two, "nowhere", b"x")
     with two:
-        move(two, target, b"TWO").result(WAIT_S)  # type: ignore[attr-defined]
+        move(two, target, b"TWO")
     assert done.get(timeout=WAIT_S).body == b"TWO"
     if stage.face.name == "aio":
         with pytest.raises(ValueError, match="did not come from this handle"):
@@ -192,10 +192,10 @@ def test_a_failover_keeps_what_is_on_its_way(stage: Stage) -> None:
 
 def test_redrive(stage: Stage) -> None:
     """Dead letters go back to their own queues, oldest first, and what is none stays."""
-    stage.host.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
-    orders, bills = stage.queue("orders"), stage.queue("bills")
     # Of a sharded queue's dead letters the oldest is any shard's.
     dead = stage.queue("dead", **({"shards": 1} if stage.face.name == "sharded" else {}))
+    stage.host.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
+    orders, bills = stage.queue("orders"), stage.queue("bills")
     for count, (queue, body) in enumerate(((orders, b"o1"), (bills, b"b1"), (orders, b"o2")), 1):
         queue.put(body, headers={"kept": True}).result(WAIT_S)
         queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
@@ -220,8 +220,8 @@ def test_redrive(stage: Stage) -> None:
 @case(THREADS)
 def test_a_redrive_that_fails_holds_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a queue is cannot be asked just now: what was taken to be moved comes again."""
-    stage.host.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
     orders, bills, dead = (stage.queue(name) for name in ("orders", "bills", "dead"))
+    stage.host.set_policy("letters", "^(orders|bills)$", {"dead-letter-queue": "dead"})
     for count, queue in enumerate((orders, bills), 1):
         fill(queue, 1)
         queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)

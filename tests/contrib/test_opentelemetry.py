@@ -94,7 +94,7 @@ def test_a_get_links_to_who_sent(spans: InMemorySpanExporter, node: mirrorq.Node
 
     async def put() -> None:
         async with aio.connect(node.listening) as client, client.queue("orders") as there:
-            await (await there.put(b"tea"))
+            await there.put(b"tea")
 
     asyncio.run(put())
     queue.put_many([b"milk", b"sugar"]).result(DEADLINE_S)

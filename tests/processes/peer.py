@@ -443,7 +443,7 @@ class Peer:
     def do_consume(self, queue: int, top: int, keep: bool = False, **how: Any) -> int:
         number = next(self._numbers)
         watch = self._watches[number] = Watch(
-            top, keep, acks=not how.get("auto_ack"), moves=self._node is None
+            top, keep, acks=how.get("ack") != "receipt", moves=self._node is None
         )
 
         def on_cancel(_: object) -> None:
@@ -459,7 +459,7 @@ class Peer:
         """A consumer that acks nothing: what it is given stays with it."""
         number = next(self._numbers)
         held: list[mirrorq.Message] = []
-        self._queues[queue].consume(held.append, prefetch=prefetch)
+        self._queues[queue].consume(held.append, prefetch=prefetch, ack="manual")
         self._confirmations[number] = held
         return number
 

@@ -168,9 +168,9 @@ def test_exclusive_and_single_active_consumers(standing: Cluster, connecting: Co
     first, second = connecting(standing, "b"), connecting(standing, "c")
     one, two = first.queue("mine"), second.queue("mine")
     got: list[bytes] = []
-    consumer = one.consume(lambda message: got.append(message.body), exclusive=True)
+    consumer = one.consume(lambda message: got.append(message.body), ack="manual", exclusive=True)
     with pytest.raises(PreconditionFailed, match="exclusively"):
-        two.consume(ignore)
+        two.consume(ignore, ack="manual")
     consumer.cancel()
     first.set_policy("single", "^single$", {"single-active-consumer": True})
     active, waiting = first.queue("single"), second.queue("single")
@@ -197,21 +197,23 @@ def test_scenarios_27_and_31_consumers_at_a_failover(
     cluster: Cluster, connecting: Connecting
 ) -> None:
     """The master is killed: who asked for it is cancelled once, the other hears nothing and goes
-    on; with auto_ack what was in flight is lost or comes again flagged, never out of order."""
+    on; with acks at receipt what was in flight is lost or comes again flagged, in order."""
     cluster.found("abc")
     cluster.open("orders", "a")
     cluster.open("loose", "a")
     cluster.wait_in_sync(2, on="a")
     leaving, staying = (connecting(cluster, name).queue("orders") for name in ("bc", "cb"))
     cancelled: list[object] = []
-    ended = leaving.consume(ignore, cancel_on_failover=True, on_cancel=cancelled.append)
+    ended = leaving.consume(
+        ignore, ack="manual", cancel_on_failover=True, on_cancel=cancelled.append
+    )
     loose = connecting(cluster, "bc").queue("loose")
     until(lambda: leaving.status().consumers == 1, leaving.status)
     tally = Tally()
     unwanted: list[object] = []
     going_on = staying.consume(tally.take, on_cancel=unwanted.append)
     seen: list[tuple[int, bool]] = []
-    loose.consume(lambda m: seen.append((int(m.body), m.redelivered)), auto_ack=True)
+    loose.consume(lambda m: seen.append((int(m.body), m.redelivered)), ack="receipt")
     puts = [loose.put(b"%d" % number) for number in range(3000)]
     until(lambda: len(seen) > 300, lambda: len(seen))
     cluster.kill("a")

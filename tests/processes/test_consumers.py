@@ -98,9 +98,9 @@ def test_scenario_27_what_a_dead_consumer_held_goes_to_others(ring: Cluster) -> 
 
 @pytest.mark.soak
 def test_scenario_31_auto_ack_in_flight_at_a_kill(ring: Cluster) -> None:
-    """With auto_ack a message in flight at a kill may be lost or come again, flagged; what comes
+    """Acked at receipt, what is in flight at a kill may be lost or come again, flagged; what comes
     for the first time comes in order. One that is published later is not lost."""
-    watch = ring.ask("c", "consume", top=5000, keep=True, auto_ack=True)
+    watch = ring.ask("c", "consume", top=5000, keep=True, ack="receipt")
     producer = ring.ask("b", "produce", count=5000)
     until(lambda: consumed(ring, "c", watch)["handed_out"] >= 500)
     ring.kill("a")

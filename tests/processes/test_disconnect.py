@@ -50,7 +50,7 @@ def test_a_client_is_disconnected_from_another_node(
     def keep(_: Message) -> None:
         """Acks nothing."""
 
-    consumer = orders.consume(keep, prefetch=3, on_cancel=ended.append)
+    consumer = orders.consume(keep, prefetch=3, ack="manual", on_cancel=ended.append)
 
     def seen() -> dict[str, object] | None:
         told = json.loads(command(cluster, "clients", "--json").stdout)
@@ -73,7 +73,7 @@ def test_a_client_is_disconnected_from_another_node(
     mine = two.queue("orders")
     taken = [mine.get(timeout=WAIT_S) for _ in range(3)]
     assert [each.body for each in taken] == [b"1", b"2", b"3"]
-    other = mine.consume(keep, on_cancel=ended.append)
+    other = mine.consume(keep, ack="manual", on_cancel=ended.append)
     (listed,) = two.consumers("orders")
     assert command(cluster, "disconnect", listed.tag, "--reason", "enough").returncode == 0
     until(lambda: not other.is_active)

@@ -337,7 +337,7 @@ def test_a_plain_function_as_a_coroutine(tmp_path: Path, caplog: pytest.LogCaptu
 
     async def serve() -> None:
         async with mirrorq.aio.MirroredQueue.open("q", path=tmp_path / "q") as queue:
-            await (await queue.put(b"x"))
+            await queue.put(b"x")
             called = asyncio.Event()
             await queue.consume(lambda _: called.set())  # type: ignore[arg-type,return-value]
             await called.wait()

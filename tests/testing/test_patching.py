@@ -116,7 +116,7 @@ def test_asyncio_runs_on_virtual_time() -> None:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(orders.get(), 30)
             assert asyncio.get_running_loop().time() - began >= 30
-            confirmations = [await orders.put(b"%d" % number) for number in range(5)]
+            confirmations = [await orders.send(b"%d" % number) for number in range(5)]
             await asyncio.gather(*confirmations)
             await asyncio.sleep(60)
             found = []

@@ -96,8 +96,7 @@ class Consumer(blocking.Consumer):
                 await self._bell.until(lambda: self._is_ended or self._has_more(), None)
 
     async def _handle_in_loop(self, message: Message) -> None:
-        if self._auto_ack:
-            message.ack()
+        self._ack_if("receipt", message)
         try:
             await _awaitable(self._work(message))
         except ProcessEnded:
@@ -107,6 +106,8 @@ class Consumer(blocking.Consumer):
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             self._give_back_later(message, error)
+        else:
+            self._ack_if("return", message)
 
     def _give_back(self) -> None:
         message = self._message

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.api import exchange as blocking
@@ -49,8 +50,46 @@ class Exchange:
         timeout: float | None = None,
         on_confirm: OnConfirm = None,
         **options: Unpack[PublishOptions],
+    ) -> dict[str, int]:
+        """Publish to every queue that the message reaches, and wait until they have confirmed.
+
+        Arguments are those of `mirrorq.Exchange.publish`. `timeout` bounds the wait for room and
+        the wait for the confirmation together.
+
+        Returns:
+            The message's sequence in each queue that it reached, by name.
+
+        Raises:
+            Errors of `mirrorq.Exchange.publish` and of its confirmation.
+            TimeoutError: the message was accepted, and is not confirmed after `timeout` seconds.
+        """
+        until = deadline_of(timeout)
+        sent = await self.send(
+            routing_key,
+            body,
+            mandatory=mandatory,
+            block=block,
+            timeout=timeout,
+            on_confirm=on_confirm,
+            **options,
+        )
+        sequences: dict[str, int] = await outcome_of(self._bells.run, sent, until)
+        return sequences
+
+    @spelled_out
+    async def send(
+        self,
+        routing_key: str,
+        body: Body,
+        *,
+        mandatory: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[PublishOptions],
     ) -> Confirmation:
-        """Publish to every queue that the message reaches; returns once it is accepted.
+        """`publish` that does not wait until the queues have confirmed: many are on their way at
+        once. Returns once there is room in all queues.
 
         Arguments, result and errors are those of `mirrorq.Exchange.publish`.
         """

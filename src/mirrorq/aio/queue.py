@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from mirrorq.aio.bell import Bells, Line
 from mirrorq.aio.consumer import Consumer
 from mirrorq.aio.opening import Opening, opening
+from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.stdlib_queue import QueueAdapter
 from mirrorq.aio.steps import Transaction
 from mirrorq.aio.threads import in_thread, opened
@@ -27,6 +28,7 @@ from mirrorq.api.arguments import (
 )
 from mirrorq.api.channel import ASK_S
 from mirrorq.api.confirmation import Confirmation, Settlement
+from mirrorq.api.consumer import AckMode
 from mirrorq.api.message import Message
 from mirrorq.api.options import (
     Body,
@@ -144,8 +146,41 @@ class MirroredQueue:
         *,
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
+    ) -> int:
+        """Publish a message, and wait until it is confirmed.
+
+        Arguments are those of `mirrorq.MirroredQueue.put`. `timeout` bounds the wait for room and
+        the wait for the confirmation together. A call that is cancelled, or out of time, after the
+        message was accepted does not take it back: it is published as soon as that can be.
+
+        Returns:
+            The message's sequence.
+
+        Raises:
+            NotConfirmed: the message is certainly not stored.
+            ConfirmUnknown: the handle was closed before the answer came.
+            Full: too much was unconfirmed for `timeout` seconds (NoQuorum, QueueDown as well if
+                that is why).
+            TimeoutError: the message was accepted, and is not confirmed after `timeout` seconds.
+        """
+        until = deadline_of(timeout)
+        sent = await self.send(body, block, timeout, on_confirm=on_confirm, **options)
+        sequence: int = await self._outcome(sent, until)
+        return sequence
+
+    @spelled_out
+    async def send(
+        self,
+        body: Body,
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish a message; returns once it is accepted. Await the confirmation as well.
+        """Publish a message without waiting until it is confirmed: many are on their way at once.
+
+        Returns once there is room for it. Await the confirmation for the outcome.
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.put`.
         """
@@ -170,8 +205,31 @@ class MirroredQueue:
         *,
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
+    ) -> Sequence[int]:
+        """Publish messages together, up to `frame_bytes_max` all or none, and wait until they are
+        confirmed.
+
+        Arguments are those of `mirrorq.MirroredQueue.put_many`; errors as in `put`.
+
+        Returns:
+            Their sequences: a range, or a tuple when another producer came between.
+        """
+        until = deadline_of(timeout)
+        sent = await self.send_many(bodies, block, timeout, on_confirm=on_confirm, **options)
+        sequences: Sequence[int] = await self._outcome(sent, until)
+        return sequences
+
+    @spelled_out
+    async def send_many(
+        self,
+        bodies: Sequence[Body],
+        block: bool = True,
+        timeout: float | None = None,
+        *,
+        on_confirm: OnConfirm = None,
+        **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish messages together: up to `frame_bytes_max` all or none.
+        """`put_many` that does not wait until the messages are confirmed: see `send`.
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.put_many`.
         """
@@ -188,7 +246,7 @@ class MirroredQueue:
         return await self._accepted(putting, block, until, key)
 
     def put_nowait(self, body: Body) -> Confirmation:
-        """`put` that raises Full at once.
+        """`send` that raises Full at once instead of waiting for room.
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.put_nowait`.
         """
@@ -215,6 +273,11 @@ class MirroredQueue:
             return await self._run(call())
         finally:
             line.leave()
+
+    async def _outcome(
+        self, confirmation: Confirmation | Settlement, until: float | None = None
+    ) -> Any:
+        return await outcome_of(self._run, confirmation, until)
 
     def _line_of(self, key: str | bytes | None) -> Line:
         number = -1
@@ -348,12 +411,12 @@ class MirroredQueue:
         *,
         block: bool = True,
         **options: Unpack[MessageOptions],
-    ) -> Settlement:
+    ) -> None:
         """`message.ack_and_put`: ack it, and put another one into another queue, both or neither.
 
-        Returns once it is accepted. Await the settlement for the outcome.
+        Returns once that is confirmed.
 
-        Arguments, result and errors are those of `mirrorq.Message.ack_and_put`.
+        Arguments and errors are those of `mirrorq.Message.ack_and_put` and of its settlement.
         """
         key = options.get("key")
         source = self.handle._handle.source_of(message)
@@ -368,14 +431,14 @@ class MirroredQueue:
                 message, ring, key, body, properties, terms, block=block
             )
 
-        return await self._accepted(putting, block)
+        await self._outcome(await self._accepted(putting, block))
 
     async def consume(
         self,
         callback: Callable[[Message], Coroutine[Any, Any, object]],
         *,
         prefetch: int | None = None,
-        auto_ack: bool = False,
+        ack: AckMode = "return",
         exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
@@ -391,7 +454,7 @@ class MirroredQueue:
             self.handle._handle,
             callback,
             prefetch=prefetch,
-            auto_ack=auto_ack,
+            ack=ack,
             exclusive=exclusive,
             on_cancel=None if on_cancel is None else partial(self._call_in_loop, on_cancel),
             cancel_on_failover=cancel_on_failover,

@@ -63,7 +63,7 @@ class LoopQueue(Protocol):
 
     handle: MirroredQueue
 
-    async def put(self, body: Body) -> Confirmation: ...
+    async def send(self, body: Body) -> Confirmation: ...
 
     def put_nowait(self, body: Body) -> Confirmation: ...
 
@@ -123,7 +123,7 @@ class QueueAdapter(Generic[Item]):
         """
         body = self._items.packed(item)
         try:
-            confirmation = await self._queue.put(body)
+            confirmation = await self._queue.send(body)
         except ShutDown as error:
             raise _known_to_asyncio(error) from None
         await confirmation

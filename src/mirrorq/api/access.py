@@ -26,7 +26,7 @@ from mirrorq.api.options import (
 )
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.staged import Staged
-from mirrorq.errors import ConfigError, ProtocolError
+from mirrorq.errors import ConfigError, ProtocolError, QueueNotFound
 from mirrorq.monitoring.presence import Attendance
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.protocol.clients import (
@@ -137,7 +137,9 @@ class Access(Administration, ExchangeHost):
                 kept with it. Where a policy says it too, the lesser number holds, and else the
                 policy's word. None: as it is.
             max_length, max_length_bytes, delivery_limit: numbers, as a policy's.
-            overflow, dead_letter_queue: words, as a policy's.
+            overflow: a word, as a policy's.
+            dead_letter_queue: the name of the queue for what ends here without an ack. It is made,
+                durable and with the copies that its own policies say, if there is none.
 
         Raises:
             PreconditionFailed: it exists with other properties, or belongs to another handle.
@@ -173,6 +175,8 @@ class Access(Administration, ExchangeHost):
             )
         if timeout is not None:
             check_timeout(timeout)
+        if not passive:
+            self._declare_dead_letters(arguments.get("dead_letter_queue"), timeout)
         said = arguments_said(arguments)
         if passive:
             self._wait_known(timeout)
@@ -189,6 +193,13 @@ class Access(Administration, ExchangeHost):
         if is_connections:
             self._own(declared, name)
         return declared
+
+    def _declare_dead_letters(self, name: str | None, timeout: float | None) -> None:
+        if name:
+            try:
+                self._declare(name, passive=True, timeout=timeout)
+            except QueueNotFound:
+                self._declare(name, timeout=timeout)
 
     def _own(self, declared: Declared, name: str) -> None:
         """Hold a queue that is this connection's until this ends, or the queue."""

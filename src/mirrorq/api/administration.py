@@ -118,6 +118,10 @@ class Administration(ABC):
         """Every policy of the cluster, by name."""
 
     @abstractmethod
+    def _declare_dead_letters(self, name: str | None, timeout: float | None) -> None:
+        """Make the queue that dead letters are to go to, if it is named and does not exist."""
+
+    @abstractmethod
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
         """The status of every queue of the cluster, by name; with `shards` of each shard too."""
 
@@ -138,7 +142,8 @@ class Administration(ABC):
             apply_to: "queues" or "all": the same, as exchanges have no policies.
             pattern: a regular expression that is looked for anywhere in a queue's name.
             definition: keys as RabbitMQ writes them, such as {"ha-mode": "exactly",
-                "ha-params": 2}; docs/policies.md lists them.
+                "ha-params": 2}; docs/policies.md lists them. A dead-letter-queue that does not
+                exist is made: durable, with the copies that its own policies say.
             priority: of the policies that match a queue the one with the highest is in
                 force; of equal ones the name that sorts first.
             timeout: seconds to wait for a majority. None waits.
@@ -153,6 +158,7 @@ class Administration(ABC):
             ```
         """
         policy = parse(name, pattern, definition, priority, apply_to)
+        self._declare_dead_letters(policy.definition.dead_letter_queue, timeout)
         self._administer(SetPolicy(policy.name, to_text(policy)), timeout)
 
     def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:

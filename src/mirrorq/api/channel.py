@@ -35,6 +35,11 @@ from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
     Empty,
+    EmptyNoQuorum,
+    EmptyQueueDown,
+    Full,
+    FullNoQuorum,
+    FullQueueDown,
     MirrorQError,
     NoQuorum,
     QueueDown,
@@ -58,9 +63,16 @@ PAUSED_S = 1.0
 """The same where nobody serves: a client whose node is gone is served by another within moments."""
 ASK_S = 5.0
 """A question waits so long for the master before it says what is wrong."""
-
 FIRST_S = 1.0
 """A handle's first call waits so long for the master's first word, so that it knows a limit."""
+
+STUCK: tuple[tuple[type[MirrorQError], type[MirrorQError], type[MirrorQError]], ...] = (
+    (Empty, NoQuorum, EmptyNoQuorum),
+    (Empty, QueueDown, EmptyQueueDown),
+    (Full, NoQuorum, FullNoQuorum),
+    (Full, QueueDown, FullQueueDown),
+)
+"""The error that is both: of a call that ran out of time, and of what holds up the queue."""
 
 AskedRequest = Callable[[int], Request]
 """Makes a request of its number."""
@@ -160,8 +172,24 @@ class Channel(ABC):
         """The ring that a message is held by, if that is this one or a part of it."""
 
     @abstractmethod
+    def stuck_for(self, otherwise: MirrorQError) -> MirrorQError | None:
+        """What holds up the queue, or this process's way to it; None if nothing does.
+
+        Args:
+            otherwise: the error of the call that waits: an `Empty` for a get, else for a put.
+        """
+
     def why_not(self, otherwise: MirrorQError) -> MirrorQError:
-        """The reason for a time-out."""
+        """The error of a call that has run out of time: `otherwise`, unless the queue is held up.
+
+        It is an Empty where `otherwise` is one, and a Full likewise: loops that were written for
+        `queue.Queue` outlive a failover.
+        """
+        why = self.stuck_for(otherwise)
+        for kind, reason, both in STUCK:
+            if isinstance(otherwise, kind) and isinstance(why, reason):
+                return both(str(why))
+        return why or otherwise
 
     @abstractmethod
     def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
@@ -352,7 +380,7 @@ class RingChannel(Channel):
         self.inbox.append(function)
         self.wake()
 
-    def why_not(self, otherwise: MirrorQError) -> MirrorQError:
+    def stuck_for(self, otherwise: MirrorQError) -> MirrorQError | None:
         access_error = self.host._access_error
         if access_error is not None:
             return access_error
@@ -375,7 +403,7 @@ class RingChannel(Channel):
                 f"queue {self.name!r} has no master: "
                 + ("; ".join(why) or "no member in sync is running: start the nodes that held it")
             )
-        return otherwise
+        return None
 
     def why_pending(self, is_put: bool) -> str:
         """Why there is no outcome yet, "" when that is not known."""

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Self
+from typing import Literal, Self, get_args
 
 from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flag
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
@@ -22,13 +22,25 @@ log = logging.getLogger("mirrorq")
 WAIT_S = 1.0
 """A call waits so long for the host's thread, which is busy or has ended, or for a callback."""
 PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 5.0
+PAUSE_MAX_S = 60.0
 """Delay of a message that its callback has failed on: doubled with each of its deliveries."""
+
+AckMode = Literal["return", "manual", "receipt"]
+"""When a consumer's messages are acked: when the callback returns, by the callback or later by
+whoever has the message, or before the callback is called."""
 
 UNBOUNDED_COUNT = 4096
 """A consumer without a bound is sent so many beyond those that it holds."""
 
 EXIT_TEXT = ". sys.exit() in a callback ends neither the consumer nor the process: call cancel()"
+
+
+def _check_ack(value: object) -> None:
+    if value not in get_args(AckMode):
+        raise ConfigError(
+            f'ack is {value!r}: give "return" (acked when the callback returns), "manual" (the '
+            'program acks) or "receipt" (acked before the callback is called)'
+        )
 
 
 def _check_prefetch(value: object) -> None:
@@ -116,7 +128,8 @@ class Subscription:
         """Ask the master for it."""
         session, consumer = self._channel.session, self._consumer
         if session is not None:
-            session.subscribe(self.number, self.prefetch, consumer._exclusive, consumer._auto_ack)
+            auto_ack = consumer._acks_at == "receipt"
+            session.subscribe(self.number, self.prefetch, consumer._exclusive, auto_ack)
 
     def leave(self) -> None:
         """Give the place up, and back what the callback has not been given."""
@@ -198,7 +211,7 @@ class Consumer:
         callback: Callable[[Message], object],
         *,
         prefetch: int | None,
-        auto_ack: bool,
+        ack: AckMode,
         exclusive: bool,
         on_cancel: Callable[[Consumer], object] | None,
         cancel_on_failover: bool,
@@ -208,11 +221,11 @@ class Consumer:
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
         for what, flag in (
-            ("auto_ack", auto_ack),
             ("exclusive", exclusive),
             ("cancel_on_failover", cancel_on_failover),
         ):
             check_flag(what, flag)
+        _check_ack(ack)
         channel.check()
         channel.check_right("read")
         if prefetch is None:
@@ -224,7 +237,7 @@ class Consumer:
         """Whether it ends when another master takes over."""
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
-        self._auto_ack = auto_ack
+        self._acks_at = ack
         self._exclusive = exclusive
         self._prefetch = prefetch
         self._channel = channel
@@ -413,14 +426,20 @@ class Consumer:
         return None
 
     def _handle_one(self, message: Message) -> None:
-        if self._auto_ack:
-            message.ack()
+        self._ack_if("receipt", message)
         try:
             self._callback(message)
         except ProcessEnded:
             raise
         except BaseException as error:
             self._give_back_later(message, error)
+        else:
+            self._ack_if("return", message)
+
+    def _ack_if(self, moment: AckMode, message: Message) -> None:
+        """Ack the message if this is the moment for it, and the callback has not settled it."""
+        if self._acks_at == moment and not message._is_settled:
+            message.ack()
 
     def _give_back_later(self, message: Message, error: BaseException) -> None:
         """In the handler of what a callback has raised. What is no Exception is treated alike: it

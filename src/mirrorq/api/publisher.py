@@ -250,7 +250,8 @@ class Publisher(Publishing):
     def learning(self) -> Waits[None]:
         if self.is_curious:
             self.is_curious = False
-            yield Wait(self._outcomes.signal, self.knows, clock.monotonic() + FIRST_S)
+            until = clock.monotonic() + FIRST_S
+            yield Wait(self._outcomes.signal, self.knows, until, is_short=True)
 
     def learn_nothing(self) -> None:
         self.is_curious = False

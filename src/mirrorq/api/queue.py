@@ -59,7 +59,7 @@ from mirrorq.session.calls import purge_request
 
 if TYPE_CHECKING:
     from mirrorq.api.administration import Administration
-    from mirrorq.api.consumer import Consumer
+    from mirrorq.api.consumer import AckMode, Consumer
     from mirrorq.api.handle import Handle
     from mirrorq.api.host import Host
     from mirrorq.api.leases import Claim, RangeLease
@@ -466,7 +466,7 @@ class MirroredQueue(Target):
         callback: Callable[[Message], object],
         *,
         prefetch: int | None = None,
-        auto_ack: bool = False,
+        ack: AckMode = "return",
         exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
@@ -474,15 +474,18 @@ class MirroredQueue(Target):
         """Have `callback(message)` called for each message, on a thread of its own; one thread
         for all shards of a sharded queue.
 
-        An exception gives the message back with a delay that grows with each of its
-        deliveries, from 0.1 to 5 s; others are served meanwhile. At most `prefetch`
-        messages are held unacknowledged.
+        A callback that returns has its message acked, unless it has settled the message itself. A
+        callback that raises has it given back: it comes again after a delay that doubles with
+        each of its deliveries, from 0.1 to 60 s, and others are served meanwhile. At most
+        `prefetch` messages are held unacknowledged.
 
         Args:
             callback: a plain function. What it raises is logged with its traceback.
             prefetch: None: `Config.prefetch`; 0: no bound, for who bounds its memory otherwise. Of
                 a sharded queue it is divided over the shards, at least one for each.
-            auto_ack: messages are acked before the callback sees them.
+            ack: "return": messages are acked when the callback returns. "manual": the program
+                acks each message, in the callback or later. "receipt": messages are acked before
+                the callback is called; what it raises, or a crash, loses the message.
             exclusive: nobody else may consume meanwhile, from any shard.
             on_cancel: called with the consumer when the queue, not its user, ends it.
             cancel_on_failover: end it when another master takes over.
@@ -493,13 +496,12 @@ class MirroredQueue(Target):
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
             TypeError: the callback cannot be called, or is a coroutine function.
-            ConfigError: the prefetch is no whole number, or below 0.
+            ConfigError: the prefetch is no whole number, or below 0; or `ack` is none of the three.
 
         Example:
             ```python
             def work(message: mirrorq.Message) -> None:
-                print(message.body)
-                message.ack()  # without this it comes again when the consumer ends
+                print(message.body)  # acked when this returns, given back when it raises
 
 
             with queue.consume(work, prefetch=10):
@@ -513,7 +515,7 @@ class MirroredQueue(Target):
             self._handle,
             callback,
             prefetch=prefetch,
-            auto_ack=auto_ack,
+            ack=ack,
             exclusive=exclusive,
             on_cancel=on_cancel,
             cancel_on_failover=cancel_on_failover,

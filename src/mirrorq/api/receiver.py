@@ -158,8 +158,9 @@ class Receiving(ABC):
         """`get_many`, into such a list: none when there is none in time."""
         yield from self._obtaining(found, count, True, timeout)
         if not found:
-            reason = self._channel.why_not(Empty(""))
-            if not isinstance(reason, Empty):
+            nothing = Empty("")
+            reason = self._channel.why_not(nothing)
+            if reason is not nothing:
                 raise reason
 
     def _obtaining(
@@ -210,8 +211,8 @@ class Receiving(ABC):
             if until is not None and clock.monotonic() >= until:
                 return
             if not is_warned and until is None:
-                reason = channel.why_not(Empty(""))
-                if not isinstance(reason, Empty):
+                reason = channel.stuck_for(Empty(""))
+                if reason is not None:
                     log.warning("get() waits: %s", reason)
                     is_warned = True
 

@@ -36,9 +36,7 @@ from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import (
     AckRefused,
     ConfigError,
-    Empty,
     Full,
-    MirrorQError,
     NoQuorum,
     QueueDown,
 )
@@ -66,34 +64,6 @@ JOIN_LOOK_S = 1.0
 """It waits for tasks of its own to be told that they are done, and looks this often."""
 SETTLE_S = 1.0
 """Who counts waits no longer for the outcomes of own puts and acks."""
-
-
-class _EmptyNoQuorum(NoQuorum, Empty):
-    """Nothing was got, and no majority is why."""
-
-
-class _EmptyQueueDown(QueueDown, Empty):
-    """Nothing was got, and that there is no master is why."""
-
-
-class _FullNoQuorum(NoQuorum, Full):
-    """It was not put, or not confirmed, and no majority is why."""
-
-
-class _FullQueueDown(QueueDown, Full):
-    """It was not put, or not confirmed, and that there is no master is why."""
-
-
-def _as_empty(why: NoQuorum | QueueDown) -> Empty:
-    """The same, as an Empty too."""
-    return (_EmptyNoQuorum if isinstance(why, NoQuorum) else _EmptyQueueDown)(str(why))
-
-
-def _as_full(why: MirrorQError) -> MirrorQError:
-    """The same, as a Full too."""
-    if isinstance(why, NoQuorum):
-        return _FullNoQuorum(str(why))
-    return _FullQueueDown(str(why)) if isinstance(why, QueueDown) else why
 
 
 def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
@@ -409,10 +379,7 @@ class QueueAdapter(Generic[Item]):
         begun = clock.monotonic()
         handle = self._handle
         body = self._items.packed(item)
-        try:
-            confirmation = handle.put(body, b"", PLAIN, None, block, timeout, None)
-        except (NoQuorum, QueueDown) as error:
-            raise _as_full(error) from None
+        confirmation = handle.put(body, b"", PLAIN, None, block, timeout, None)
         if not block:
             return
         left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
@@ -423,7 +390,7 @@ class QueueAdapter(Generic[Item]):
                 f"a message to queue {handle.name!r} was accepted and is not confirmed after "
                 f"{timeout} s: it is published when that can be"
             )
-            raise _as_full(handle.why_not(Full(text))) from None
+            raise handle.why_not(Full(text)) from None
 
     def put_nowait(self, item: Item) -> None:
         """`put` that does not wait for the confirmation either.
@@ -452,10 +419,7 @@ class QueueAdapter(Generic[Item]):
         found: list[Message] = []
         task = object()
         try:
-            try:
-                in_thread(self._handle.receiver.getting(found, block, timeout))
-            except (NoQuorum, QueueDown) as error:
-                raise _as_empty(error) from None
+            in_thread(self._handle.receiver.getting(found, block, timeout))
             item = self._items.unpacked(found[0])
             self._tasks.begin(found[0], task)
             return item

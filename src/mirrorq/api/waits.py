@@ -11,7 +11,9 @@ what the call had begun.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Generator
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +27,9 @@ QUIET_S = 2.0
 """Who waits for longer than this is told for what."""
 TOLD_S = 10.0
 """Of all who wait for one handle, one is told in this time."""
+
+NOTEBOOK = "ipykernel"
+"""The module of whatever runs a notebook."""
 
 Result = TypeVar("Result")
 
@@ -79,6 +84,8 @@ class Wait(NamedTuple):
     condition: Callable[[], bool]
     until: float | None
     """When it is given up, as `time.monotonic` tells it; None: never."""
+    is_short: bool = False
+    """Whether a thread with an event loop may wait, too: for a second at most, once a handle."""
 
 
 Waits = Generator[Wait, bool, Result]
@@ -95,12 +102,36 @@ def telling(wait: Wait, text: Callable[[], str]) -> Waits[bool]:
     return (yield wait)
 
 
+def check_no_loop() -> None:
+    """Raise RuntimeError if an event loop runs on this thread: a call that waits would stop it.
+
+    A notebook runs its cells in an event loop that waits for each cell: no error is raised there.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if NOTEBOOK not in sys.modules:
+        raise RuntimeError(
+            "this call would wait and stop the event loop of this thread: await a confirmation "
+            "instead of asking for its result(), and await the calls of mirrorq.aio instead of "
+            "mirrorq's; or call it by asyncio.to_thread()"
+        )
+
+
 def in_thread(call: Waits[Result]) -> Result:
-    """Run a call on this thread, which waits."""
+    """Run a call on this thread, which waits.
+
+    Raises:
+        RuntimeError: it would have to wait, and an event loop runs on this thread.
+    """
     try:
         wait = next(call)
         while True:
-            came = wait.signal.wait_for(wait.condition, left_until(wait.until))
+            left = left_until(wait.until)
+            if left != 0 and not wait.is_short:
+                check_no_loop()
+            came = wait.signal.wait_for(wait.condition, left)
             wait = call.send(came)
     except StopIteration as end:
         result: Result = end.value

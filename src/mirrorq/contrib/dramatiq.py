@@ -238,7 +238,7 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
             return None
         try:
             taken = self._queue.get(timeout=self._timeout)
-        except (mirrorq.Empty, mirrorq.NoQuorum, mirrorq.QueueDown):
+        except mirrorq.Empty:
             return None
         except mirrorq.ShutDown as error:
             raise ConnectionClosed(str(error)) from error

@@ -87,11 +87,12 @@ class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._originals: list[tuple[type, str, Wrapped]] = []
         # A consumer of asyncio is one of the other kind, whose callback's context its task has.
         self._replace(mirrorq.MirroredQueue, "consume", spans.consuming)
-        for kind, sending, receiving in (
-            (mirrorq.MirroredQueue, spans.sending, spans.receiving),
-            (aio.MirroredQueue, spans.sending_aio, spans.receiving_aio),
+        for kind, puts, sending, receiving in (
+            (mirrorq.MirroredQueue, ("put", "put_many"), spans.sending, spans.receiving),
+            # `put` and `put_many` of asyncio call these.
+            (aio.MirroredQueue, ("send", "send_many"), spans.sending_aio, spans.receiving_aio),
         ):
-            for name in ("put", "put_many"):
+            for name in puts:
                 self._replace(kind, name, sending)
             for name in ("get", "get_many"):
                 self._replace(kind, name, receiving)
@@ -116,7 +117,7 @@ class Spans:
     def _sent(self, call: str, queue: Queue, body: Any, headers: Headers) -> Iterator[Headers]:
         """A span, and the headers that carry it on."""
         attributes = _attributes(call, "send", queue.name)
-        if call == "put_many":
+        if call.endswith("_many"):
             attributes["messaging.batch.message_count"] = len(body)
         with self._tracer.start_as_current_span(
             f"send {queue.name}", kind=SpanKind.PRODUCER, attributes=attributes

@@ -107,14 +107,13 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
             TimeoutError, NoQuorum, …: nobody has said so in time; it may be stored.
         """
         delay = message.labels.get("delay")
-        confirmation = await self._opened().put(
+        await self._opened().put(
             message.message,
             headers={"task_name": message.task_name, "task_id": message.task_id},
             delay=None if delay is None else float(delay),
             priority=int(message.labels.get("priority", 0)),
             timeout=self._confirm_timeout,
         )
-        await confirmation_of(confirmation, self._confirm_timeout)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Tasks as they come, to be acked."""
@@ -132,12 +131,6 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
         task.labels["redelivered"] = True
         flagged: bytes = self.formatter.dumps(task).message
         return flagged
-
-
-async def confirmation_of(confirmation: Any, timeout: float) -> Any:
-    """Its outcome, waited for so long."""
-    async with asyncio.timeout(timeout):
-        return await confirmation
 
 
 async def acked(message: mirrorq.Message) -> None:
@@ -184,7 +177,7 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         """Connect, and listen for results."""
         self._client = await aio.connect(self._url, **self._options)
         own = await self._client.queue(self._name, auto_delete=True)
-        await asyncio.to_thread(own.handle.consume, self._on_result, auto_ack=True)
+        await asyncio.to_thread(own.handle.consume, self._on_result, ack="receipt")
 
     async def shutdown(self) -> None:
         """Disconnect: the queue of its results ends with it."""
@@ -217,8 +210,12 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         body = self._serializer.dumpb(result.model_dump())
         try:
             target = await self._target(name)
-            confirmation = await target.put(body, headers={"task_id": task_id}, ttl=self._ttl)
-            await confirmation_of(confirmation, self._confirm_timeout)
+            await target.put(
+                body,
+                headers={"task_id": task_id},
+                ttl=self._ttl,
+                timeout=self._confirm_timeout,
+            )
         except (mirrorq.QueueNotFound, mirrorq.ShutDown):
             self._targets.pop(name, None)
             log.info(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorq import clock
 from mirrorq.demo.records import Confirmed, Taken, pack_confirmed, pack_taken
 from mirrorq.demo.source import digest, number_of
-from mirrorq.errors import ConfirmUnknown, Empty, NoQuorum, NotConfirmed, QueueDown
+from mirrorq.errors import ConfirmUnknown, Empty, NotConfirmed
 
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation, Settlement
@@ -143,7 +143,7 @@ class Consumer:
         while not self._is_stopping.is_set():
             try:
                 messages = self._queue.get_many(TAKE_ROWS_MAX, timeout=TAKE_S)
-            except (Empty, NoQuorum, QueueDown):
+            except Empty:
                 continue
             if messages:
                 self._records.write(b"".join(map(self._record, messages)))

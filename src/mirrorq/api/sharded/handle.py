@@ -32,9 +32,7 @@ from mirrorq.errors import (
     Empty,
     Full,
     MirrorQError,
-    NoQuorum,
     PreconditionFailed,
-    QueueDown,
     ShutDown,
 )
 from mirrorq.protocol.shard_names import shard_of
@@ -215,13 +213,13 @@ class ShardedHandle(Channel):
             raise ShutDown(self.closed_text())
         return gathered_reply(replies)
 
-    def why_not(self, otherwise: MirrorQError) -> MirrorQError:
-        """No message could come from a shard that is down, but what has no key can be put into
-        another."""
-        whys = [part.why_not(otherwise) for part in self.rings()]
-        reasons = [why for why in whys if isinstance(why, NoQuorum | QueueDown)]
-        is_why = reasons if isinstance(otherwise, Empty) else len(reasons) == len(whys)
-        return reasons[0] if is_why and reasons else otherwise
+    def stuck_for(self, otherwise: MirrorQError) -> MirrorQError | None:
+        """No message can come from a shard that is down. A message without a key can be put into
+        another shard."""
+        whys = [part.stuck_for(otherwise) for part in self.rings()]
+        reasons = [why for why in whys if why is not None]
+        is_why = isinstance(otherwise, Empty) or len(reasons) == len(whys)
+        return reasons[0] if is_why and reasons else None
 
     # --- The end --------------------------------------------------------------------------
 

@@ -69,7 +69,8 @@ class ShardedPublisher(Publishing):
         signal, knows = self._outcomes.signal, [part.puts.knows for part in self._parts]
         are_all = Wait(signal, lambda: all(one() for one in knows), clock.monotonic() + ALL_KNOWN_S)
         if not (yield are_all):
-            yield Wait(signal, lambda: any(one() for one in knows), clock.monotonic() + FIRST_S)
+            until = clock.monotonic() + FIRST_S
+            yield Wait(signal, lambda: any(one() for one in knows), until, is_short=True)
 
     def learn_nothing(self) -> None:
         self.is_curious = False

@@ -92,6 +92,7 @@ class Worker:
         handle.consume(
             self._inbox.put,
             prefetch=self._count,
+            ack="manual",
             on_cancel=lambda _consumer: self._inbox.put(name),
         )
 

@@ -284,6 +284,7 @@ class Channel(Declarations):
         return self._handle(queue).consume(
             lambda message: connection.arrive((self, tag, message)),
             prefetch=self._prefetch,
+            ack="manual",
             exclusive=exclusive,
             on_cancel=lambda _consumer: connection.arrive((self, tag, None)),
         )
@@ -344,6 +345,10 @@ class Channel(Declarations):
         while True:
             try:
                 return self._handle(queue).get_nowait()
+            except (mirrorq.NoQuorum, mirrorq.QueueDown):
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(LOOK_S)
             except mirrorq.Empty:
                 return None
             except mirrorq.ShutDown:
@@ -352,10 +357,6 @@ class Channel(Declarations):
                 self.forget_queue(queue)
                 if time.monotonic() >= end:
                     raise
-            except (mirrorq.NoQuorum, mirrorq.QueueDown):
-                if time.monotonic() >= end:
-                    raise
-                time.sleep(LOOK_S)
 
     def message_to_python(self, delivery: Delivery) -> Any:
         """A delivery as kombu's message."""
