@@ -295,14 +295,17 @@ def test_deployment() -> None:
 def test_a_worker() -> None:
     """Jobs are made, one ends as a dead letter, and SIGTERM ends the worker in good order."""
     scripts_of("worker.md")
-    found = re.search(r"tcp://[\d.:]+", Path("worker.py").read_text("utf-8"))
+    page = (DOCS / "worker.md").read_text("utf-8")
+    found = re.search(r"tcp://[\d.:]+", Path("produce.py").read_text("utf-8"))
+    command = re.search(r"^    mirrorq (worker .*)$", page, re.MULTILINE)
     assert found
+    assert command
     with ExitStack() as ending:
         refused = start(ending, "refused.py")
         node = ending.enter_context(mirrorq.Node("a", path="data", listen=found[0]))
         assert start(ending, "produce.py").wait(DEADLINE_S) == 0
-        worker = start(ending, "worker.py")
-        assert [line_of(worker) for _ in range(2)] == ["made espresso", "made tea"]
+        worker = start(ending, "-m", "mirrorq", *command[1].split())
+        assert {line_of(worker) for _ in range(2)} == {"made espresso", "made tea"}
         failed = start(ending, "failed.py")
         assert line_of(failed) == "broken delivery_limit"
         assert failed.wait(DEADLINE_S) == 0

@@ -81,7 +81,7 @@ class Config:
     sync_bytes_per_s: int = _int(0, 0)
     """Bytes a second that a joining copy of a queue asks for, on average; 0 = as fast as they
     come, which delays nobody: a chunk a round on the donor's side, few of them on the way."""
-    prefetch: int = _int(256, 1)
+    prefetch: int = _int(4096, 1)
     """Messages that a consumer or a handle's get() may hold ahead of the caller."""
     store_bytes_max: int = _int(64 * GIB, 1 * MIB)
     """What may be in use in the store; its file grows by itself, up to 72 MiB larger."""

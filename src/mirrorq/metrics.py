@@ -29,7 +29,7 @@ from mirrorq.spool.route import SpoolStatus
 from mirrorq.transport.endpoint import split_address, why_not
 
 try:
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry, Gauge, start_http_server
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -173,11 +173,30 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
     Raises:
         ConfigError: there is no listening at this address.
     """
+    registry = CollectorRegistry()
+    registry.register(Collector(*nodes))
+    return _serve(address, registry)
+
+
+def serve_values(
+    address: str, queue: str, values: dict[str, tuple[str, Callable[[], int]]]
+) -> Callable[[], None]:
+    """Serve numbers of one queue's worker, and of this process, over HTTP: as `serve`.
+
+    Args:
+        values: help and value of each name.
+    """
+    registry = CollectorRegistry()
+    for name, (text, value) in values.items():
+        gauge = Gauge(name, text, ["queue"], registry=registry)
+        gauge.labels(queue).set_function(value)
+    return _serve(address, registry)
+
+
+def _serve(address: str, registry: CollectorRegistry) -> Callable[[], None]:
     from prometheus_client import PlatformCollector, ProcessCollector
 
     host, port = split_address(address, EXAMPLE)
-    registry = CollectorRegistry()
-    registry.register(Collector(*nodes))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     try:

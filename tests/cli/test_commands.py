@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mirrorq
+from kit import until
 from mirrorq.cli.node import LOOK_S
 from mirrorq.demo.ports import free_ports
 
@@ -59,14 +60,27 @@ print("frozen:", gc.get_freeze_count())
     assert done.stdout.endswith(b"frozen: 0\n"), done
 
 
-def test_messages_that_are_not_acked_come_again(run: Run) -> None:
-    """`get --no-ack` shows a message and gives it back, marked as redelivered."""
-    run("publish", "shown", given=b"\xff stays\n")
-    run("get", "shown", "--no-ack")
+def test_who_browses_takes_nothing(run: Run) -> None:
+    """Delivery counts stay; a page may begin anywhere."""
+    run("publish", "shown", given=b"\xff stays\n" + b"x" * 100 + b"\nlast\n")
+    seen = [json.loads(line) for line in run("browse", "shown", "--json").stdout.splitlines()]
+    assert [one["sequence"] for one in seen] == [1, 2, 3]
+    text = run("browse", "shown", "--from", "2", "-n", "1").stdout.decode().splitlines()
+    assert text[0].split("\t") == ["sequence", "put", "returned", "key", "died in", "body"]
+    assert len(text) == 2
+    assert text[1].startswith("2\t")
+    assert text[1].endswith("\t0\t-\t-\t" + "x" * 60)
     again = json.loads(run("get", "shown", "--json").stdout)
     assert again["body"] == "\\xff stays"
-    assert again["redelivered"] is True
+    assert again["redelivered"] is False
     assert again["sequence"] == 1
+
+
+def test_dead_letters_say_where_they_died(run: Run) -> None:
+    """And why."""
+    run("set-policy", "dying", "^dying$", '{"message-ttl": 1, "dead-letter-queue": "dead"}')
+    run("publish", "dying", given=b"1\n")
+    until(lambda: b"\tdying by expired\t1" in run("browse", "dead").stdout)
 
 
 def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
@@ -264,7 +278,7 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
         publishing.stdin.write(b"1\n2\n3\n")
         publishing.stdin.flush()
         end = time.monotonic() + COMMAND_S
-        while run("get", "endless", "--timeout", "0.1", "--no-ack").returncode:
+        while not run("browse", "endless", "--json").stdout:
             assert time.monotonic() < end
         publishing.send_signal(signal.SIGINT)
         publishing.wait(COMMAND_S)

@@ -62,9 +62,10 @@ def test_prefetch_bounds_what_is_held(stage: Stage) -> None:
     """The rest is for others; it can be raised while the consumer runs."""
     # Of a prefetch each shard has its share, which is a third here.
     share = 3 if stage.face.name == "sharded" else 1
-    gate, queue, other = Gate(), stage.queue(), stage.queue()
+    held: list[Message] = []
+    queue, other = stage.queue(), stage.queue()
     fill(queue, 10)
-    consumer = queue.consume(gate, prefetch=2 * share)
+    consumer = queue.consume(held.append, prefetch=2 * share, ack="manual")
     stage.until(lambda: consumer.unsettled == 2)
     assert [message.sequence for message in got(other, 2)] == [3, 4]
     consumer.prefetch = 4 * share
@@ -74,9 +75,40 @@ def test_prefetch_bounds_what_is_held(stage: Stage) -> None:
         with pytest.raises(ConfigError, match=r"prefetch is .*0 for no bound"):
             consumer.prefetch = value
     assert consumer.prefetch == 4 * share
+    for message in held[:]:
+        message.ack()
+    stage.until(lambda: len(held) == 8)
+
+
+def test_a_slow_callback_holds_what_it_works_on(stage: Stage) -> None:
+    """The rest is for others, far below the prefetch; of a sharded queue one for each shard."""
+    share = 3 if stage.face.name == "sharded" else 1
+    gate, queue, other = Gate(), stage.queue(), stage.queue()
+    fill(queue, 10)
+    consumer = queue.consume(gate)
+    stage.until(lambda: len(gate.seen) == 1)
+    stage.run(1)
+    assert 1 <= consumer.unsettled <= share
+    assert len(got(other, 10 - share)) == 10 - share
     for _ in range(20):
         gate.passes.release()
-    stage.until(lambda: len(gate.seen) == 8)
+    consumer.cancel()
+
+
+def test_a_quick_callback_is_fetched_ahead_of(stage: Stage) -> None:
+    """From one message on more and more, up to the prefetch."""
+    most = [0]
+    queue = stage.queue()
+    fill(queue, 2000)
+    seen: list[Message] = []
+
+    def work(message: Message) -> None:
+        seen.append(message)
+        most[0] = max(most[0], consumer.unsettled)
+
+    consumer = queue.consume(work)
+    stage.until(lambda: len(seen) == 2000)
+    assert most[0] >= 32
 
 
 def test_settling_twice_gives_no_more_credit(stage: Stage) -> None:
@@ -162,19 +194,19 @@ def test_a_program_may_ack_later(stage: Stage) -> None:
 def test_cancelling_gives_back_what_was_not_begun(stage: Stage) -> None:
     """Uncounted; the one under way can still be acked."""
     gate, queue = Gate(), stage.queue()
-    fill(queue, 5)
+    fill(queue, 40)
     consumer = queue.consume(gate, prefetch=0)
-    stage.until(lambda: consumer.unsettled == 5 and len(gate.seen) == 1)
-    gate.passes.release()
-    stage.until(lambda: len(gate.seen) == 2)
+    for _ in range(35):
+        gate.passes.release()  # it is quick: messages are fetched ahead of it
+    stage.until(lambda: len(gate.seen) == 36)
     cancelling = stage.begin(consumer.cancel)
-    stage.until(lambda: queue.qsize() == 3)
+    stage.until(lambda: queue.qsize() == 4)
     gate.passes.release()
     cancelling.result(WAIT_S)
-    stage.until(lambda: stage.messages() == 3)
-    rest = got(queue, 3)
-    assert [(m.sequence, m.redelivered) for m in rest] == [(3, False), (4, False), (5, False)]
-    assert len(gate.seen) == 2
+    stage.until(lambda: stage.messages() == 4)
+    rest = got(queue, 4)
+    assert [(m.sequence, m.redelivered) for m in rest] == [(n, False) for n in range(37, 41)]
+    assert len(gate.seen) == 36
 
 
 def test_a_callback_may_cancel_its_own_consumer(stage: Stage) -> None:
@@ -256,16 +288,15 @@ def test_a_failover_is_told_once_to_who_asked(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_an_ack_across_a_failover_frees_both_deliveries(stage: Stage) -> None:
-    """What a callback held, and what the next master handed to its consumer for it."""
+def test_an_ack_across_a_failover_is_taken(stage: Stage) -> None:
+    """What a callback held does not come to it again, and stands against its prefetch no more."""
     gate, queue = Gate(), stage.queue()
     fill(queue, 2)
     consumer = queue.consume(gate, prefetch=9)
     stage.until(lambda: len(gate.seen) == 1)
     stage.fail_over()
-    stage.until(lambda: consumer.unsettled == 3)
     gate.seen[0].ack().result(WAIT_S)
-    assert consumer.unsettled == 1
+    assert consumer.unsettled <= 1
     gate.passes.release(2)
     stage.until(lambda: stage.messages() == 0)
     stage.until(lambda: consumer.unsettled == 0)
@@ -313,7 +344,7 @@ def test_closing_the_handle_ends_its_consumers(stage: Stage) -> None:
 
 @case(consumer_timeout_ms=1000)
 def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others(stage: Stage) -> None:
-    """What it holds comes again, redelivered; it learns of it."""
+    """What it worked on comes again, redelivered; it learns of it."""
     queue, cancelled, gate = stage.queue(), [], Gate()
     fill(queue, 2)
     consumer = queue.consume(gate, prefetch=9, on_cancel=cancelled.append)
@@ -321,7 +352,7 @@ def test_a_consumer_that_hangs_is_cancelled_and_its_messages_go_to_others(stage:
     assert "consumer_timeout_ms" in consumer.refused
     assert not consumer.is_active
     found = got(queue, 2)
-    assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 2)]
+    assert [(m.sequence, m.delivery_count) for m in found] == [(1, 2), (2, 1)]
     gate.passes.release()
     queue.ack_many(found).result(WAIT_S)
 

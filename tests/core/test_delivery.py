@@ -96,7 +96,7 @@ def test_turns_go_round_whoever_comes_and_goes() -> None:
     def served(count: int) -> str:
         names = ""
         for _ in range(count):
-            subscription = dispatch._next_subscription({})
+            subscription = dispatch._next_subscription({}, None)
             assert subscription is not None
             names += subscription.key[0].node
         return names
@@ -314,3 +314,77 @@ def test_a_place_is_no_message_of_a_range() -> None:
     assert list(dispatch.ready) == [(3, 3)]
     assert dispatch.take_out(RangeSet(((1, 1),))) == [(1, 1)]
     assert not dispatch.ready
+
+
+def _consuming(dispatch: Dispatch, *keys: tuple[SessionId, int]) -> None:
+    for key in keys:
+        assert dispatch.subscribe(Subscription(key, 10)) == ""
+        dispatch.credit(key, 100)
+
+
+def _dead(dispatch: Dispatch, session: SessionId) -> None:
+    """A session ends with all that it holds, which comes back."""
+    dispatch.unsubscribe_session(session)
+    dispatch.leave(session)
+    dispatch.give_back(dispatch.take_leaving(1000))
+
+
+def _handed(dispatch: Dispatch, now_ms: int) -> list[tuple[str, int, int, int]]:
+    """(node, consumer, first, last) of what is handed out now."""
+    return [
+        (key[0].node, key[1], piece.first, piece.last)
+        for key, deliver in dispatch.deliver(now_ms)
+        for piece in deliver.deliveries
+    ]
+
+
+def test_messages_that_may_have_killed_a_process_go_one_at_a_time() -> None:
+    """Each handle's callbacks are given one of them, and what comes behind them in pieces."""
+    dispatch = _dispatch(_state(5))
+    _consuming(dispatch, (ONE, 1))
+    assert _handed(dispatch, 10) == [("a", 1, 1, 5)]
+    _dead(dispatch, ONE)
+    dispatch._state.apply(publish(3, 6, count=5))
+    dispatch.add_ready(6, 10)
+    again = SessionId("a", 2, 1)
+    _consuming(dispatch, (again, 1), (again, 2), (TWO, 1))
+    assert sorted(_handed(dispatch, 20)) == [("a", 1, 1, 1), ("b", 1, 2, 2)]
+    assert (_handed(dispatch, 30), dispatch.again_ms) == ([], 1020)
+    # One is settled: its handle is given the next one, a callback whichever.
+    assert dispatch.take(again, Delivery(1, 2, 1, 1, 1)) == [(1, 1)]
+    assert [one[0::2] for one in _handed(dispatch, 40)] == [("a", 3)]
+    # One is held for long: it has killed nobody.
+    assert [one[0::2] for one in _handed(dispatch, 1030)] == [("b", 4)]
+    assert dispatch.take(again, Delivery(1, 4, 3, 3, 1)) == [(3, 3)]
+    handed = _handed(dispatch, 1040)
+    assert next(one[0::2] for one in handed) == ("a", 5)
+    assert [(first, last) for _, _, first, last in handed[1:]] != []
+
+
+def test_a_suspect_that_comes_back_unseen_is_one_still() -> None:
+    """Whether it was not sent, or its callback was not given it."""
+    dispatch = _dispatch(_state(2))
+    _consuming(dispatch, (ONE, 1))
+    _handed(dispatch, 10)
+    _dead(dispatch, ONE)
+    _consuming(dispatch, (TWO, 1))
+    ((_, deliver),) = dispatch.deliver(20)
+    (piece,) = deliver.deliveries
+    dispatch.unhand((TWO, 1), piece)
+    ((_, deliver),) = dispatch.deliver(20)
+    (piece,) = deliver.deliveries
+    assert (piece.first, piece.last) == (1, 1)
+    dispatch.give_back(dispatch.take_back(TWO, piece))
+    assert _handed(dispatch, 30) == [("b", 1, 1, 1)]
+
+
+def test_get_is_handed_what_it_asks_for() -> None:
+    """A call for many takes many, whatever they did to others; what ended is no suspect."""
+    dispatch = _dispatch(_state(6), ONE)
+    _pieces(dispatch)
+    _dead(dispatch, ONE)
+    assert dispatch.take_out(RangeSet(((5, 5),))) == [(5, 5)]
+    assert dispatch.subscribe(Subscription((TWO, 0), 10)) == ""
+    dispatch.credit((TWO, 0), 100)
+    assert _handed(dispatch, 20) == [("b", 0, 1, 4), ("b", 0, 6, 6)]
+    assert not dispatch._suspects.messages

@@ -48,7 +48,7 @@ CLOCK_GAIN_MAX = 40
 LATE_MS = 5000
 """What was scheduled by the last faults has been done after this."""
 DRAIN_MS = 60_000
-"""After heal everything must be done within this."""
+"""After heal there must be fewer messages within this, again and again until none is left."""
 POLICY_SHARE = 0.5
 LIMIT_SHARE = 0.5
 """Of the runs with policies: those in which these limit messages."""
@@ -429,9 +429,12 @@ class Swarm:
         if self.policies is not None:
             self.policies.end()
         done = self._is_drained()
-        while not done and cluster.now_ms < began_ms + DRAIN_MS:
+        least, least_ms = self._left(), began_ms
+        while not done and cluster.now_ms < least_ms + DRAIN_MS:
             cluster.run(LOOK_MS)
             done = self._is_drained()
+            if (left := self._left()) < least:
+                least, least_ms = left, cluster.now_ms
         healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
         cluster.quiet_down(self._queue_ids(), QUIET_MS, DRAIN_MS)
@@ -500,6 +503,15 @@ class Swarm:
             for sequence, (word, _) in ended.items()
             if word not in wanted
         ]
+
+    def _left(self) -> int:
+        """How many messages the masters still have."""
+        count = 0
+        for life in self._lives():
+            master = self.cluster.master(life.queue_id)
+            if master is not None:
+                count += self.cluster.engine(master).replicas[life.queue_id].state.live.count
+        return count
 
     def _is_drained(self) -> bool:
         if self.members is not None and not self.members.is_settled():

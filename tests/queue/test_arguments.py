@@ -29,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mirrorq.Node]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"prefetch": 0}, "prefetch is 0: it must be a whole number from 1 up, 256 by default"),
+        ({"prefetch": 0}, "prefetch is 0: it must be a whole number from 1 up, 4096 by default"),
         ({"prefetch": "3"}, "prefetch is '3': it must be a whole number"),
         ({"failure_ms": True}, "failure_ms is True: it must be a whole number"),
         ({"store_bytes_max": HUGE}, f"store_bytes_max is {HUGE}"),

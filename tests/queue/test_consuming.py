@@ -12,13 +12,13 @@ from fake_host import FakeHost, wait_until
 from msgspec.structs import replace
 
 import mirrorq
-from mirrorq.api import receiver
 from mirrorq.api.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
 from mirrorq.api.receiver import CALLS_AHEAD
 from mirrorq.api.waits import Waits
 from mirrorq.errors import QueueDown
 from mirrorq.monitoring.status import QueueStatus
 from mirrorq.protocol.sessions import Counts, Deliver, Delivery
+from mirrorq.session import window
 
 pytestmark = pytest.mark.real
 
@@ -111,7 +111,7 @@ def test_what_goes_back_while_it_is_counted_is_counted(
 ) -> None:
     """A caller that is late reads an answer of before, when a message was here that is with its
     master again: the queue is not empty for that."""
-    monkeypatch.setattr(receiver, "IDLE_GIVEBACK_MS", 10**9)
+    monkeypatch.setattr(window, "IDLE_GIVEBACK_MS", 10**9)
     with FakeHost() as host, host.queue() as queue:
         fill(queue, 2)
         queue.get(timeout=10)

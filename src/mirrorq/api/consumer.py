@@ -12,9 +12,12 @@ from typing import Literal, Self, get_args
 
 from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flag
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
-from mirrorq.api.message import Chunk, Message, Run, names_of, runs_of
+from mirrorq.api.message import Chunk, Message, Run, names_of
+from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import Delivery
+from mirrorq.session.machine import Session
+from mirrorq.session.window import AHEAD_BYTES, Window
 from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 
 log = logging.getLogger("mirrorq")
@@ -30,7 +33,7 @@ AckMode = Literal["return", "manual", "receipt"]
 whoever has the message, or before the callback is called."""
 
 UNBOUNDED_COUNT = 4096
-"""A consumer without a bound is sent so many beyond those that it holds."""
+"""A consumer without a bound is sent at most so many beyond those that its callback was given."""
 
 EXIT_TEXT = ". sys.exit() in a callback ends neither the consumer nor the process: call cancel()"
 
@@ -66,19 +69,19 @@ class Subscription:
         """0: no bound."""
         self.unsettled = 0
         """How many are delivered and neither acked nor given back."""
-        self.buffer: deque[Message] = deque()
+        self.buffer = Backlog()
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self.is_active = True
         self.cancel_on_failover = consumer.cancel_on_failover
         self._channel = channel
         self._consumer = consumer
+        self._window = Window(prefetch or UNBOUNDED_COUNT)
 
     @property
-    def wanted(self) -> int:
-        """How many it may hold by now. Without a bound always some more than it does: its master
-        keeps the delivery high-water mark so far ahead, and no further."""
-        return self.prefetch or self.unsettled + UNBOUNDED_COUNT
+    def idle_at_ms(self) -> int | None:
+        """When the messages in the buffer go back, if the callback is not given one."""
+        return self._window.idle_at_ms
 
     # --- The thread that makes the consumer ---------------------------------------------------
 
@@ -108,6 +111,7 @@ class Subscription:
     def ask_for(self, prefetch: int) -> None:
         """The bound has changed."""
         self.prefetch = prefetch
+        self._window.bound(prefetch or UNBOUNDED_COUNT)
         self._channel.on_host(self.subscribe)
 
     def abandon(self) -> Latch:
@@ -139,17 +143,31 @@ class Subscription:
             session.unsubscribe(self.number)
         self._channel.subscriptions.pop(self.number, None)
 
-    def feed(self, chunks: list[Chunk]) -> None:
-        """Messages have come."""
+    def fetch(self, session: Session, now_ms: int) -> None:
+        """Ask for the message that the callback waits for, and for those that it will be given
+        soon: few while it is slow, up to the bound while it is quick."""
+        here = self.buffer.count()
+        if self._window.look(now_ms, here, is_waiting=False):
+            # The callback is slow: others may be quicker.
+            session.withdraw(self.number, tuple(self.drop()))
+            here = 0
+        begun = self.unsettled - here
+        ahead = min(self._window.size, self._window.room(AHEAD_BYTES))
+        wanted = max(begun + ahead + (not self._consumer._is_busy), 1)
+        session.want(self.number, self.unsettled, min(wanted, self.prefetch or wanted))
+
+    def feed(self, chunks: list[Chunk], size: int) -> None:
+        """Messages of so many bytes have come."""
+        self._window.on_arrival(sum(chunk.count for chunk in chunks), size)
         for chunk in chunks:
             chunk.held = bytearray(b"\1" * chunk.count)
             self.unsettled += chunk.count
-            self.buffer.extend(chunk.messages(0, chunk.count))
+        self.buffer.add(chunks)
         self._consumer._ring()
 
     def reclaim(self, message: Message) -> Message | None:
         """Take the next delivery of a message out of the buffer, if it is there."""
-        return next_delivery(self.buffer, message)
+        return self.buffer.take_out(message.sequence, message.delivery_count + 1)
 
     def release(self, run: Run) -> None:
         """They were acked or given back; told again it changes nothing."""
@@ -160,13 +178,11 @@ class Subscription:
 
     def drop(self) -> list[Delivery]:
         """Forget what the callback has not been given; return its names."""
-        unseen: list[Message] = []
-        with contextlib.suppress(IndexError):
-            while True:
-                unseen.append(self.buffer.popleft())
-        runs = runs_of(unseen)
+        self._window.on_idle()
+        runs = self.buffer.shrink(0)
         for run in runs:
             self.release(run)
+            self._window.arrived -= run.stop - run.start
         return names_of(runs)
 
     def refuse(self, why: str) -> None:
@@ -252,6 +268,8 @@ class Consumer:
         """The one that is being worked on."""
         self._untold = deque([None])
         """Who takes what is in it ends the consumer, and tells its user if that was not he."""
+        self._is_busy = False
+        """Whether the callback has been given a message and has not returned."""
         self._is_ended = False
         self._is_begun = False
         """A refusal before that is told by `consume`."""
@@ -414,15 +432,21 @@ class Consumer:
                 self._arrival.wait()
 
     def _has_more(self) -> bool:
-        return any(one.buffer for one in self._subscriptions)
+        return any(one.buffer.count() for one in self._subscriptions)
 
     def _next(self) -> Message | None:
         """The next message, of the rings in turn; None when there is none, or it went back."""
+        # Before one is taken: the host's thread is not to fetch another one beside it.
+        self._is_busy = True
         for _ in self._subscriptions:
             try:
-                return next(self._turns).buffer.popleft()
+                return next(next(self._turns).buffer.first)
             except IndexError:
                 continue
+        self._is_busy = False
+        if self._acks_at == "manual":
+            # No ack tells the host's thread that the callback has returned.
+            self._channel.wake()
         return None
 
     def _handle_one(self, message: Message) -> None:
@@ -462,15 +486,3 @@ class Consumer:
 def pause_s(delivery_count: int) -> float:
     """How long a message waits after its callback has failed for the so many-th time."""
     return min(PAUSE_FIRST_S * 2.0 ** min(delivery_count - 1, 30), PAUSE_MAX_S)
-
-
-def next_delivery(buffer: deque[Message], message: Message) -> Message | None:
-    """Take out of a buffer the delivery that followed `message` at a change of master."""
-    sequence, count = message.sequence, message.delivery_count
-    for found in list(buffer):
-        if found.sequence == sequence and found.delivery_count == count + 1:
-            # A call may have taken it meanwhile: then it is another delivery.
-            with contextlib.suppress(ValueError):
-                buffer.remove(found)
-                return found
-    return None

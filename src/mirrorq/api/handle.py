@@ -154,15 +154,17 @@ class Handle(RingChannel):
         session.complete_attach()
         self.receiver.fetch(session, now_ms)
         for place in self.subscriptions.values():
-            session.want(place.number, place.unsettled, place.wanted)
+            place.fetch(session, now_ms)
         for holder in self.holders.values():
             session.want(holder.number, holder.held_in(session.epoch), holder.wanted)
         if session.closed:
             self._on_closed(session, is_cancelled)
         requests = session.flush(now_ms)
-        wake_ms, idle_ms = session.wake_at_ms(), self.receiver.idle_at_ms
-        if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
-            wake_ms = idle_ms
+        wake_ms = session.wake_at_ms()
+        idles = [place.idle_at_ms for place in self.subscriptions.values()]
+        for idle_ms in (self.receiver.idle_at_ms, *idles):
+            if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
+                wake_ms = idle_ms
         return requests, wake_ms
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
@@ -349,7 +351,7 @@ class Handle(RingChannel):
         if not deliver.consumer:
             self.receiver.feed(chunks, sum(map(len, deliver.frames)))
             return
-        self.subscriptions[deliver.consumer].feed(chunks)
+        self.subscriptions[deliver.consumer].feed(chunks, sum(map(len, deliver.frames)))
 
     def _drop_buffered(self, session: Session, failover: bool) -> None:
         self.receiver.drop(session)
@@ -405,7 +407,7 @@ class Handle(RingChannel):
                 place.cancelled(session.closed)
             else:
                 place.end()
-            place.buffer.clear()
+            place.buffer.shrink(0)
         # Messages are not looked at by the collector: nothing here refers to them any more.
         self.subscriptions.clear()
         self.ended.set()
@@ -671,7 +673,7 @@ class Handle(RingChannel):
 
         def detach() -> None:
             self.receiver.give_back(session, keep=0)
-            fetched = sum(len(one.buffer) for one in self.subscriptions.values())
+            fetched = sum(one.buffer.count() for one in self.subscriptions.values())
             if (held := session.held_count - fetched) > 0:
                 log.info(HELD_TEXT, self.name, held)
             session.detach()

@@ -37,7 +37,7 @@ from mirrorq.errors import (
 from mirrorq.protocol.ops import OpKind
 from mirrorq.protocol.sessions import Counts, Delivery
 from mirrorq.session.machine import Session
-from mirrorq.session.window import IDLE_GIVEBACK_MS, WINDOW_MAX_FACTOR, Window
+from mirrorq.session.window import AHEAD_BYTES, Window
 from mirrorq.waiting import Present
 from mirrorq.wire import frames
 
@@ -56,10 +56,6 @@ CALLS_AHEAD = 4
 fast as messages do: with less they would wait for each credit's way to the master and back."""
 CALL_COUNT_MAX = 4096
 """Of a call, as far as that counts: what one Deliver holds."""
-AHEAD_BYTES = 32 << 20
-"""A handle fetches no more than about this ahead of its callers, whatever they ask for."""
-FIRST_BYTES = 64 << 10
-"""Size of a message for that bound while none has come."""
 ON_WAY_S = 0.02
 """Who heard that messages are ready waits so long for them before asking again."""
 LOOK_S = 1.0
@@ -281,31 +277,23 @@ class Receiver(Receiving):
         self._low = 0
         """Who leaves so few in the buffer wakes the host, to have more fetched."""
         self._prefetch = channel.config.prefetch
-        self._window = Window(WINDOW_MAX_FACTOR * self._prefetch)
+        self._window = Window(self._prefetch)
         self.asked = 1
         """How many messages the last call asked for."""
         self.ahead_bytes = AHEAD_BYTES
         """About so many bytes are fetched ahead of calls, at most."""
-        self._message_bytes = FIRST_BYTES
-        """How large messages have been of late; bounds how many are fetched at once."""
-        self._arrived = 0
-        """Messages that came, less those that went back."""
         self._went_back = 0
-        self._seen_taken = 0
-        self._has_arrival = False
         self._is_subscribed = False
         self._refused = ""
         """Why the master did not take get() as a consumer, until the next call."""
         self._hint = 0
         """So many would be taken soon, though no call waits at this handle."""
-        self.idle_at_ms: int | None = None
-        """When what is buffered goes back, if no call comes."""
 
     # --- Users' threads -------------------------------------------------------------------
 
     @property
     def has_had_some(self) -> bool:
-        return self._arrived > 0
+        return self._window.arrived > 0
 
     @property
     def buffered(self) -> int:
@@ -381,14 +369,14 @@ class Receiver(Receiving):
 
     # --- The host's thread ----------------------------------------------------------------
 
+    @property
+    def idle_at_ms(self) -> int | None:
+        """When what is buffered goes back, if no call comes."""
+        return self._window.idle_at_ms
+
     def feed(self, chunks: Sequence[Chunk], size: int) -> None:
         """Messages of so many bytes have come."""
-        count = sum(chunk.count for chunk in chunks)
-        each = size // max(count, 1)
-        # Large messages are noticed at once, small ones after a while: memory before speed.
-        self._message_bytes = max(each, (self._message_bytes + each) // 2)
-        self._arrived += count
-        self._has_arrival = True
+        self._window.on_arrival(sum(chunk.count for chunk in chunks), size)
         self._buffer.add(chunks)
         if self._demand or self.signal.listeners:
             self.signal.notify()
@@ -402,35 +390,18 @@ class Receiver(Receiving):
             self._is_subscribed = True
             session.subscribe(0, self._prefetch, False, False)
         ahead = CALLS_AHEAD * min(self.asked, CALL_COUNT_MAX)
-        self._window.bound(max(WINDOW_MAX_FACTOR * self._prefetch, ahead))
-        self._watch_idleness(session, now_ms)
-        room = max(self.ahead_bytes // max(self._message_bytes, 1), 1)
+        self._window.bound(max(self._prefetch, ahead))
+        if self._window.look(now_ms, self._buffer.count(), is_waiting=demand > 0):
+            self.give_back(session)
+        room = self._window.room(self.ahead_bytes)
         wanted = min(demand + max(self._window.size, self._hint), room)
         self._low = self._window.size // 2
         session.want(0, self._buffer.count(), wanted)
-
-    def _watch_idleness(self, session: Session, now_ms: int) -> None:
-        buffered = self._buffer.count()
-        taken = self._arrived - buffered
-        if taken != self._seen_taken:
-            self._seen_taken = taken
-            self._window.on_taken(now_ms, buffered == 0)
-            self.idle_at_ms = None
-        if self._has_arrival:
-            self._has_arrival = False
-            self._window.on_arrival(now_ms)
-        if not buffered:
-            self.idle_at_ms = None
-        elif self.idle_at_ms is None or (now_ms >= self.idle_at_ms and self._demand):
-            self.idle_at_ms = now_ms + IDLE_GIVEBACK_MS
-        elif now_ms >= self.idle_at_ms:
-            self.give_back(session)
 
     def give_back(self, session: Session, keep: int | None = None) -> None:
         """Return what no call has taken, all but the first `keep` (None: what calls wait for)."""
         self._window.on_idle()
         self._hint = 0
-        self.idle_at_ms = None
         unseen = self._empty(self._demand if keep is None else keep)
         if unseen:
             session.withdraw(0, tuple(unseen))
@@ -438,7 +409,7 @@ class Receiver(Receiving):
     def drop_stale(self, session: Session) -> None:
         """What calls have put back is void where another master serves since they took it."""
         stale = self._buffer.take_all(lambda one: one._chunk.delivery.epoch != session.epoch)
-        self._arrived -= len(stale)
+        self._window.arrived -= len(stale)
         session.drop(names_of(runs_of(stale)))
 
     def drop(self, session: Session) -> None:
@@ -447,7 +418,6 @@ class Receiver(Receiving):
         # to find their messages where they were.
         self._window.on_idle()
         self._hint = 0
-        self.idle_at_ms = None
         session.drop(self._empty(0))
 
     def _empty(self, keep: int) -> list[Delivery]:
@@ -455,7 +425,7 @@ class Receiver(Receiving):
         # Before they are gone: who finds none of them here is to see that, too.
         self._went_back += self._buffer.count() > keep
         unseen = self._buffer.shrink(keep)
-        self._arrived -= sum(run.stop - run.start for run in unseen)
+        self._window.arrived -= sum(run.stop - run.start for run in unseen)
         return names_of(unseen)
 
     def reclaim(self, message: Message) -> Message | None:

@@ -14,7 +14,7 @@ from mirrorq.cli.clients import clients, consumers, disconnect
 from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.dashboard import dashboard
 from mirrorq.cli.keys import keygen
-from mirrorq.cli.lines import get, publish
+from mirrorq.cli.lines import browse, get, publish
 from mirrorq.cli.local import local
 from mirrorq.cli.node import demo, node
 from mirrorq.cli.nodes import forget_node
@@ -24,6 +24,7 @@ from mirrorq.cli.repair import repair
 from mirrorq.cli.stores import verify
 from mirrorq.cli.synchronise import cancel_sync_queue, sync_queue
 from mirrorq.cli.top import top
+from mirrorq.cli.worker import worker
 
 __all__ = ["main"]
 
@@ -37,6 +38,7 @@ def main() -> None:
 for command in (
     demo,
     node,
+    worker,
     local,
     status,
     check,
@@ -56,6 +58,7 @@ for command in (
     forget_node,
     publish,
     get,
+    browse,
     purge_queue,
     redrive,
     delete_queue,

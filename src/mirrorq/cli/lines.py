@@ -1,4 +1,4 @@
-"""`publish` and `get`: messages as lines on standard input and output."""
+"""`publish`, `get` and `browse`: messages as lines on standard input and output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import cycle
+from datetime import datetime
+from itertools import chain, cycle, islice
 from random import shuffle
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, connecting, echo
+from mirrorq.cli.connecting import Failed, as_json, connecting, echo, print_rows
 from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 """Lines that arrive together are published together."""
 TAKE_MAX = 500
+BROWSED = ("sequence", "put", "returned", "key", "died in", "body")
+BODY_BYTES = 60
+"""So much of a body is shown in a table."""
 CONFIRM_S = 30.0
 """Longest wait for the outcome of what was sent, at the end."""
 
@@ -186,7 +190,6 @@ def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
     type=click.FloatRange(min=0),
     help="Seconds to wait for a message.",
 )
-@click.option("--no-ack", is_flag=True, help="Give the messages back after they are shown.")
 @connecting
 @as_json
 def get(
@@ -195,7 +198,6 @@ def get(
     count: int,
     is_all: bool,
     timeout: float,
-    no_ack: bool,
     is_json: bool,
 ) -> None:
     """Take messages from QUEUE and write each as a line; acked once it is written."""
@@ -213,13 +215,55 @@ def get(
                 # What is written is acked, too: it shall not come again for a Ctrl-C.
                 sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
                 sys.stdout.buffer.flush()
-                if no_ack:
-                    for message in messages:
-                        message.nack()
-                else:
-                    queue.ack_many(messages).result(CONFIRM_S)
+                queue.ack_many(messages).result(CONFIRM_S)
     if not is_all and taken < count:
         raise Failed(f"only {taken} of {count} messages came within {timeout} s")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--from", "start", type=click.IntRange(1), help="The first sequence to be shown.")
+@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(1))
+@click.option("--all", "is_all", is_flag=True, help="All messages.")
+@connecting
+@as_json
+def browse(
+    client: Client, name: str, start: int | None, count: int, is_all: bool, is_json: bool
+) -> None:
+    """Show messages of QUEUE, ready, held and delayed, and take none.
+
+    Of a dead letter it shows where it died and why. With --json a line for each message, as `get`
+    has it; without, the bodies are cut.
+    """
+    with client.queue(name, passive=True) as queue, ExitStack() as opened:
+        shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
+        found = chain.from_iterable(_browsed(ring, start) for ring in shards or [queue])
+        shown = found if is_all else islice(found, count)
+        if is_json:
+            for message in shown:
+                sys.stdout.buffer.write(_line(message, is_json=True))
+            sys.stdout.buffer.flush()
+        else:
+            print_rows(BROWSED, [_row(message) for message in shown], is_json=False)
+
+
+def _browsed(queue: MirroredQueue, start: int | None) -> Iterator[Message]:
+    """All messages from a sequence on, as many at a time as `TAKE_MAX`."""
+    while messages := queue.browse(start, TAKE_MAX):
+        yield from messages
+        start = messages[-1].sequence + 1
+
+
+def _row(message: Message) -> list[Any]:
+    death = [message.headers.get(f"x-death-{what}") for what in ("queue", "reason")]
+    return [
+        message.sequence if message.shard is None else f"{message.shard}:{message.sequence}",
+        datetime.fromtimestamp(message.timestamp).isoformat(" ", "milliseconds"),
+        message.delivery_count - 1,
+        message.key,
+        " by ".join(map(str, filter(None, death))) or None,
+        _shown(message.body[:BODY_BYTES]),
+    ]
 
 
 @contextmanager

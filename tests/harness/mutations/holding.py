@@ -14,11 +14,11 @@ from mirrorq.replication.master.dispatch import Dispatch, Subscription
 def _claim_ignored() -> Sequence[Patch]:
     real = Dispatch._next_subscription
 
-    def next_subscription(self: Dispatch, counts: Any) -> Subscription | None:
+    def next_subscription(self: Dispatch, counts: Any, trial_ms: Any) -> Subscription | None:
         seats = [seat for seat in self.consumers.values() if seat.is_claim]
         for seat in seats:
             seat.bare = False
-        found = real(self, counts)
+        found = real(self, counts, trial_ms)
         for seat in seats:
             seat.bare = True
         return found
@@ -45,9 +45,9 @@ def _claim_beside() -> Sequence[Patch]:
 def _several_active() -> Sequence[Patch]:
     real = Dispatch._next_subscription
 
-    def next_subscription(self: Dispatch, counts: Any) -> Subscription | None:
+    def next_subscription(self: Dispatch, counts: Any, trial_ms: Any) -> Subscription | None:
         kept, self.is_single = self.is_single, False
-        found = real(self, counts)
+        found = real(self, counts, trial_ms)
         self.is_single = kept
         return found
 

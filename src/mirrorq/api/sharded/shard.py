@@ -18,11 +18,11 @@ from mirrorq.api.handle import Handle
 from mirrorq.api.host import Declared, Host
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publisher import Publisher
-from mirrorq.api.receiver import AHEAD_BYTES, FIRST_BYTES
 from mirrorq.api.transactions import StepPut
 from mirrorq.config import Config
 from mirrorq.protocol.shard_names import shard_name
 from mirrorq.session.machine import Session
+from mirrorq.session.window import AHEAD_BYTES, FIRST_BYTES
 
 LEAST_BYTES = 4 << 10
 BATCH_BYTES = 256 << 10

@@ -198,6 +198,8 @@ class Deliveries:
                 self.overdue.set_by(now_ms + timeout_ms + 1)
             if dispatch.is_cut:
                 self.more.set(now_ms)
+            elif dispatch.again_ms != FOREVER_MS:
+                self.more.set(dispatch.again_ms)
         self._recall()
 
     def _recall(self) -> None:

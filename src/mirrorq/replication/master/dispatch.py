@@ -23,11 +23,13 @@ from operator import le
 from attrs import define
 
 from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Deliver, Delivery
 from mirrorq.replication.master.limits import Depth, oldest
 from mirrorq.replication.master.open_deliveries import ConsumerKey, Extensions, OpenDelivery
 from mirrorq.replication.master.ready_bytes import ReadyBytes
+from mirrorq.replication.master.suspects import Suspects
 from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
@@ -68,6 +70,11 @@ class Subscription:
     """Bytes of bodies that may still be delivered to it; None: no bound."""
 
     @property
+    def is_tried(self) -> bool:
+        """Whether it has a callback, which is given one message at a time."""
+        return self.key[1] != 0 and not self.bare
+
+    @property
     def is_claim(self) -> bool:
         """Nobody else is handed anything."""
         return self.bare and self.exclusive
@@ -86,7 +93,9 @@ class Subscription:
 class Dispatch:
     """Ready messages, consumers in rotation, and open deliveries."""
 
-    def __init__(self, state: QueueState, epoch: int, bodies: Transfer) -> None:
+    def __init__(
+        self, state: QueueState, epoch: int, bodies: Transfer, failure_ms: int = 0
+    ) -> None:
         self._state = state
         self._epoch = epoch
         self._bodies = bodies
@@ -103,6 +112,10 @@ class Dispatch:
         """Those beside what get() does."""
         self.open: dict[int, OpenDelivery] = {}
         self._extensions = Extensions()
+        self._suspects = Suspects(failure_ms)
+        self.again_ms = FOREVER_MS
+        """When a message that may have killed a process is to be handed out, which waits for that
+        now."""
         self.unacknowledged = 0
         self.aside = RangeSet()
         """Live, and given to nobody: no member that could be asked has their bodies whole."""
@@ -314,6 +327,7 @@ class Dispatch:
                 first, last, shift = self._front(level)
                 last, excess = oldest(self._state.columns, first, last, excess)
                 level.remove(first + shift, last + shift)
+                self._suspects.remove(first, last)
                 self._note_ready(priority, first, last, shift, -1)
                 dropped.append((first, last))
         return dropped, excess
@@ -336,6 +350,7 @@ class Dispatch:
             level, shift = self.ready.level(run.priority), run.shift
             for low, high in level.within(run.first + shift, run.last + shift):
                 level.remove(low, high)
+                self._suspects.remove(low - shift, high - shift)
                 self._note_ready(run.priority, low - shift, high - shift, shift, -1)
                 taken.add(low - shift, high - shift)
 
@@ -455,6 +470,7 @@ class Dispatch:
 
         Higher priorities first: nothing is handed out past one that waits for its horizon.
         """
+        self.again_ms = FOREVER_MS
         pieces: dict[ConsumerKey, list[Delivery]] = {}
         counts: dict[ConsumerKey, int] = {}
         ready, missing = self.ready, self._bodies.missing
@@ -476,7 +492,8 @@ class Dispatch:
                 horizon = min(horizon, upto)
             if level.first >= horizon:
                 break
-            subscription = self._next_subscription(counts)
+            is_suspect = self._is_suspect(level)
+            subscription = self._next_subscription(counts, now_ms if is_suspect else None)
             if subscription is None:
                 break
             self.is_cut = count == PIECES_MAX
@@ -484,8 +501,16 @@ class Dispatch:
                 break
             count += 1
             share = self._share(subscription, counts.get(subscription.key, 0))
+            if self._suspects.messages and subscription.is_tried:
+                first, last, _ = self._front(level)
+                share = self._suspects.share(first, min(last, first + share - 1))
             piece = self._take_front(subscription, priority, horizon, share)
-            self.open[piece.number].handed_ms = now_ms
+            self._suspects.remove(piece.first, piece.last)
+            delivery = self.open[piece.number]
+            delivery.handed_ms = now_ms
+            if is_suspect:
+                delivery.is_suspect = True
+                self._suspects.trials[subscription.key[0]] = piece.number
             pieces.setdefault(subscription.key, []).append(piece)
             taken = piece.last - piece.first + 1
             counts[subscription.key] = counts.get(subscription.key, 0) + taken
@@ -498,16 +523,45 @@ class Dispatch:
         state = self._state
         return state.levels[priority].horizon if priority else state.horizon
 
-    def _next_subscription(self, counts: dict[ConsumerKey, int]) -> Subscription | None:
+    def _is_suspect(self, level: RangeSet) -> bool:
+        """Whether the first message of a level may have killed a process."""
+        suspects = self._suspects.messages
+        return bool(suspects) and self._front(level)[0] in suspects
+
+    def _is_on_trial(self, subscription: Subscription, now_ms: int) -> bool:
+        """Whether a callback's handle holds a message that may have killed a process, and not for
+        long."""
+        session = subscription.key[0]
+        number = self._suspects.trials.get(session, 0)
+        if not subscription.is_tried or not self.is_held(number, session):
+            return False
+        over_ms = self.open[number].handed_ms + self._suspects.trial_ms
+        if now_ms >= over_ms:
+            return False
+        self.again_ms = min(self.again_ms, over_ms)
+        return True
+
+    def _next_subscription(
+        self, counts: dict[ConsumerKey, int], trial_ms: int | None
+    ) -> Subscription | None:
+        """The consumer that is handed something next, if there is one.
+
+        Args:
+            trial_ms: the time, if the message may have killed a process; else None.
+        """
         claim = self.claim()
         if claim is not None or self.is_single:
             active = claim or self.active_subscription()
             if active is None or active.wants <= 0 or counts.get(active.key, 0) >= DELIVER_COUNT:
                 return None
+            if trial_ms is not None and self._is_on_trial(active, trial_ms):
+                return None
             return active
         for _ in range(len(self.waiting)):
             key = next(iter(self.waiting))
             self.waiting[key] = self.waiting.pop(key)
+            if trial_ms is not None and self._is_on_trial(self.consumers[key], trial_ms):
+                continue
             if counts.get(key, 0) < DELIVER_COUNT:
                 return self.consumers[key]
         return None
@@ -585,9 +639,12 @@ class Dispatch:
 
     def take_back(self, session: SessionId, piece: Delivery) -> list[Range]:
         """`take`, of what comes again."""
+        delivery = self.open.get(piece.number)
         found = self.take(session, piece)
         if piece.epoch == self._epoch:
             self._note_back(piece.number, found)
+            if delivery is not None and delivery.is_suspect:
+                self._suspects.add(found)
         return found
 
     def _note_back(self, number: int, ranges: Iterable[Range]) -> None:
@@ -635,6 +692,8 @@ class Dispatch:
                 self._note_wants(subscription)
         if not delivery.left:
             self._close(piece.number)
+        if delivery.is_suspect:
+            self._suspects.add(back)
         self.give_back(back)
 
     def is_known(self, piece: Delivery) -> bool:
@@ -798,6 +857,7 @@ class Dispatch:
     def leave(self, session: SessionId) -> None:
         """The same of all that a session held."""
         self.leaving.extend(self._held.pop(session, ()))
+        self._suspects.trials.pop(session, None)
         self.fetching.pop((session, 0), None)
 
     def take_leaving(self, count: int) -> list[Range]:
@@ -812,6 +872,7 @@ class Dispatch:
             del self.open[number]
             self.unacknowledged -= left.count
             self._note_back(number, left)
+            self._suspects.add(left)
             taken += left
         return taken
 

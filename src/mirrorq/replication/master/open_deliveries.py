@@ -32,6 +32,8 @@ class OpenDelivery(msgspec.Struct, gc=False):
     rest: RangeSet | None = None
     """None: nobody has asked yet what is left of first to last."""
     handed_ms: int = 0
+    is_suspect: bool = False
+    """It may have killed a process that held it."""
     until: dict[int, int] | None = None
     """Sequence -> until when it may be held, FOREVER_MS: without end. None: of none of them."""
 

@@ -93,7 +93,7 @@ class Term:
 
     def begin(self) -> None:
         """What is ready and delayed is as the applied state has it; nobody holds anything."""
-        self.dispatch = Dispatch(self.state, self.epoch, self.bodies)
+        self.dispatch = Dispatch(self.state, self.epoch, self.bodies, self.config.failure_ms)
         self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
         self._beginning: Iterator[None] | None = None
