@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from mirrorq import MirroredQueue
+
 Value = TypeVar("Value")
 
 DEADLINE_S = 60.0
@@ -27,3 +29,10 @@ def until(look: Callable[[], Value], what: object = "", seconds: float = DEADLIN
             raise AssertionError(f"never came: {what() if callable(what) else what}")
         time.sleep(0.01)
     return value
+
+
+def is_empty(queue: MirroredQueue) -> bool:
+    """Whether it is known that no message lives in it. (The status of a client whose node does not
+    answer in time knows nothing.)"""
+    status = queue.status()
+    return status.state == "running" and status.messages == 0

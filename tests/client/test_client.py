@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from running import is_empty
-from tests.kit import until
+from tests.kit import is_empty, until
 
 import mirrorq
 from conftest import Connecting

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 from tests.kit import until
 
-from mirrorq import Node, connect
+from mirrorq import Node
 from mirrorq.cli import main
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
@@ -352,42 +351,6 @@ def test_each_of_them_is_told_everywhere(
             # Once, but for a machine so slow that one has cleared and come again.
             assert {line.levelname for line in lines} == {"WARNING"}
             assert shown()["advice"][name] == advice
-
-
-@pytest.mark.soak
-@pytest.mark.real
-def test_alarms_of_a_cluster(tmp_path: Path) -> None:
-    """A host that holds the GIL, the last copy in sync, and a lost majority; every node and every
-    client is told of each node's."""
-    ports = free_ports(3)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
-    nodes = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
-
-    def names(node: Node) -> list[str]:
-        return [alarm.name for alarm in node.alarms()]
-
-    try:
-        nodes["a"].wait_ready(DEADLINE_S)
-        # Called without giving the GIL up, as an extension that computes would.
-        hold = ctypes.PyDLL(None).usleep
-        # A signal may end it early: then it is the next one that makes them late.
-        until(lambda: hold(900_000) <= 0 and all("starved" in names(n) for n in nodes.values()))
-        nodes["a"].set_policy("two", "^orders$", {"ha-mode": "nodes", "ha-params": ["a", "b"]})
-        orders = nodes["a"].queue("orders", timeout=DEADLINE_S)
-        until(lambda: {orders.status().master, *orders.status().synchronised_mirrors} == {"a", "b"})
-        nodes["b"].close()
-        until(lambda: "last_copy" in names(nodes["a"]))
-        until(lambda: "only node a has a copy in sync" in orders.status().warnings)
-        with connect(peers["c"], timeout=DEADLINE_S) as client:
-            until(lambda: "last_copy" in next(n.alarms for n in client.nodes() if n.name == "a"))
-        nodes["b"] = Node("b", path=tmp_path / "b", peers=peers)
-        until(lambda: "last_copy" not in names(nodes["a"]))
-        nodes["b"].close()
-        nodes["c"].close()
-        until(lambda: "no_quorum" in names(nodes["a"]))
-    finally:
-        for node in nodes.values():
-            node.close()
 
 
 def test_messages_that_wait_long_in_the_spool_raise_an_alarm_that_says_why() -> None:

@@ -124,8 +124,6 @@ class Cluster:
         self.peers: dict[str, Peer] = {}
         self.queues: dict[str, int] = {}
         self.witnesses: frozenset[str] = frozenset()
-        self.seen_by: dict[str, dict[str, str]] = {}
-        """node -> endpoints as that node sees them, where proxies stand between."""
         self._made: list[Peer] = []
 
     def __getitem__(self, name: str) -> Peer:
@@ -145,11 +143,10 @@ class Cluster:
 
     def launch(self, name: str, **settings: Any) -> Peer:
         """Start a node's process; nothing is waited for."""
-        peers = self.seen_by.get(name, self.endpoints)
         given = {
             "name": name,
             "path": str(self.path / name),
-            "peers": peers,
+            "peers": self.endpoints,
             "listen": self.endpoints[name],
             "witness": name in self.witnesses,
             "config": self.config,

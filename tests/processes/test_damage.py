@@ -94,19 +94,6 @@ def test_what_nobody_has_whole_is_set_aside(cluster: Cluster, tmp_path: Path) ->
     assert "messages" in "".join((*report.problems, *report.notes))
 
 
-def test_a_mirror_that_is_read_mends_itself(cluster: Cluster, tmp_path: Path) -> None:
-    """Who reads without taking, from a mirror's copy, waits for the frame that is damaged there,
-    and reads all."""
-    filled_in_lmdb(cluster)
-    assert flip(tmp_path / "b", BODIES[7].encode())
-    client = cluster.client(endpoints=[cluster.endpoints["b"]])
-    number = client.ask("queue", name="jobs")
-    found = client.ask("read_all", queue=number, last=len(BODIES))
-    assert found == BODIES
-    until(lambda: places_of(tmp_path / "b", BODIES[7].encode()))
-    assert lines_about(cluster, "b")
-
-
 @pytest.mark.parametrize("what", ["checkpoint", "log"])
 def test_a_copy_that_cannot_be_read_is_taken_from_another(
     cluster: Cluster, tmp_path: Path, what: str
