@@ -7,31 +7,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.cluster.controller.agenda import Agenda
 from mirrorq.cluster.controller.failure_detector import FailureDetector
 from mirrorq.cluster.controller.leases import Leading, LeaseGrantor, LeaseHolder
 from mirrorq.engine.hosting import Hosting
 
 
-@named("lease before an entry of the own term")
-def _lease_early() -> Sequence[Patch]:
-    real = LeaseGrantor.answers
-
-    def answers(self: LeaseGrantor, now_ms: int, leading: Leading) -> Any:
-        return real(self, now_ms, replace(leading, own_term_applied=True))
-
-    return [(LeaseGrantor, "answers", answers)]
+@instead("lease before an entry of the own term", LeaseGrantor, "answers")
+def _lease_early(real: Real, self: LeaseGrantor, now_ms: int, leading: Leading) -> Any:
+    return real(self, now_ms, replace(leading, own_term_applied=True))
 
 
-@named("lease without the commit index")
-def _lease_any_catalog() -> Sequence[Patch]:
-    real = LeaseHolder.valid_until_ms
-
-    def valid_until(self: LeaseHolder, applied_index: int) -> int:
-        return real(self, 1 << 62)
-
-    return [(LeaseHolder, "valid_until_ms", valid_until)]
+@instead("lease without the commit index", LeaseHolder, "valid_until_ms")
+def _lease_any_catalog(real: Real, self: LeaseHolder, applied_index: int) -> Any:
+    return real(self, 1 << 62)
 
 
 @named("lease from the grant's receipt")
@@ -51,15 +41,10 @@ def _lease_from_receipt() -> Sequence[Patch]:
     return [(LeaseHolder, "poll", poll), (LeaseHolder, "on_answer", on_answer)]
 
 
-@named("lease without the new leader's wait")
-def _lease_no_wait() -> Sequence[Patch]:
-    real = LeaseGrantor.elected
-
-    def elected(self: LeaseGrantor, now_ms: int) -> None:
-        real(self, now_ms)
-        self._elected_free_ms = now_ms
-
-    return [(LeaseGrantor, "elected", elected)]
+@instead("lease without the new leader's wait", LeaseGrantor, "elected")
+def _lease_no_wait(real: Real, self: LeaseGrantor, now_ms: int) -> None:
+    real(self, now_ms)
+    self._elected_free_ms = now_ms
 
 
 @named("dead on a refused probe alone")
@@ -84,15 +69,10 @@ def _rail_put_off() -> Sequence[Patch]:
     return [(Hosting, "post_at_once", Hosting.post)]
 
 
-@named("portion of judgements left out")
-def _portion_left_out() -> Sequence[Patch]:
+@instead("portion of judgements left out", Agenda, "take")
+def _portion_left_out(real: Real, self: Agenda, now_ms: int) -> Any:
     """What is not taken at once is forgotten."""
-    real = Agenda.take
-
-    def take(self: Agenda, now_ms: int) -> list[int]:
-        taken = real(self, now_ms)
-        for queues in (self._urgent, self._changed, self._swept):
-            queues.clear()
-        return taken
-
-    return [(Agenda, "take", take)]
+    taken = real(self, now_ms)
+    for queues in (self._urgent, self._changed, self._swept):
+        queues.clear()
+    return taken

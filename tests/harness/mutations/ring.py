@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ring import Data, History, HistoryRequest, Mark, Watermark
 from mirrorq.protocol.views import View
@@ -16,54 +16,34 @@ from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 
 
-@named("confirm before the own disk")
-def _confirm_early() -> Sequence[Patch]:
-    real = Ring._advance_stable
-
-    def advance(self: Ring) -> None:
-        kept, self.durable = self.durable, self.received
-        real(self)
-        self.durable = kept
-
-    return [(Ring, "_advance_stable", advance)]
+@instead("confirm before the own disk", Ring, "_advance_stable")
+def _confirm_early(real: Real, self: Ring) -> None:
+    kept, self.durable = self.durable, self.received
+    real(self)
+    self.durable = kept
 
 
-@named("watermark is received")
-def _watermark_received() -> Sequence[Patch]:
-    real = Ring._pass_watermark
-
-    def pass_on(self: Ring) -> None:
-        kept, self.durable = self.durable, self.received
-        real(self)
-        self.durable = kept
-
-    return [(Ring, "_pass_watermark", pass_on)]
+@instead("watermark is received", Ring, "_pass_watermark")
+def _watermark_received(real: Real, self: Ring) -> None:
+    kept, self.durable = self.durable, self.received
+    real(self)
+    self.durable = kept
 
 
-@named("own durable without the minimum")
-def _own_durable() -> Sequence[Patch]:
-    real = Ring._pass_watermark
-
-    def pass_on(self: Ring) -> None:
-        kept = self._w_left
-        if not self.is_master:
-            self._w_left = self.durable
-        real(self)
-        self._w_left = kept
-
-    return [(Ring, "_pass_watermark", pass_on)]
+@instead("own durable without the minimum", Ring, "_pass_watermark")
+def _own_durable(real: Real, self: Ring) -> None:
+    kept = self._w_left
+    if not self.is_master:
+        self._w_left = self.durable
+    real(self)
+    self._w_left = kept
 
 
-@named("watermark kept over a view change")
-def _watermark_kept() -> Sequence[Patch]:
-    real = Ring.install
-
-    def install(self: Ring, new: View) -> None:
-        kept = self._w_left
-        real(self, new)
-        self._w_left = kept
-
-    return [(Ring, "install", install)]
+@instead("watermark kept over a view change", Ring, "install")
+def _watermark_kept(real: Real, self: Ring, new: View) -> None:
+    kept = self._w_left
+    real(self, new)
+    self._w_left = kept
 
 
 @named("watermark of another epoch")
@@ -136,59 +116,38 @@ def _durable_kept() -> Sequence[Patch]:
     return [(Ring, "_cut", cut), (Ring, "on_persisted", on_persisted)]
 
 
-@named("apply on received")
-def _apply_received() -> Sequence[Patch]:
-    real = Replica._apply_stable
-
-    def apply(self: Replica, now_ms: int) -> None:
-        kept, self.ring.stable = self.ring.stable, self.ring.received
-        real(self, now_ms)
-        self.ring.stable = kept
-
-    return [(Replica, "_apply_stable", apply)]
+@instead("apply on received", Replica, "_apply_stable")
+def _apply_received(real: Real, self: Replica, now_ms: int) -> None:
+    kept, self.ring.stable = self.ring.stable, self.ring.received
+    real(self, now_ms)
+    self.ring.stable = kept
 
 
-@named("cut by length")
-def _cut_by_length() -> Sequence[Patch]:
-    def common(mine: list[tuple[int, int]], theirs: Any) -> int:
-        pairs = list(theirs)
-        return min(mine[-1][1], int(pairs[-1][1])) if mine and pairs else 0
-
-    return [(ring, "common_lsn", common)]
+@instead("cut by length", ring, "common_lsn")
+def _cut_by_length(real: Real, mine: list[tuple[int, int]], theirs: Any) -> int:
+    pairs = list(theirs)
+    return min(mine[-1][1], int(pairs[-1][1])) if mine and pairs else 0
 
 
-@named("cut by the last epoch alone")
-def _cut_by_last() -> Sequence[Patch]:
-    def common(mine: list[tuple[int, int]], theirs: Any) -> int:
-        pairs = list(theirs)
-        if not mine or not pairs:
-            return 0
-        (epoch, last), (their_epoch, their_last) = mine[-1], pairs[-1]
-        return min(last, their_last) if epoch <= their_epoch else 0
-
-    return [(ring, "common_lsn", common)]
+@instead("cut by the last epoch alone", ring, "common_lsn")
+def _cut_by_last(real: Real, mine: list[tuple[int, int]], theirs: Any) -> int:
+    pairs = list(theirs)
+    if not mine or not pairs:
+        return 0
+    (epoch, last), (their_epoch, their_last) = mine[-1], pairs[-1]
+    return min(last, their_last) if epoch <= their_epoch else 0
 
 
-@named("cut to the left's length")
-def _cut_to_left() -> Sequence[Patch]:
-    real = Ring.on_mark
-
-    def on_mark(self: Ring, sender: MemberId, message: Mark) -> None:
-        if self.repaired and message.epoch == self.epoch and sender == self._left():
-            self._cut(message.received)
-        real(self, sender, message)
-
-    return [(Ring, "on_mark", on_mark)]
+@instead("cut to the left's length", Ring, "on_mark")
+def _cut_to_left(real: Real, self: Ring, sender: MemberId, message: Mark) -> None:
+    if self.repaired and message.epoch == self.epoch and sender == self._left():
+        self._cut(message.received)
+    real(self, sender, message)
 
 
-@named("unrepaired left answers")
-def _unrepaired_answers() -> Sequence[Patch]:
-    real = Ring.on_history_request
-
-    def on_request(self: Ring, sender: MemberId, message: HistoryRequest) -> None:
-        if not self.repaired and message.epoch == self.epoch and sender == self._right():
-            answer = History(self.queue_id, self.epoch, tuple(self.history))
-            self._send(sender, answer)
-        real(self, sender, message)
-
-    return [(Ring, "on_history_request", on_request)]
+@instead("unrepaired left answers", Ring, "on_history_request")
+def _unrepaired_answers(real: Real, self: Ring, sender: MemberId, message: HistoryRequest) -> None:
+    if not self.repaired and message.epoch == self.epoch and sender == self._right():
+        answer = History(self.queue_id, self.epoch, tuple(self.history))
+        self._send(sender, answer)
+    real(self, sender, message)
