@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
-from tests.kit import until
+from tests.kit import peers_of, until
 
 from mirrorq import Node
 from mirrorq.cli import main
@@ -380,9 +380,7 @@ def test_a_copy_that_is_synchronised_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mirrorq")
-    peers = {
-        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abw", free_ports(3), strict=True)
-    }
+    peers = peers_of("abw")
     with (
         Node("w", path=tmp_path / "w", peers=peers, witness=True),
         Node("a", path=tmp_path / "a", peers=peers) as a,

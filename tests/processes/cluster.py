@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.kit import DEADLINE_S, PATIENT, until
+from tests.kit import DEADLINE_S, PATIENT, peers_of, until
 
 from mirrorq.demo.children import LineProcess
 from mirrorq.demo.ports import free_ports
@@ -130,10 +130,7 @@ class Cluster:
         return self.peers[name]
 
     def name_all(self, names: str, witnesses: str = "") -> None:
-        ports = free_ports(len(names))
-        self.endpoints = {
-            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
-        }
+        self.endpoints = peers_of(names)
         self.witnesses = frozenset(witnesses)
 
     def found(self, names: str, witnesses: str = "") -> None:
