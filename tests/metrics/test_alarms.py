@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -201,42 +200,6 @@ def test_the_page_has_every_alarm() -> None:
     page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text("utf-8")
     section = page.partition("## Alarms\n")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ADVICE)
-
-
-@pytest.mark.soak
-@pytest.mark.real
-def test_a_disk_that_fills_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the log once, in the queue's warnings, in the metrics; and all of that ends."""
-    free = [500 * GIB]
-    real = os.statvfs
-
-    def statvfs(path: object) -> os.statvfs_result:
-        found = real(path)  # type: ignore[arg-type]
-        blocks = [1, 1, 1000 * GIB, free[0], free[0], *found[5:]]
-        return os.statvfs_result(blocks)
-
-    monkeypatch.setattr("mirrorq.node.watch.os.statvfs", statvfs)
-    registry = CollectorRegistry()
-    with caplog.at_level(logging.INFO, "mirrorq"), Node("a", path=tmp_path / "a") as node:
-        registry.register(Collector(node))
-        orders = node.queue("orders")
-        labels = {"node": "a", "name": "disk_low"}
-        assert registry.get_sample_value("mirrorq_alarm", labels) == 0
-        free[0] = 12345
-        until(lambda: any("12345 bytes free" in text for text in orders.status().warnings))
-        (alarm,) = (alarm for alarm in node.alarms() if alarm.name == "disk_low")
-        assert "make space" in alarm.text
-        assert "disk_low" in node.nodes()[0].alarms
-        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 1)
-        free[0] = 500 * GIB
-        until(lambda: not any("bytes free" in text for text in orders.status().warnings))
-        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 0)
-        orders.close()
-    lines = [(r.levelname, r.getMessage()) for r in caplog.records if "disk_low" in r.getMessage()]
-    assert [level for level, _ in lines] == ["WARNING", "INFO"]
-    assert "is over after" in lines[1][1]
 
 
 @pytest.mark.real

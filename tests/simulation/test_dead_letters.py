@@ -104,33 +104,6 @@ def test_29_expired_messages_arrive_once(seed: int) -> None:
     assert all(headers["x-death-reason"] == "expired" for _, headers in dead)
 
 
-def test_29_a_message_carries_why_it_came() -> None:
-    world = DeadLetters(delivery_limit=1)
-    first, second = world.put("c", 2)
-    taker = world.taker("c")
-    world.until(lambda: len(taker.held) == 2)
-    taker.settle(first, "reject")
-    taker.settle(second, "nack")
-    world.until(lambda: len(taker.held) == 1)
-    taker.settle(second, "nack")
-    world.until_arrived(2)
-    (body, headers), (other, other_headers) = world.dead()
-    assert (body, other) == (first, second)
-    when = headers.pop("x-death-time")
-    assert 1_700_000_000 < when < 1_700_000_100
-    assert headers == {
-        "x-death-queue": "orders",
-        "x-death-reason": "rejected",
-        "x-death-count": 1,
-        "x-death-sequence": 1,
-        "x-death-path": "",
-    }
-    assert other_headers["x-death-reason"] == "delivery_limit"
-    assert other_headers["x-death-path"] == "orders"
-    assert other_headers["x-death-sequence"] == 2
-    world.check_all()
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_29_what_drop_head_drops_arrives_once(seed: int) -> None:
     """The oldest go to the other queue, the newest stay: nothing is lost between them."""

@@ -197,18 +197,6 @@ def test_a_connections_queue_goes_though_its_owner_died_with_its_master() -> Non
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 10_000)
 
 
-def test_of_two_connections_that_declare_at_once_one_owns_the_queue() -> None:
-    """The other one is told whose it is."""
-    cluster = a_cluster()
-    tokens = {name: cluster.new_token() for name in "bc"}
-    for name, token in tokens.items():
-        cluster.tell(name, Ask(token, declaring(name, f"client {name}")))
-    answers = [cluster.nodes[name].answers for name in tokens]
-    assert cluster.run_until(lambda: all(answers))
-    errors = sorted(answer.error for one in answers for answer in one.values())
-    assert errors == ["", "PreconditionFailed"]
-
-
 def test_a_nodes_queue_is_gone_when_its_next_life_comes() -> None:
     """That may have the name at once; what the past life had in it is not its own."""
     cluster = a_cluster()
@@ -255,20 +243,6 @@ def test_connections_queues_in_a_swarm() -> None:
 
 
 # --- Auto-delete --------------------------------------------------------------------------
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
-    """It waits for the first one as long as that takes; one of two leaving changes nothing."""
-    cluster = a_cluster()
-    queue_id = cluster.declare("a", "fleeting", auto_delete=True)
-    cluster.run(10_000)
-    first = consuming(cluster, "b", queue_id)
-    second = consuming(cluster, "c", queue_id)
-    first.close()
-    cluster.run(5000)
-    assert not is_gone(cluster, queue_id)
-    second.close()
-    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
 
 
 def test_an_auto_delete_queue_survives_its_master_with_its_consumer() -> None:
