@@ -25,10 +25,10 @@ READING = [
     ({"colour": "red"}, "knows no option 'colour': it has claimTimeout, columns, endingOffsets"),
     ({"startingOffsets": "2"}, "2 message.*sequences 2 to 3.*set failOnDataLoss to false"),
 ]
-BATCH = (
-    {"startingOffsets": "5", "endingOffsets": "4"},
-    "endingOffsets is 4, before startingOffsets",
-)
+BATCH = [
+    ({"mode": "drain"}, "option mode is drain, and a batch read takes nothing"),
+    ({"startingOffsets": "5", "endingOffsets": "4"}, "endingOffsets is 4, before startingOffsets"),
+]
 STREAM = ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'")
 
 
@@ -47,7 +47,7 @@ def refused(run: Callable[[], object], says: str) -> None:
         run()
 
 
-@pytest.mark.parametrize(("options", "says"), [*READING, BATCH])
+@pytest.mark.parametrize(("options", "says"), [*READING, *BATCH])
 def test_of_a_batch_read(
     spark: SparkSession, given: dict[str, str], options: dict[str, str], says: str
 ) -> None:

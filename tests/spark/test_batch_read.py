@@ -255,7 +255,6 @@ def test_another_copy_goes_on_when_a_node_dies(
         ({"startingOffsets": '{"other": 3}'}, "which is not read"),
         ({"keys": "/nowhere"}, "option keys"),
         ({"timeout": "soon"}, "option timeout is 'soon': it is a time in seconds"),
-        ({"mode": "drain"}, "option mode is drain, and a batch read takes nothing"),
     ],
 )
 def test_a_wrong_option_is_named(
