@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, Real, answer, instead, named
-from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.protocol.ops import PromotedOp
+from harness.mutations.registry import Real, answer, instead
+from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.attachments import Attachments
 from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.dispatch import Dispatch
-from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.purging import Purging
-from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -27,23 +23,6 @@ def _no_lease(real: Real, self: Master, now_ms: int) -> None:
     kept, lease.until_ms = lease.until_ms, now_ms + 1
     real(self, now_ms)
     lease.until_ms = kept
-
-
-@named("delivery before the promotion is applied")
-def _serve_early() -> Sequence[Patch]:
-    """The new master ignores what it inherited, acks too."""
-    real = Master.begin
-
-    def begin(self: Master, now_ms: int, promoted: PromotedOp) -> None:
-        real(self, now_ms, promoted)
-        self.active = True
-
-    def on_applied(self: Master, now_ms: int, entry: Any) -> None:
-        if not isinstance(entry.payload, PromotedOp):
-            real_applied(self, now_ms, entry)
-
-    real_applied = Master.on_applied
-    return [(Master, "begin", begin), (Master, "on_applied", on_applied)]
 
 
 @instead("delivery before all that is ready is sorted in", Term, "go_on")
@@ -89,20 +68,11 @@ def _giveback_by_sequence(real: Real, self: Dispatch, session: Any, piece: Deliv
     return real(self, session, piece)
 
 
-answer("return not counted", QueueState, "_return", None)
-
-
 @instead("promotion not counted", QueueState, "_promote")
 def _promotion_uncounted(real: Real, self: QueueState, payload: Any, lsn: int) -> Any:
     ended = real(self, payload, lsn)
     self.marks = []
     return ended
-
-
-@instead("ack told before it is stable", Settling, "flush")
-def _ack_early(real: Real, self: Settling) -> None:
-    real(self)
-    self.discharge(self._term.log.last)
 
 
 @instead("purged message stays ready", Purging, "_take")
@@ -112,25 +82,12 @@ def _purged_ready(real: Real, self: Purging, first: int, last: int) -> Any:
     return taken
 
 
-# The master says that a message may be held for longer, and takes it back all the same.
-answer("extension forgotten", Extensions, "set", None)
-
-
-@instead("extended message goes back with its delivery", OpenDelivery, "others")
-def _back_together(real: Real, self: OpenDelivery) -> list[Range]:
-    """What was handed out together goes back together, whoever has asked for more time."""
-    return list(self.left)
-
-
-@named("client's handle another one at its next entry node")
-def _line_forgotten() -> Sequence[Patch]:
+@instead("client's handle another one at its next entry node", Attachments, "begin")
+def _line_forgotten(real: Real, self: Attachments, request: Any, body: Any) -> Any:
     """What it had fetched through the node before stays with its session there."""
-    real = Attachments.begin
+    return real(self, request, replace(body, line=0, turn=0))
 
-    def begin(self: Attachments, request: Any, body: Any) -> Any:
-        return real(self, request, replace(body, line=0, turn=0))
 
-    def former(self: Attachments, session: Any, body: Any) -> None:
-        return None
-
-    return [(Attachments, "begin", begin), (Attachments, "former", former)]
+@instead("client's handle another one at its next entry node", Attachments, "former")
+def _line_forgotten_former(real: Real, self: Attachments, session: Any, body: Any) -> None:
+    return None

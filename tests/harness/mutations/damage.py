@@ -24,23 +24,20 @@ def _not_fetched(real: Real, self: Transfer, now_ms: int, pieces: Iterable[Range
     return []
 
 
-@named("awaited message overtaken")
-def _overtaken() -> Sequence[Patch]:
+@instead("awaited message overtaken", Dispatch, "_set_front_aside")
+def _overtaken(real: Real, self: Dispatch, level: RangeSet) -> bool:
     """It is set aside, and ready again when its body has come."""
-    real = Transfer._remove
+    first, last, _ = self._front(level)
+    low, high, shift = next(self._origins(first, last))
+    _, end = self._bodies.missing.run(low, high)
+    self._set_aside(RangeSet(((first, end + shift),)))
+    return True
 
-    def set_front_aside(self: Dispatch, level: RangeSet) -> bool:
-        first, last, _ = self._front(level)
-        low, high, shift = next(self._origins(first, last))
-        _, end = self._bodies.missing.run(low, high)
-        self._set_aside(RangeSet(((first, end + shift),)))
-        return True
 
-    def remove(self: Transfer, first: int, last: int) -> None:
-        real(self, first, last)
-        self.judged.append((RangeSet(((first, last),)), False))
-
-    return [(Dispatch, "_set_front_aside", set_front_aside), (Transfer, "_remove", remove)]
+@instead("awaited message overtaken", Transfer, "_remove")
+def _overtaken_remove(real: Real, self: Transfer, first: int, last: int) -> None:
+    real(self, first, last)
+    self.judged.append((RangeSet(((first, last),)), False))
 
 
 @named("lost message waited for")

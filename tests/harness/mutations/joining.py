@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harness.mutations.registry import Patch, Real, instead, named
@@ -10,21 +10,11 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
 from mirrorq.replication import donor
-from mirrorq.replication.donor import Incoming
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
-from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.transfer import Fetch, Transfer
-
-
-@instead("counted in at once", Ring, "countable")
-def _counted_at_once(real: Real, self: Ring, excluded: Any = ()) -> tuple[MemberId, ...]:
-    if self.view is None or not self.is_master:
-        return ()
-    self.gates.update((one, durable) for one, durable in self.joiners.items())
-    return tuple(self.gates)
+from mirrorq.replication.transfer import Transfer
 
 
 @instead("counted in by the known stable mark only", Membership, "count_in")
@@ -59,22 +49,17 @@ def _joiner_incomplete(real: Real, self: Ring) -> None:
     self.complete = kept
 
 
-@named("natural drain on received acks")
-def _drain_received() -> Sequence[Patch]:
-    real = Ring._accept
+@instead("natural drain on received acks", Ring, "_accept")
+def _drain_received(real: Real, self: Ring, entry: Any) -> None:
+    real(self, entry)
+    if isinstance(entry.payload, AckOp):
+        self._drained = entry.payload.ranges  # type: ignore[attr-defined]
 
-    def accept(self: Ring, entry: Any) -> None:
-        real(self, entry)
-        if isinstance(entry.payload, AckOp):
-            self._drained = entry.payload.ranges  # type: ignore[attr-defined]
 
-    real_settle = Replica._settle
-
-    def settle(self: Replica, now_ms: int, out: Any) -> None:
-        self.transfer.on_ended(getattr(self.ring, "_drained", ()))
-        real_settle(self, now_ms, out)
-
-    return [(Ring, "_accept", accept), (Replica, "_settle", settle)]
+@instead("natural drain on received acks", Replica, "_settle")
+def _drain_received_settle(real: Real, self: Replica, now_ms: int, out: Any) -> None:
+    self.transfer.on_ended(getattr(self.ring, "_drained", ()))
+    real(self, now_ms, out)
 
 
 @instead("gate of a dropped member ended at the proposal", Membership, "move_slow_out")
@@ -115,51 +100,6 @@ def _late_body(
     return real(self, now_ms, message, epoch, state)
 
 
-@instead("answer of a cancelled transfer", Transfer, "accept_chunk")
-def _cancelled_transfer(
-    real: Real, self: Transfer, now_ms: int, message: Any, epoch: int, state: QueueState
-) -> Any:
-    """Any chunk counts as the one asked for, and the copy as complete after it."""
-    first, last = message.after_sequence + 1, message.upto_sequence
-    self._fetches[message.number] = Fetch(self.me, first, last, False)
-    found = real(self, now_ms, message, epoch, state)
-    if message.upto_sequence >= self.missing.last if self.missing else False:
-        self.missing.remove(1, message.upto_sequence)
-    return found
-
-
-@named("part of a state skipped")
-def _part_skipped() -> Sequence[Patch]:
-    return [(Incoming, "_follows", _any_part), (Incoming, "_add", _taken(lambda turn: turn != 2))]
-
-
-@named("part of a state counted twice")
-def _part_twice() -> Sequence[Patch]:
-    twice = _taken(lambda turn: 1 + (turn == 2))
-    return [(Incoming, "_follows", _any_part), (Incoming, "_add", twice)]
-
-
-def _any_part(self: Incoming, message: TransferState) -> bool:
-    return True
-
-
-def _taken(times: Callable[[int], int]) -> Any:
-    """Adding the pages of each part so many times."""
-    real = Incoming._add
-
-    def add(self: Incoming, items: Any) -> None:
-        for _ in range(times(self.count)):
-            real(self, items)
-
-    return add
-
-
 @named("page that differs taken for the same")
 def _page_of_any_digest() -> Sequence[Patch]:
     return [(donor, "digest", lambda _: (0, 0))]
-
-
-@named("pages of a later state taken")
-def _page_of_another() -> Sequence[Patch]:
-    """What changes while a state is given is not kept as it was."""
-    return [(Snapshot, "before", lambda *_: None)]

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Real, answer, instead
-from mirrorq.cluster.controller.controller import Controller
+from harness.mutations.registry import Real, instead
 from mirrorq.cluster.controller.handover import HandOvers
 from mirrorq.protocol.control import Yielded
 from mirrorq.protocol.views import View
 from mirrorq.replication.master.core import Master
-
-answer("moved without its promise", HandOvers, "has_yielded", True)
-
-
-# They go in the very change that moves the queue, or without its word.
-answer("copies given up for a master that is silent", Controller, "_has_word", True)
 
 
 @instead("promise of another epoch", HandOvers, "on_yielded")

@@ -13,19 +13,17 @@ from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.engine.hosting import Hosting
 from mirrorq.protocol.sessions import Detach, Purge
 from mirrorq.replication.master.attachments import Attachments
-from mirrorq.replication.master.auto_delete import AutoDelete
 from mirrorq.replication.master.core import Master
 
 
-@named("exclusive queue outlives its handle")
-def _owner_forgotten() -> Sequence[Patch]:
-    def end_owner(self: Hosting, owner: Any) -> None:
-        self.sessions.disown(owner)
+@instead("exclusive queue outlives its handle", Hosting, "end_owner")
+def _owner_forgotten(real: Real, self: Hosting, owner: Any) -> None:
+    self.sessions.disown(owner)
 
-    def is_ownerless(self: Hosting, record: Any) -> bool:
-        return False
 
-    return [(Hosting, "end_owner", end_owner), (Hosting, "_is_ownerless", is_ownerless)]
+@instead("exclusive queue outlives its handle", Hosting, "_is_ownerless")
+def _owner_forgotten_is_ownerless(real: Real, self: Hosting, record: Any) -> bool:
+    return False
 
 
 @instead("exclusive queue ends with any handle of its node", Hosting, "close_session")
@@ -36,44 +34,10 @@ def _any_handle(real: Real, self: Hosting, session: Any, queue_id: int) -> None:
             self.end_owner(record.owner)
 
 
-@named("auto-delete queue goes with one of its consumers")
-def _one_goes() -> Sequence[Patch]:
-    real = AutoDelete.judge
-    most: dict[int, int] = {}
-
-    def judge(self: AutoDelete, now_ms: int, consumers: int) -> Any:
-        most[self.queue_id] = max(most.get(self.queue_id, 0), consumers)
-        return real(self, now_ms, consumers if consumers == most[self.queue_id] else 0)
-
-    return [(AutoDelete, "judge", judge)]
-
-
-answer("auto-delete queue forgets that it had a consumer", AutoDelete, "judge", None)
-
-
 # --- Of one connection ------------------------------------------------------------------------
 
 
-@named("next master does not wait for the owner")
-def _owner_unknown() -> Sequence[Patch]:
-    real = AutoDelete.lose
-
-    def lose(self: AutoDelete, handle: Any, now_ms: int, wait_ms: int) -> None:
-        if handle is not None:
-            real(self, handle, now_ms, wait_ms)
-
-    def expect(self: AutoDelete, by_ms: int) -> None:
-        pass
-
-    return [(AutoDelete, "lose", lose), (AutoDelete, "expect", expect)]
-
-
 answer("owner that is silent is gone", Master, "_await_owner", None)
-
-
-@instead("connection's queue outlives it", Attachments, "count_of")
-def _owner_for_ever(real: Real, self: Attachments, connection: str) -> int:
-    return self._counts.get(connection, 1)
 
 
 answer("everybody takes from a connection's queue", Master, "_is_foreign", False)

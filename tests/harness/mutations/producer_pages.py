@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from harness.mutations.registry import Patch, Real, instead, named
+from harness.mutations.registry import Real, instead
 from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.producer import Producers
@@ -27,19 +26,16 @@ def _changed_since(real: Real, self: Producers) -> None:
     self.table.changed = changed
 
 
-@named("page of producers of an older checkpoint believed")
-def _older() -> Sequence[Patch]:
+@instead("page of producers of an older checkpoint believed", Producers, "_chunk")
+def _older(real: Real, self: Producers, first: int) -> Any:
     """What was read before it changed stays in the cache, and is asked first."""
-    real = Producers._chunk
+    kept = self._cache.get(self._owner, first)
+    return real(self, first) if kept is None else kept
 
-    def chunk(self: Producers, first: int) -> Any:
-        kept = self._cache.get(self._owner, first)
-        return real(self, first) if kept is None else kept
 
-    def drop(self: PageCache, owner: int, first: int) -> None:
-        return None
-
-    return [(Producers, "_chunk", chunk), (PageCache, "drop", drop)]
+@instead("page of producers of an older checkpoint believed", PageCache, "drop")
+def _older_drop(real: Real, self: PageCache, owner: int, first: int) -> None:
+    return None
 
 
 @instead("producers lost where a page is cut", Producers, "_keep_open")

@@ -36,11 +36,6 @@ def _unknown_producer(
     return real(self, session, attachment, header, is_whole)
 
 
-@instead("refusal that is no op", Producers, "refuse")
-def _refusal_no_op(real: Real, self: Producers, header: Any, reason: str) -> None:
-    self._confirms.refuse(header, reason)
-
-
 @instead("confirm of an op that is not stable", Intake, "store")
 def _confirm_unstable(real: Real, self: Intake, frame: bytes) -> None:
     real(self, frame)

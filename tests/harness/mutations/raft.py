@@ -18,16 +18,6 @@ from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, SnapshotPage
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import AppendRequest, InstallSnapshot, VoteAnswer, VoteRequest
 
-
-@instead("term not written", Raft, "_take_write")
-def _term_forgotten(real: Real, self: Raft) -> Any:
-    kept = self.term, self.vote
-    self.term, self.vote = self._written_state.term, None
-    write = real(self)
-    self.term, self.vote = kept
-    return write
-
-
 answer("vote for a log that is behind", RaftLog, "is_covered_by", True)
 
 
@@ -56,20 +46,6 @@ def _half_goes_on() -> Sequence[Patch]:
         (replication, "_of_majority", of_majority),
         (Replication, "majority_index", majority_index),
     ]
-
-
-@instead("conflicting entries are kept", Raft, "_take_entries")
-def _conflict_kept(real: Real, self: Raft, entries: tuple[RaftEntry, ...]) -> Any:
-    new = tuple(e for e in entries if self._log.term_at(e.index) is None)
-    return real(self, new)
-
-
-@instead("vote not written", Raft, "_take_write")
-def _vote_forgotten(real: Real, self: Raft) -> Any:
-    kept, self.vote = self.vote, None
-    write = real(self)
-    self.vote = kept
-    return write
 
 
 @instead("two votes in one term", Raft, "_on_vote_request")
@@ -132,14 +108,6 @@ def _snapshot_too_far(real: Real, self: RaftLog, snapshot: RaftSnapshot) -> None
     real(self, snapshot)
 
 
-@instead("page of a snapshot left out", IncomingSnapshot, "take")
-def _page_left_out(real: Real, self: IncomingSnapshot, message: InstallSnapshot) -> bool:
-    is_taken = len(self.pages) <= message.number
-    if is_taken:
-        self.pages.append(message.page)
-    return is_taken
-
-
 @instead("page of a snapshot taken twice", IncomingSnapshot, "take")
 def _page_twice(real: Real, self: IncomingSnapshot, message: InstallSnapshot) -> bool:
     is_taken = message.number <= len(self.pages) < message.count
@@ -148,41 +116,9 @@ def _page_twice(real: Real, self: IncomingSnapshot, message: InstallSnapshot) ->
     return is_taken
 
 
-@named("page of another snapshot")
-def _page_of_another() -> Sequence[Patch]:
-    """It goes on with what it has: as though the leader, or its snapshot, were the same."""
-
-    def is_of(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
-        self.first = message
-        return True
-
-    return [(IncomingSnapshot, "is_of", is_of), (Raft, "_become_follower", _keeps_pages())]
-
-
-def _keeps_pages() -> Callable[..., None]:
-    real = Raft._become_follower
-
-    def become(self: Raft, term: int, leader: StoreId | None) -> None:
-        kept = self._incoming
-        real(self, term, leader)
-        self._incoming = kept
-
-    return become
-
-
 @instead("cursor kept for a replica that was restarted", OutgoingSnapshot, "answered")
 def _cursor_kept(real: Real, self: OutgoingSnapshot, index: int, count: int, now_ms: int) -> None:
     real(self, index, max(count, self.count), now_ms)
-
-
-# Only the snapshot is, which counts then.
-answer("pages of a snapshot not written", RaftLog, "write_page", None)
-
-
-@instead("snapshot without its voters", RaftLog, "compact")
-def _snapshot_old_voters(real: Real, self: RaftLog, snapshot: RaftSnapshot) -> None:
-    assert self.snapshot is not None
-    real(self, replace(snapshot, voters=self.snapshot.voters))
 
 
 @named("taken in by an entry that was not committed")

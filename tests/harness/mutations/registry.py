@@ -39,7 +39,8 @@ def named(name: str) -> Callable[[Patches], Patches]:
 
 def instead(name: str, owner: Any, attribute: str) -> Callable[[Real], Real]:
     """Register a function that stands in for one of a class or module. It is given the real one,
-    then that one's arguments."""
+    then that one's arguments. A mutation may have several."""
+    others = MUTATIONS.get(name, tuple)
 
     def note(rule: Real) -> Real:
         def patches() -> Sequence[Patch]:
@@ -49,7 +50,8 @@ def instead(name: str, owner: Any, attribute: str) -> Callable[[Real], Real]:
                 return rule(real, *given, **options)
 
             is_property = isinstance(real, property)
-            return [(owner, attribute, property(stand_in) if is_property else stand_in)]
+            mine = (owner, attribute, property(stand_in) if is_property else stand_in)
+            return [*others(), mine]
 
         MUTATIONS[name] = patches
         return rule

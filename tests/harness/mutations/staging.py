@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, Real, instead, named
+from harness.mutations.registry import Real, instead
 from mirrorq.protocol.staged import FENCED, AbortOp, AskOp, CommitOp, CrossQueueTask, SealOp, Stage
 from mirrorq.replication.state.staging import Outcome, Staging
 
@@ -43,21 +42,18 @@ def _commit_without_counts(real: Real, self: Staging, op: CommitOp) -> Any:
     return real(self, replace(op, winners=winners, count=sum(one[3] for one in winners)))
 
 
-@named("commit applied twice")
-def _commit_twice() -> Sequence[Patch]:
-    real = Staging.verdict
+@instead("commit applied twice", Staging, "verdict")
+def _commit_twice(real: Real, self: Staging, transaction: str, version: int, run: str) -> Any:
+    kept = self.committed
+    self.committed = {}
+    found = real(self, transaction, version, run)
+    self.committed = kept
+    return found
 
-    def verdict(self: Staging, transaction: str, version: int, run: str) -> str:
-        kept = self.committed
-        self.committed = {}
-        found = real(self, transaction, version, run)
-        self.committed = kept
-        return found
 
-    def abort(self: Staging, op: AbortOp) -> Outcome:
-        return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
-
-    return [(Staging, "verdict", verdict), (Staging, "on_abort", abort)]
+@instead("commit applied twice", Staging, "on_abort")
+def _commit_twice_abort(real: Real, self: Staging, op: AbortOp) -> Outcome:
+    return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
 
 
 @instead("sealed run that expires", Staging, "on_abort")
