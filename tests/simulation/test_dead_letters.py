@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from harness import checkers
-from harness.workload import Producer
+from harness.workload import Place, Producer
 from mirrorq.protocol.commands import DeleteQueue, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.replication.master.courier import is_courier
@@ -273,7 +273,7 @@ def test_an_outbox_is_known_however_late_it_comes_back() -> None:
     world.cluster.kill("a")
     world.cluster.kill("c")
     world.cluster.run(15_000)
-    other = Producer(world.cluster, "e", world.dead_id, "o", Random(1), world.journal, 1)
+    other = Producer(Place(world.cluster, "e", world.dead_id, "o", Random(1)), world.journal, 1)
     other.publish()
     world.until(lambda: other.is_done)
     world.cluster.run(1000)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness import checkers
-from harness.workload import Attempt, Producer
+from harness.workload import Attempt, Place, Producer
 from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.session.calls import Put
@@ -167,7 +167,9 @@ def test_28_bytes_across_a_failover_and_a_new_mirror() -> None:
         world.cluster.start(name)
         world.until_in_sync()
     assert world.left == kept
-    producer = Producer(world.cluster, "c", world.queue_id, "late", Random(4), world.journal, 10)
+    producer = Producer(
+        Place(world.cluster, "c", world.queue_id, "late", Random(4)), world.journal, 10
+    )
     while not producer.is_done:
         producer.publish()
         world.cluster.run(20)
@@ -209,7 +211,8 @@ class _Short(Producer):
 
 
 def _put_short(world: World, name: str, count: int, ttl_ms: int) -> None:
-    producer = _Short(world.cluster, "b", world.queue_id, name, Random(5), world.journal, count)
+    place = Place(world.cluster, "b", world.queue_id, name, Random(5))
+    producer = _Short(place, world.journal, count)
     producer.ttl_ms = ttl_ms
     while not producer.is_done:
         producer.publish()

@@ -13,7 +13,7 @@ from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting, Visitor
 from harness.owned import Keeper, User
 from harness.swarm import Swarm
-from harness.workload import Journal, Producer, SimulatedHandle
+from harness.workload import Journal, Place, Producer, SimulatedHandle
 from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
 from mirrorq.protocol.commands import DeclareQueue, TransferMaster
@@ -155,7 +155,7 @@ def owned_by(cluster: SimulatedCluster, connection: str, node: str = "a") -> int
 
 def kept_by(cluster: SimulatedCluster, node: str, queue_id: int, client: str = "") -> Keeper:
     """The owner's handle on it, attached: a client's, or the node's own."""
-    keeper = Keeper(cluster, node, queue_id, "keeper", Random(1), Journal())
+    keeper = Keeper(Place(cluster, node, queue_id, "keeper", Random(1)), Journal())
     if client:
         keeper.be_of(client, Random(1))
         keeper.may_leave = False
@@ -448,7 +448,7 @@ def put(cluster: SimulatedCluster, queue_id: int, body: bytes, *, transient: boo
     kind = TransientProducer if transient else Producer
     journal = Journal()
     node = cluster.running[0]
-    producer = kind(cluster, node, queue_id, body.decode(), Random(1), journal, 1)
+    producer = kind(Place(cluster, node, queue_id, body.decode(), Random(1)), journal, 1)
     producer.publish()
     assert cluster.run_until(lambda: producer.is_done)
     assert {attempt.state for attempt in journal.attempts.values()} == {"acknowledged"}

@@ -11,7 +11,7 @@ from harness import checkers
 from harness.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
 from harness.staged_pair import PairRun, torn
 from harness.staged_swarm import StagedSwarm
-from harness.workload import Consumer, Dispatch, Journal
+from harness.workload import Consumer, Dispatch, Journal, Place
 from mirrorq.protocol.staged import SealOp
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import Failed, Stored
@@ -202,7 +202,7 @@ def test_a_master_dies_between_two_queues(victim: str, pause_ms: int) -> None:
     cluster.start(victim)
     for queue_id, (run, journal) in parts.items():
         name = f"c of {queue_id}"
-        consumer = Consumer(cluster, "c", queue_id, name, Random(3), journal, 0.0)
+        consumer = Consumer(Place(cluster, "c", queue_id, name, Random(3)), journal, 0.0)
         scene.world.until(lambda journal=journal: len(journal.deliveries) >= 2)
         scene.world.until(lambda queue_id=queue_id: len(cluster.in_sync(queue_id)) == 3)
         cluster.run(3000)
