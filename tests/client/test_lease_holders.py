@@ -1,5 +1,4 @@
-"""Leases and claims: messages held without their bodies, acked or returned at their places. On
-virtual time."""
+"""What clients hold, by leases and claims too: acked, or returned at its place. On virtual time."""
 
 from __future__ import annotations
 
@@ -51,3 +50,24 @@ def test_an_ack_that_crosses_the_taking_again_is_taken(monkeypatch: pytest.Monke
         monkeypatch.setattr(LeaseHolder, "settle", settle_the_older)
         assert lease.ack(60) == 400
         assert probe.extent(60).messages == 100
+
+
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_what_a_dead_or_silent_client_held_goes_to_another(is_dead: bool) -> None:
+    """In order and marked, whichever node was its entry node."""
+    with SimulatedCluster(3) as cluster:
+        orders = cluster.connect("web").queue("orders")
+        orders.put_many([b"1", b"2", b"3"]).result(30)
+        for entry in "abc":
+            other = cluster.connect(f"at {entry}", to=entry).queue("orders")
+            held = [other.get(timeout=30) for _ in range(3)]
+            assert [message.body for message in held] == [b"1", b"2", b"3"]
+            if is_dead:
+                cluster.crash(f"at {entry}")
+            else:
+                cluster.freeze(f"at {entry}", 3600)
+            again = [orders.get(timeout=30) for _ in range(3)]
+            assert [message.body for message in again] == [b"1", b"2", b"3"]
+            assert all(message.redelivered for message in again)
+            for message in reversed(again):
+                message.nack().result(30)

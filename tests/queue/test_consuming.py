@@ -103,6 +103,45 @@ def test_what_goes_back_while_it_is_counted_is_counted(
     assert answers[0].ready == 0
 
 
+def test_an_ack_finds_its_message_in_the_buffer_of_its_own_handle() -> None:
+    """The new master handed it out again, to a handle whose user is still at work on it: the
+    ack is taken and the message is not returned a second time."""
+    with SimulatedCluster(3) as cluster:
+        cluster.queue("q", on="a")
+        queue = cluster.connect("web", to="c").queue("q")
+        handle = queue._handle
+        fill(queue, 3)
+        held = queue.get(timeout=10)
+        cluster.crash("a")
+        cluster.run_until(lambda: cluster.master("q") not in (None, "a"))
+        handle.on_host(lambda: setattr(handle.receiver._window, "size", 8))
+        cluster.run_until(lambda: handle.receiver.buffered == 3)
+        held.ack().result(10)
+        assert [message.sequence for message in queue.browse()] == [2, 3]
+        assert [queue.get(timeout=10).sequence for _ in range(2)] == [2, 3]
+
+
+def test_what_goes_back_while_more_is_on_its_way_comes_first_again() -> None:
+    """A slow link, a caller who pauses and calls again: the order is the queue's, and nothing
+    counts as delivered that no call has returned."""
+    with SimulatedCluster(1) as cluster:
+        queue = cluster.connect("web", to="a").queue("q")
+        handle = queue._handle
+        fill(queue, 40)
+        taken = [queue.get(timeout=10)]
+        handle.on_host(lambda: setattr(handle.receiver._window, "size", 8))
+        taken.append(queue.get(timeout=10))
+        cluster.run_until(lambda: handle.receiver.buffered == 8)
+        cluster.delay("a", "web", 0.4)
+        taken += queue.get_many(5, timeout=10)
+        cluster.run_until(lambda: handle.receiver.buffered == 0)
+        while len(taken) < 40:
+            taken += queue.get_many(10, timeout=10)
+        assert [message.sequence for message in taken] == [*range(1, 41)]
+        assert not any(message.redelivered for message in taken)
+        queue.ack_many(taken).result(10)
+
+
 def test_calls_that_take_many_have_more_fetched_ahead(cluster: SimulatedCluster) -> None:
     """What is fetched ahead is bounded by a few calls, not by the prefetch alone, and falls when
     calls ask for little again."""
