@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+
+from mirrorq import Config, MirroredQueue, Node
+from mirrorq.demo.ports import free_ports
 
 Value = TypeVar("Value")
 
@@ -27,3 +32,35 @@ def until(look: Callable[[], Value], what: object = "", seconds: float = DEADLIN
             raise AssertionError(f"never came: {what() if callable(what) else what}")
         time.sleep(0.01)
     return value
+
+
+def is_empty(queue: MirroredQueue) -> bool:
+    """Whether it is known that no message lives in it. (The status of a client whose node does not
+    answer in time knows nothing.)"""
+    status = queue.status()
+    return status.state == "running" and status.messages == 0
+
+
+def peers_of(names: Iterable[str]) -> dict[str, str]:
+    """An endpoint on loopback for each name, on ports that nobody has now."""
+    names = tuple(names)
+    return {
+        name: f"tcp://127.0.0.1:{port}"
+        for name, port in zip(names, free_ports(len(names)), strict=True)
+    }
+
+
+@contextmanager
+def nodes(
+    path: Path, names: Iterable[str] = "abc", config: Config | None = None
+) -> Iterator[dict[str, Node]]:
+    """Nodes of one cluster in this process, by their names; closed at the end."""
+    peers = peers_of(names)
+    with ExitStack() as stack:
+        made = {
+            name: stack.enter_context(Node(name, path=path / name, peers=peers, config=config))
+            for name in peers
+        }
+        for node in made.values():
+            node.wait_ready(DEADLINE_S)
+        yield made

@@ -34,29 +34,23 @@ def in_a_fresh_process(code: str) -> object:
 
 
 @pytest.mark.real
-def test_importing_mirrorq_loads_no_machinery() -> None:
-    """`import mirrorq` stays cheap because it loads nothing that a name has not asked for."""
+@pytest.mark.parametrize(
+    ("use", "heavy"),
+    [
+        ("", {"attr", "msgspec", "lmdb", "zmq", "asyncio", "rich", "click", "_cffi_backend"}),
+        ("mirrorq.connect, mirrorq.Client, mirrorq.MirroredQueue, mirrorq.Message", {"lmdb"}),
+    ],
+)
+def test_importing_mirrorq_loads_nothing_that_was_not_asked_for(use: str, heavy: set[str]) -> None:
+    """An import stays cheap. A process that is no node needs neither LMDB nor a disk."""
     loaded = in_a_fresh_process(
-        """
+        f"""
         import sys, json
         before = set(sys.modules)
         import mirrorq
-        heavy = {"attr", "msgspec", "lmdb", "zmq", "asyncio", "rich", "click", "_cffi_backend"}
-        print(json.dumps(sorted(heavy & (set(sys.modules) - before))))
-        """
-    )
-    assert loaded == []
-
-
-@pytest.mark.real
-def test_a_client_loads_no_lmdb() -> None:
-    """A process that is no node needs neither LMDB nor a disk."""
-    loaded = in_a_fresh_process(
-        """
-        import sys, json
-        import mirrorq
-        mirrorq.connect, mirrorq.Client, mirrorq.MirroredQueue, mirrorq.Message
-        print(json.dumps([name for name in sys.modules if name.partition(".")[0] == "lmdb"]))
+        {use}
+        found = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+        print(json.dumps(sorted({heavy} & found)))
         """
     )
     assert loaded == []

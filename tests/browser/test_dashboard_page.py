@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import peers_of
 
 from mirrorq import Config, Node
 from mirrorq.dashboard import Dashboard
-from mirrorq.demo.ports import free_ports
 from mirrorq.monitoring.alarms import ADVICE
 
 from .chromium import BROWSER, DRIVER, Chromium
@@ -41,11 +41,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        ports = free_ports(3)
-        self.peers = {
-            name: f"tcp://127.0.0.1:{port}"
-            for name, port in zip(("paris", "london", "tokyo"), ports, strict=True)
-        }
+        self.peers = peers_of(("paris", "london", "tokyo"))
         self.nodes = {name: self.start(name) for name in self.peers}
 
     def start(self, name: str) -> Node:

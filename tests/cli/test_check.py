@@ -11,11 +11,11 @@ from typing import cast
 import attrs
 import pytest
 from click.testing import CliRunner, Result
+from tests import kit
 
 import mirrorq
 from mirrorq.cli import main
 from mirrorq.cli.check import _acknowledge
-from mirrorq.demo.ports import free_ports
 from mirrorq.monitoring.health import judge
 from mirrorq.monitoring.status import NodeStatus, QueueStatus
 
@@ -111,16 +111,8 @@ def test_alarms_are_named_with_what_to_do() -> None:
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, mirrorq.Node]]:
     """Three nodes of one cluster, in this process."""
-    ports = free_ports(3)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
-    made = {name: mirrorq.Node(name, path=tmp_path / name, peers=peers) for name in peers}
-    try:
-        for one in made.values():
-            one.wait_ready(COMMAND_S)
+    with kit.nodes(tmp_path) as made:
         yield made
-    finally:
-        for one in made.values():
-            one.close()
 
 
 def check_until(

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.kit import peers_of
 
 from mirrorq import Node, NoQuorum, connect
 from mirrorq.cli import main
@@ -52,9 +53,7 @@ ACTS = (
 @pytest.fixture(scope="module")
 def peers() -> dict[str, str]:
     """Where three nodes are to be."""
-    return {
-        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", free_ports(3), strict=True)
-    }
+    return peers_of("abc")
 
 
 @pytest.fixture(scope="module")
@@ -184,9 +183,7 @@ def test_a_node_that_runs_by_itself_says_it(
 def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> None:
     """Two of three nodes of a founded cluster are gone: that is when one looks. It is shown, and
     said that it may be old."""
-    peers = {
-        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", free_ports(3), strict=True)
-    }
+    peers = peers_of("abc")
     nodes = [Node(name, path=tmp_path / name, peers=peers) for name in peers]
     try:
         nodes[0].queue("orders", timeout=WAIT_S).close()

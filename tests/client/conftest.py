@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from running import NodeProcesses
 
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
@@ -37,14 +36,3 @@ def connecting() -> Iterator[Connecting]:
     yield connect_and_keep
     for client in clients:
         client.close()
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    """Three nodes, each a process of its own."""
-    cluster = NodeProcesses(tmp_path, "abc")
-    try:
-        cluster.wait_ready()
-        yield cluster
-    finally:
-        cluster.end()

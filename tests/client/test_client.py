@@ -11,8 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from running import is_empty
-from tests.kit import until
+from tests.kit import is_empty, until
 
 import mirrorq
 from conftest import Connecting
@@ -20,12 +19,10 @@ from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import (
     AckRefused,
-    ConfigError,
     NoQuorum,
     QueueNotFound,
 )
 from mirrorq.node.node import Node
-from mirrorq.transport.transport import Transport
 
 
 @pytest.fixture
@@ -108,33 +105,6 @@ def test_it_loads_no_store() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("endpoints", "text"),
-    [
-        ("", "malformed"),
-        ([], "no endpoint"),
-        ("tcp://127.0.0.1:7400,nonsense", "malformed"),
-        ("tcp://192.0.2.1:7400", "without security"),
-    ],
-)
-def test_endpoints_that_are_refused(endpoints: str | list[str], text: str) -> None:
-    """Wrong endpoints, and those that are not on loopback, are refused before any socket."""
-    with pytest.raises(ConfigError, match=text):
-        mirrorq.connect(endpoints)
-
-
-def test_nobody_answers() -> None:
-    """Where nothing listens, and where something listens that is no node, it gives up in time."""
-    silent = Transport("silent", 1, "tcp://127.0.0.1:0", Config())
-    try:
-        with pytest.raises(NoQuorum, match=r"no majority answered within 0\.3 s"):
-            mirrorq.connect(silent.endpoint, timeout=0.3)
-    finally:
-        silent.close()
-    with pytest.raises(NoQuorum, match="tries tcp"):
-        mirrorq.connect(silent.endpoint, timeout=0.3)
 
 
 class Slow:

@@ -6,8 +6,7 @@ import contextlib
 import threading
 
 import pytest
-from running import is_empty
-from tests.kit import until
+from tests.kit import is_empty, until
 
 from conftest import Connecting
 from mirrorq import Client, Consumer

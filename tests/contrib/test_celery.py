@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,61 +10,25 @@ from typing import Any
 
 import celery
 import pytest
+from shop import CELERY_WORKER, Shop
 from tests.kit import until
 
 import mirrorq
 
-HERE = Path(__file__).parent
 DEADLINE_S = 60.0
 """After this something is taken never to come. No test waits for it when all is well."""
 
 
-class Workers:
-    """Workers of the app, each a process group of its own."""
-
-    def __init__(self, url: str, path: Path) -> None:
-        self.path = path
-        self.log = path / "done.log"
-        self.environment = {**os.environ, "SHOP_BROKER": url, "SHOP_LOG": str(self.log)}
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        """Start a worker. What is published meanwhile waits for it."""
-        name = f"w{len(self._processes)}"
-        with (self.path / f"{name}.log").open("wb") as out:
-            command = [
-                *(sys.executable, "-m", "celery", "-A", "shop_tasks", "worker"),
-                *("-l", "INFO", "-n", f"{name}@here", *options),
-            ]
-            self._processes.append(
-                subprocess.Popen(
-                    command,
-                    cwd=HERE,
-                    env=self.environment,
-                    stdout=out,
-                    stderr=out,
-                    start_new_session=True,
-                )
-            )
-        return self._processes[-1]
-
-    def kill(self, worker: subprocess.Popen[bytes]) -> None:
-        """SIGKILL, its children too."""
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-
-    def end(self) -> None:
-        """Kill what is left."""
-        for worker in self._processes:
-            if worker.poll() is None:
-                self.kill(worker)
-
-
 @pytest.fixture
-def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
-    made = Workers(url, tmp_path)
+def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(url, tmp_path)
     yield made
     made.end()
+
+
+def start(shop: Shop, *options: str) -> subprocess.Popen[bytes]:
+    """Start a worker of the app."""
+    return shop.start((*CELERY_WORKER, *options))
 
 
 @pytest.fixture
@@ -84,34 +45,33 @@ def call(app: Any, name: str, *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_tasks_retries_groups_and_chords(app: Any, workers: Workers, pool: str) -> None:
+def test_tasks_retries_groups_and_chords(app: Any, shop: Shop, pool: str) -> None:
     """A worker runs tasks and its results come by rpc://; what retries comes again; a group is
     joined."""
-    workers.start("-P", pool, "-c", "2")
+    start(shop, "-P", pool, "-c", "2")
     assert call(app, "add", 2, 3).delay().get(timeout=DEADLINE_S) == 5
     assert call(app, "third_time").delay().get(timeout=DEADLINE_S) == 2
     numbers = celery.group([call(app, "add", number, 1) for number in range(20)])
     assert numbers.delay().get(timeout=DEADLINE_S) == list(range(1, 21))
 
 
-def test_a_worker_is_killed(app: Any, workers: Workers) -> None:
+def test_a_worker_is_killed(app: Any, shop: Shop) -> None:
     """Of a worker that is killed with all its children, the task comes again, once, and says so."""
-    flag = str(workers.path / "flag")
-    first = workers.start("-P", "prefork", "-c", "1")
+    flag = str(shop.path / "flag")
+    first = start(shop, "-P", "prefork", "-c", "1")
     result = call(app, "hang_once", flag).delay()
     until(lambda: Path(flag).exists())
-    workers.kill(first)
-    workers.start("-P", "prefork", "-c", "1")
+    shop.kill(first)
+    start(shop, "-P", "prefork", "-c", "1")
     assert result.get(timeout=DEADLINE_S) is True
-    lines = workers.log.read_text(encoding="utf-8").splitlines()
-    assert lines == [f"{flag} begun", f"{flag} begun", f"{flag} done"]
+    assert shop.lines() == [f"{flag} begun", f"{flag} begun", f"{flag} done"]
 
 
-def test_an_eta_waits_in_the_queue(app: Any, workers: Workers, node: mirrorq.Node) -> None:
+def test_an_eta_waits_in_the_queue(app: Any, shop: Shop, node: mirrorq.Node) -> None:
     """A task that is due later is held by no worker, so that a worker's end means nothing to it,
     and does not begin before its time."""
     due = datetime.now(UTC) + timedelta(seconds=2)
-    workers.start("-P", "threads", "-c", "1")
+    start(shop, "-P", "threads", "-c", "1")
     call(app, "when").apply_async(eta=due + timedelta(days=1))
     result = call(app, "when").apply_async(eta=due)
     assert call(app, "add", 1, 1).delay().get(timeout=DEADLINE_S) == 2  # the worker takes others
@@ -126,10 +86,10 @@ def test_an_eta_waits_in_the_queue(app: Any, workers: Workers, node: mirrorq.Nod
 
 
 @pytest.mark.soak
-def test_inspect_and_control(app: Any, workers: Workers) -> None:
+def test_inspect_and_control(app: Any, shop: Shop) -> None:
     """Broadcasts reach every worker, and their answers come back."""
     for _ in range(2):
-        workers.start("-P", "threads", "-c", "1")
+        start(shop, "-P", "threads", "-c", "1")
     until(lambda: len(app.control.ping(timeout=1.0)) == 2)
     registered: dict[str, list[str]] = {}
     inspect = app.control.inspect(timeout=2.0)

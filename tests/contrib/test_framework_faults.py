@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Nodes, Shop
+from shop import CELERY, DEADLINE_S, DJANGO, DRAMATIQ, TASKIQ, Shop
 from tests.kit import until
+from tests.processes.cluster import Cluster
 
 import mirrorq
 
@@ -17,15 +18,23 @@ pytestmark = pytest.mark.soak
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path)
-    yield made
-    made.end()
+def nodes(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        made.found("abc")
+        yield made
+    finally:
+        made.end()
+
+
+def url_of(nodes: Cluster) -> str:
+    places = ",".join(one.removeprefix("tcp://") for one in nodes.endpoints.values())
+    return f"mirrorq://{places}//"
 
 
 @pytest.fixture
-def shop(nodes: Nodes, tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(nodes.url, tmp_path)
+def shop(nodes: Cluster, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(url_of(nodes), tmp_path)
     yield made
     made.end()
 
@@ -104,7 +113,7 @@ FRAMEWORKS = {
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_nodes_and_workers_are_killed(
-    nodes: Nodes, shop: Shop, framework: str, count: int, kills: int
+    nodes: Cluster, shop: Shop, framework: str, count: int, kills: int
 ) -> None:
     """The queue's master and a worker with its children are killed, again and again, while tasks
     are sent and done: each is done at least once, each double says that it may be one, and nothing
@@ -116,7 +125,7 @@ def test_nodes_and_workers_are_killed(
 
     def publish() -> None:
         try:
-            send(nodes.url, count, sent.append)
+            send(url_of(nodes), count, sent.append)
         except BaseException as error:
             failures.append(error)
 
@@ -130,7 +139,7 @@ def test_nodes_and_workers_are_killed(
         seen: list[mirrorq.QueueStatus] = []
 
         def is_whole() -> bool:
-            with mirrorq.connect(nodes.peers) as client, client.queue(name) as handle:
+            with mirrorq.connect(nodes.endpoints) as client, client.queue(name) as handle:
                 seen.append(handle.status())
             return len(seen[-1].synchronised_mirrors) == 2
 
@@ -149,13 +158,13 @@ def test_nodes_and_workers_are_killed(
         nodes.kill(victim)
         came(count * (2 * kill + 2) // (2 * kills + 1))
         shop.kill(workers.pop(0))
-        nodes.start(victim)
+        nodes.launch(victim)
         workers.append(shop.start(command))
     came(count)
     publisher.join()
     assert failures == []
     assert sent == list(range(count))
-    with mirrorq.connect(nodes.peers) as client, client.queue(name) as handle:
+    with mirrorq.connect(nodes.endpoints) as client, client.queue(name) as handle:
         until(lambda: handle.status().messages == 0)
     lines = shop.lines()
     assert set(shop.done()) == set(range(count))

@@ -19,7 +19,6 @@ from mirrorq.cluster.raft.messages import Received
 from mirrorq.config import Config
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ProtocolError
-from mirrorq.protocol import policy
 from mirrorq.protocol.commands import DeclareQueue, RemoveNode
 from mirrorq.protocol.effects import RaftEntry, RaftImage, RaftSnapshot, RaftState
 from mirrorq.protocol.identities import MemberId, StoreId
@@ -87,13 +86,6 @@ def test_a_state_that_no_frame_can_go_on_from_is_refused() -> None:
     state.live = RangeSet(((1, 5),))
     with pytest.raises(ValueError, match="holds 5 of 4"):
         QueueState.decode(state.encode())
-
-
-@pytest.mark.parametrize(
-    "pattern", ["", ".*", "^orders", "^(a|b)-.*", "a{2,3}(x)?$", "^[a-z]+-[0-9]+$", "(ab){3}x"]
-)
-def test_usual_patterns_are_taken(pattern: str) -> None:
-    policy.parse("p", pattern, {"max-length": 1})
 
 
 def test_a_raft_entry_that_the_store_cannot_hold_is_dropped() -> None:

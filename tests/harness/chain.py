@@ -10,12 +10,10 @@ when all are acked, each has exactly one, wherever masters died.
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
-from harness.cluster import SimulatedCluster
 from harness.load import Load
-from harness.workload import Attempt, Consumer, Dispatch, Journal
+from harness.workload import Attempt, Consumer, Dispatch, Journal, Place
 from mirrorq.protocol.ops import FLAG_STEP, Step
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import Failed, Output, Put, SettleCall, Stored
@@ -35,19 +33,10 @@ class Mover(Consumer):
 
     target = 0
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        nack_share: float = 0.1,
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, nack_share: float = 0.1) -> None:
         self.results = journal
         """Of the queue to which results go."""
-        super().__init__(cluster, node, queue_id, name, random, journal, nack_share)
+        super().__init__(place, journal, nack_share)
 
     def _settle(self, piece: Delivery, dispatch: Dispatch) -> None:
         if not self.is_alive or self.cluster.now_ms < self.paused_until_ms:
@@ -114,15 +103,7 @@ class Chain(Load):
         """Where results go: another queue, or this one."""
 
     def _new_consumer(self, node: str, share: float) -> Consumer:
-        mover = Mover(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self._new_name("m"),
-            self.random,
-            self.life.journal,
-            share,
-        )
+        mover = Mover(self._place_on(node, "m"), self.life.journal, share)
         mover.target = 0 if self.target is self else self.target.life.queue_id
         mover.results = self.target.life.journal
         return mover

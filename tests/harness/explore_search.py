@@ -1,6 +1,6 @@
 """Short ways to a violation: walks at random, and what of their steps is needed.
 
-    python -m harness.explore_search "cut by length"
+    python -m harness.explore_search "gate ended by a timeout"
 
 looks for a trace that shows that a mutation is caught, and prints it as tests/model has it.
 """

@@ -204,29 +204,7 @@ class World:
         if self.processes.scope.in_memory:
             view = replace(view, durability="replicated")
         nodes = tuple(self.processes.add(Process(name)) for name in names)
-        bounds = self.bounds
-        left = Left(
-            bounds.publishes,
-            bounds.acks,
-            bounds.returns,
-            bounds.ends,
-            bounds.views,
-            bounds.counts,
-            bounds.crashes,
-            bounds.restarts,
-            bounds.breaks,
-            bounds.ticks,
-            bounds.wipes,
-            bounds.slow or 0,
-            bounds.yields,
-            bounds.misses,
-            bounds.expiries,
-            bounds.unseen,
-            bounds.repeats,
-            bounds.losses,
-            bounds.closes,
-            bounds.meddles,
-        )
+        left = Left._make(getattr(self.bounds, name) or 0 for name in Left._fields)
         links: tuple[tuple[int, ...], ...] = ((),) * (self.count * self.count)
         state = State(nodes, links, 1, (self._intern(view),), (), Witness(), left)
         state = self.settle(state)

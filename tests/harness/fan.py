@@ -19,7 +19,7 @@ from attrs import define, field
 
 from harness.cluster import SimulatedCluster
 from harness.load import Load
-from harness.workload import Attempt, Journal, SimulatedHandle, packer
+from harness.workload import Attempt, Journal, Place, SimulatedHandle, packer
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.fan_out import Gathering, Part
@@ -58,7 +58,7 @@ class Branch(SimulatedHandle):
         self, cluster: SimulatedCluster, node: str, name: str, random: Random, load: Load
     ) -> None:
         self.load = load
-        super().__init__(cluster, node, load.life.queue_id, name, random)
+        super().__init__(Place(cluster, node, load.life.queue_id, name, random))
 
     def publish(self, body: bytes, part: Part) -> None:
         attempts = self.load.life.journal.attempts

@@ -19,7 +19,7 @@ from attrs import define, field
 from harness.cluster import SimulatedCluster
 from harness.load import Life
 from harness.visits import ANSWER_MS, Guest, Visits
-from harness.workload import Journal
+from harness.workload import Journal, Place
 from mirrorq.engine.events import Ask, Forget, SessionClosed
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import SessionId
@@ -37,20 +37,11 @@ STEADY_MS = 2500
 class Visitor(Guest):
     """One handle on such a queue; the first on an exclusive one is its owner's."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        owner: SessionId | None = None,
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, owner: SessionId | None = None) -> None:
         self._owner = owner
-        self.steady_since_ms = cluster.now_ms
+        self.steady_since_ms = place.cluster.now_ms
         """Since when its master can hear it, by the look of nodes and links."""
-        super().__init__(cluster, node, queue_id, name, random, journal)
+        super().__init__(place, journal)
 
 
 @define
@@ -164,8 +155,8 @@ class Fleeting(Visits):
         self._names += 1
         name = f"{one.name}-{self._names}"
         owner = one.owner if not one.visitors else None
-        place = (self.cluster, node, life.queue_id, name, self.random, life.journal)
-        visitor = Visitor(*place, owner)
+        place = Place(self.cluster, node, life.queue_id, name, self.random)
+        visitor = Visitor(place, life.journal, owner)
         visitor.poke()
         one.visitors.append(visitor)
 

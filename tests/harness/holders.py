@@ -10,15 +10,13 @@ does, browses it and acks what it has seen by sequence. Plain consumers come and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from random import Random
 from typing import Any
 
 from attrs import frozen
 
-from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.onlooker import Passed
-from harness.workload import Consumer, Dispatch, Getter, Journal, SimulatedHandle
+from harness.workload import Consumer, Dispatch, Getter, Journal, Place, SimulatedHandle
 from mirrorq.api.leases import LeaseHolder
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browsed, Delivery, Purged
@@ -63,23 +61,14 @@ class Acted:
 class Leaser(SimulatedHandle):
     """Leases so many messages once."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        count: int,
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, count: int) -> None:
         self.taker = LeaseHolder(NUMBER, count)
         self._journal = journal
         self._taken: dict[tuple[int, int, int], Dispatch] = {}
         """(epoch, delivery number, sequence) -> what came."""
         self._is_settling = False
-        super().__init__(cluster, node, queue_id, name, random)
-        self.session.subscribe(NUMBER, 1, False, False, True, name)
+        super().__init__(place)
+        self.session.subscribe(NUMBER, 1, False, False, True, self.name)
         self.poke()
 
     @property
@@ -186,23 +175,14 @@ class Leaser(SimulatedHandle):
 class Claimer(SimulatedHandle):
     """Has the queue for itself for a while, or waits for that."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        acted: list[Acted],
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, acted: list[Acted]) -> None:
         self.since_ms: int | None = None
         """Since when it knows that it has the queue; None: it does not."""
         self._acted = acted
         self._journal = journal
         self._is_asking = False
         self._asked_ms = 0
-        super().__init__(cluster, node, queue_id, name, random)
+        super().__init__(place)
         self._claim()
 
     def _claim(self) -> None:
@@ -320,15 +300,7 @@ class Holders(Load):
 
     def _new_consumer(self, node: str, share: float) -> Consumer:
         kind = _PatientGetter if self.random.random() < 0.3 and not self._is_quiet else _Patient
-        consumer = kind(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self._new_name("c"),
-            self.random,
-            self.life.journal,
-            share,
-        )
+        consumer = kind(self._place_on(node, "c"), self.life.journal, share)
         if not self._is_quiet:
             if self._is_claimed:
                 self.cluster.after(0, consumer.close)
@@ -360,19 +332,14 @@ class Holders(Load):
         self.cluster.after(self.random.randint(20, 2 * LOOK_MS), self._tick_holders)
 
     def _add(self, node: str) -> None:
-        queue_id, journal = self.life.queue_id, self.life.journal
-        chance = self.random.random()
+        journal, chance = self.life.journal, self.random.random()
         if self._claimer is None and chance < 0.15:
             self._counts["claim"] += 1
             self._claim_until_ms = self.cluster.now_ms + self.random.randint(500, 2000)
-            name = self._new_name("k")
-            self._claimer = Claimer(
-                self.cluster, node, queue_id, name, self.random, journal, self.acted
-            )
+            self._claimer = Claimer(self._place_on(node, "k"), journal, self.acted)
         elif not self._is_claimed and len(self._leasers) < 2 and chance > 0.6:
             self._counts["lease"] += 1
-            name, count = self._new_name("l"), self.random.randint(1, 12)
-            leaser = Leaser(self.cluster, node, queue_id, name, self.random, journal, count)
+            leaser = Leaser(self._place_on(node, "l"), journal, self.random.randint(1, 12))
             self._place(leaser)
             self._leasers.append(leaser)
             taking_ms = self.random.randint(50, 400)

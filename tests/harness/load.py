@@ -13,7 +13,7 @@ from attrs import define, field
 
 from harness.bulk import BulkConsumer, BulkProducer
 from harness.cluster import SimulatedCluster
-from harness.workload import Consumer, Getter, Journal, Producer, Purger, SimulatedHandle
+from harness.workload import Consumer, Getter, Journal, Place, Producer, Purger, SimulatedHandle
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, DeleteQueue
 from mirrorq.protocol.identities import MemberId
@@ -142,9 +142,11 @@ class Load:
             return None
         return name
 
-    def _new_name(self, kind: str) -> str:
+    def _place_on(self, node: str, kind: str) -> Place:
+        """Of another handle."""
         self._handles += 1
-        return f"{self.name}-{kind}{self._handles}"
+        name = f"{self.name}-{kind}{self._handles}"
+        return Place(self.cluster, node, self.life.queue_id, name, self.random)
 
     def _tick_producers(self) -> None:
         self.producers = [p for p in self.producers if p.is_open]
@@ -166,15 +168,8 @@ class Load:
 
     def _add_producer(self, node: str) -> None:
         kind = BulkProducer if self.is_bulk else Producer
-        producer = kind(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self._new_name("p"),
-            self.random,
-            self.life.journal,
-            self.random.randint(5, 300) * (BULK_FACTOR if self.is_bulk else 1),
-        )
+        count = self.random.randint(5, 300) * (BULK_FACTOR if self.is_bulk else 1)
+        producer = kind(self._place_on(node, "p"), self.life.journal, count)
         producer.priorities = self.priorities
         producer.delays_ms = self.delays_ms
         producer.batch_max = self.random.choice(BULK_BATCHES if self.is_bulk else BATCHES)
@@ -218,15 +213,7 @@ class Load:
         kind: type[Consumer] = BulkConsumer if self.is_bulk else Consumer
         if not self._is_quiet and self.random.random() < 0.3:
             kind = Getter
-        return kind(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self._new_name("c"),
-            self.random,
-            self.life.journal,
-            share,
-        )
+        return kind(self._place_on(node, "c"), self.life.journal, share)
 
     # --- Purge, delete, declare again -----------------------------------------------------
 
@@ -278,8 +265,7 @@ class Load:
             self._pursue()
         else:
             self._counts["purge"] += 1
-            name, journal = self._new_name("x"), self.life.journal
-            Purger(self.cluster, node, self.life.queue_id, name, self.random, journal)
+            Purger(self._place_on(node, "x"), self.life.journal)
 
     def _pursue(self) -> None:
         """Ask until the old queue is deleted and the new one declared."""

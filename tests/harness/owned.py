@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from harness.cluster import SimulatedCluster
 from harness.load import LINE_MAX, Life
 from harness.visits import ANSWER_MS, Guest, Visits
-from harness.workload import SILENCES_MS, Journal
+from harness.workload import SILENCES_MS, Journal, Place
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareQueue, TransferMaster
 from mirrorq.protocol.identities import connection_of
@@ -77,16 +77,8 @@ class User(Guest):
 class Keeper(User):
     """The handle that an owner has on its queue until it ends."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-    ) -> None:
-        super().__init__(cluster, node, queue_id, name, random, journal)
+    def __init__(self, place: Place, journal: Journal) -> None:
+        super().__init__(place, journal)
         self.session.unsubscribe(self.number)
 
     def ask(self) -> None:
@@ -246,7 +238,8 @@ class Owned(Visits):
     def _handle(self, kind: type[H], owner: Owner, life: Life, node: str) -> H:
         self._handles += 1
         name = f"{owner.name}-{owner.connection}-{self._handles}"
-        handle = kind(self.cluster, node, life.queue_id, name, self.random, life.journal)
+        place = Place(self.cluster, node, life.queue_id, name, self.random)
+        handle = kind(place, life.journal)
         if owner.is_client:
             handle.be_of(owner.connection, self.random)
             handle.may_leave = not self._is_draining
@@ -308,8 +301,8 @@ class Owned(Visits):
             return
         self._handles += 1
         name = f"{owner.name}-stranger-{self._handles}"
-        place = (self.cluster, node, life.queue_id, name, self.random, life.journal)
-        stranger = Stranger(*place)
+        place = Place(self.cluster, node, life.queue_id, name, self.random)
+        stranger = Stranger(place, life.journal)
         if self.random.random() < 0.5:
             stranger.be_of(f"stranger{self._handles}", self.random)
         stranger.poke()

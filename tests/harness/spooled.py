@@ -16,7 +16,7 @@ from random import Random
 from attrs import define, field
 
 from harness.cluster import SimulatedCluster
-from harness.workload import Attempt, Journal, SimulatedHandle, packer
+from harness.workload import Attempt, Journal, Place, SimulatedHandle, packer
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.session.calls import Failed, Output, Put, Stored
@@ -55,7 +55,7 @@ class _SpoolHandle(SimulatedHandle):
 
     def __init__(self, spool: SimulatedSpool, node: str, first: int) -> None:
         self.spool = spool
-        super().__init__(spool.cluster, node, spool.queue_id, f"spool on {node}", Random(1))
+        super().__init__(Place(spool.cluster, node, spool.queue_id, f"spool on {node}", Random(1)))
         self.producer = spool.line.producer
         self.session = Session(
             self._session_id, spool.queue_id, spool.cluster.config, producer=self.producer

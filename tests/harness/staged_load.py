@@ -18,7 +18,7 @@ from attrs import define, field
 
 from harness.cluster import SimulatedCluster
 from harness.load import Load
-from harness.workload import Attempt, Journal, SimulatedHandle
+from harness.workload import Attempt, Journal, Place, SimulatedHandle
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP
 from mirrorq.protocol.staged import DONE, FENCED, AbortOp, CommitOp, Stage, Staging, Winner
 from mirrorq.session.calls import Failed, Output, Put, Stored
@@ -122,7 +122,7 @@ class Task(StagedHandle):
         self.run_record = run
         self._left = len(sizes)
         name = f"{run.transaction}/{run.version}/{run.name}/{record.partition}.{record.attempt}"
-        super().__init__(cluster, node, queue_id, name, random)
+        super().__init__(Place(cluster, node, queue_id, name, random))
         for chunk, size in enumerate(sizes, 1):
             rows = [b"%s/%d" % (name.encode(), len(record.rows) + i) for i in range(size)]
             record.rows += rows
@@ -166,7 +166,7 @@ class Decider(StagedHandle):
         self.run_record = run
         self._journal = journal
         name = f"driver of {run.transaction}/{run.version}/{run.name}"
-        super().__init__(cluster, node, queue_id, name, random)
+        super().__init__(Place(cluster, node, queue_id, name, random))
 
     def commit(self) -> None:
         """Ask for the run's winners."""

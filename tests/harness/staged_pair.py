@@ -21,6 +21,7 @@ from harness.staged_load import (
     TaskRecord,
     wrongly_staged,
 )
+from harness.workload import Place
 from mirrorq.protocol.staged import DONE, SealOp, Winner
 from mirrorq.session.calls import Failed, Stored
 
@@ -117,7 +118,7 @@ class StagedPair(StagedLoad):
                 if (task.partition, task.attempt) == attempt
             ]
             name = f"sealer of {run.transaction}/{run.version}/{run.name}"
-            sealer = Sealer(self.cluster, driver.node, run.second_id, name, self.random)
+            sealer = Sealer(Place(self.cluster, driver.node, run.second_id, name, self.random))
             self._sealers[stream.name] = sealer
             self._counts["run sealed"] += 1
             sealer.seal(run.twin, self.life.queue_id)

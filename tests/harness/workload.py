@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from attrs import define, field
+from attrs import define, field, frozen
 from msgspec.structs import replace
 
 from harness.cluster import SimulatedCluster
@@ -133,20 +133,29 @@ class Journal:
         return any(time_ms <= unclean_ms <= now_ms for unclean_ms in self.unclean_ms)
 
 
+@frozen
+class Place:
+    """Where a handle is opened, its name, and the chance that it goes by."""
+
+    cluster: SimulatedCluster
+    node: str
+    queue_id: int
+    name: str
+    random: Random
+
+
 class SimulatedHandle:
     """One handle on a node of the simulator: the glue that `queue.MirroredQueue` is in real."""
 
     _owner: SessionId | None = None
     """Under which it declared an exclusive queue; None: it is another one."""
 
-    def __init__(
-        self, cluster: SimulatedCluster, node: str, queue_id: int, name: str, random: Random
-    ) -> None:
-        self.cluster = cluster
-        self.node = node
-        self.queue_id = queue_id
-        self.name = name
-        self.random = random
+    def __init__(self, place: Place) -> None:
+        self.cluster = cluster = place.cluster
+        self.node = node = place.node
+        self.queue_id = queue_id = place.queue_id
+        self.name = place.name
+        self.random = place.random
         self.is_open = True
         self.may_leave = True
         """A client leaves nodes that are well, too."""
@@ -355,20 +364,11 @@ class Producer(SimulatedHandle):
     ttl_ms = 0
     """Of all of them."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        count: int,
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, count: int) -> None:
         self.journal = journal
         self.count = count
         self.sent = 0
-        super().__init__(cluster, node, queue_id, name, random)
+        super().__init__(place)
 
     @property
     def is_done(self) -> bool:
@@ -430,21 +430,12 @@ class Consumer(SimulatedHandle):
     nack_delays_ms: tuple[int, ...] = (0,)
     """What is given back has one of these."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-        nack_share: float = 0.1,
-    ) -> None:
+    def __init__(self, place: Place, journal: Journal, nack_share: float = 0.1) -> None:
         self.journal = journal
         self.nack_share = nack_share
         self._buffer: list[tuple[Delivery, int, bytes]] = []
         self._unsettled = 0
-        super().__init__(cluster, node, queue_id, name, random)
+        super().__init__(place)
         self.session.subscribe(self.number, self.prefetch, False, False)
 
     def take(self, outputs: list[Output]) -> None:
@@ -536,16 +527,8 @@ class Consumer(SimulatedHandle):
 class Purger(SimulatedHandle):
     """Asks for one purge, and closes when its outcome has come."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        name: str,
-        random: Random,
-        journal: Journal,
-    ) -> None:
-        super().__init__(cluster, node, queue_id, name, random)
+    def __init__(self, place: Place, journal: Journal) -> None:
+        super().__init__(place)
         self.call = PurgeCall()
         journal.purges.append(self.call)
         self.session.query(Query(self.call, purge_request))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.queue.fake_host import wait_until
+from tests.kit import until
 
 from mirrorq import Confirmation, Consumer, Message, Node
 from mirrorq.protocol.effects import Notice
@@ -42,9 +43,9 @@ def test_a_consumer_goes_on(
 
     consumer = queue.consume(work)
     queue.put(b"bad").result(PATIENCE_S)
-    wait_until(lambda: (b"bad", 1) in seen)
+    until(lambda: (b"bad", 1) in seen)
     queue.put(b"good").result(PATIENCE_S)
-    wait_until(lambda: {(b"good", 1), (b"bad", 2)} <= set(seen), "both are served")
+    until(lambda: {(b"good", 1), (b"bad", 2)} <= set(seen), "both are served")
     assert consumer.is_active
     assert "a callback failed on message" in caplog.text
     assert ("sys.exit() in a callback ends neither" in caplog.text) == (raised is SystemExit)
@@ -67,21 +68,22 @@ def test_callbacks_of_confirms_go_on(node: Node, raised: type[BaseException]) ->
     confirmation = queue.put(b"one", on_confirm=bad)
     confirmation.add_done_callback(bad)
     confirmation.add_done_callback(lambda _: called.append("callback"))
-    wait_until(lambda: {"listener", "callback"} <= set(called), "those behind it are called")
+    until(lambda: {"listener", "callback"} <= set(called), "those behind it are called")
     assert called.count("bad") == 3
 
 
 def test_listeners_of_a_node_go_on(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """One that raises ends neither the others nor the node."""
-    told: list[str] = []
+    """One that raises ends neither the others nor the node; none runs on the node's thread."""
+    told: dict[str, str] = {}
 
     def bad(notice: Notice) -> None:
         raise SystemExit
 
     node.add_listener(bad)
-    node.add_listener(lambda notice: told.append(notice.kind))
+    node.add_listener(lambda one: told.update({one.kind: threading.current_thread().name}))
     node._driver.call(lambda: node._on_notice(Notice("loss", "made up by a test")))
-    wait_until(lambda: "loss" in told, "the second one is told")
+    until(lambda: "loss" in told, "the second one is told")
+    assert told["loss"] != node._driver.thread.name
     assert "a callback of a put or an ack raised" in caplog.text
 
 
@@ -96,7 +98,7 @@ def test_on_cancel_may_raise(node: Node) -> None:
 
     consumers = [queue.consume(Message.ack, on_cancel=on_cancel) for _ in range(2)]
     other.delete()
-    wait_until(lambda: len(called) == 2, "both are told")
+    until(lambda: len(called) == 2, "both are told")
     assert not any(consumer.is_active for consumer in consumers)
 
 
@@ -112,7 +114,7 @@ def test_a_consumer_that_fails_says_so(node: Node, caplog: pytest.LogCaptureFixt
 
     consumer._handle_one = fail  # type: ignore[method-assign]
     queue.put_many([b"one", b"two", b"three"]).result(PATIENCE_S)
-    wait_until(lambda: cancelled == [consumer], "its user is told")
+    until(lambda: cancelled == [consumer], "its user is told")
     assert not consumer.is_active
     assert "has failed: its messages go back" in caplog.text
     assert {queue.get(timeout=PATIENCE_S).body for _ in range(3)} == {b"one", b"two", b"three"}
@@ -126,5 +128,5 @@ def test_a_log_handler_that_exits_ends_no_thread_unnoticed(node: Node) -> None:
         raise SystemExit("made by a test")
 
     node._driver.call(leave)
-    wait_until(lambda: node._driver.failure is not None)
-    wait_until(lambda: queue._handle.is_closed, "its handles are told")
+    until(lambda: node._driver.failure is not None)
+    until(lambda: queue._handle.is_closed, "its handles are told")

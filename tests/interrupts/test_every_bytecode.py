@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.interrupts.opcodes import run_interrupted
-from tests.queue.fake_host import wait_until
+from tests.kit import until
 
 from mirrorq import AckRefused, Confirmation, Message, MirroredQueue, Node, Settlement, connect
 from mirrorq.client.client import Client
@@ -209,7 +209,7 @@ def cancel(scene: Scene, at: int) -> bool:
 
 def _left(scene: Scene, was_raised: bool) -> bool:
     """No consumer is left that would take what a get waits for."""
-    wait_until(lambda: scene.queue._handle.counts().consumers == 0, "no consumer is left")
+    until(lambda: scene.queue._handle.counts().consumers == 0, "no consumer is left")
     assert not scene.queue._handle.consumers
     assert not any(ring.subscriptions for ring in scene.queue._handle.rings())
     scene.queue.put(b"mine").result(PATIENCE_S)
@@ -227,7 +227,7 @@ def close(scene: Scene, at: int) -> bool:
     assert confirmations[0].result(0) > 0
     assert handle._handle.is_closed
     ports = scene.node._driver._ports
-    wait_until(lambda: len(ports) == count, "the host knows no more of it")
+    until(lambda: len(ports) == count, "the host knows no more of it")
     assert scene.drain() == [b"before"]
     scene.check()
     return was_raised

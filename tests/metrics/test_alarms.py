@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
-import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +13,9 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
-from tests.kit import until
+from tests.kit import peers_of, until
 
-from mirrorq import Node, connect
+from mirrorq import Node
 from mirrorq.cli import main
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
@@ -204,42 +202,6 @@ def test_the_page_has_every_alarm() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(ADVICE)
 
 
-@pytest.mark.soak
-@pytest.mark.real
-def test_a_disk_that_fills_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the log once, in the queue's warnings, in the metrics; and all of that ends."""
-    free = [500 * GIB]
-    real = os.statvfs
-
-    def statvfs(path: object) -> os.statvfs_result:
-        found = real(path)  # type: ignore[arg-type]
-        blocks = [1, 1, 1000 * GIB, free[0], free[0], *found[5:]]
-        return os.statvfs_result(blocks)
-
-    monkeypatch.setattr("mirrorq.node.watch.os.statvfs", statvfs)
-    registry = CollectorRegistry()
-    with caplog.at_level(logging.INFO, "mirrorq"), Node("a", path=tmp_path / "a") as node:
-        registry.register(Collector(node))
-        orders = node.queue("orders")
-        labels = {"node": "a", "name": "disk_low"}
-        assert registry.get_sample_value("mirrorq_alarm", labels) == 0
-        free[0] = 12345
-        until(lambda: any("12345 bytes free" in text for text in orders.status().warnings))
-        (alarm,) = (alarm for alarm in node.alarms() if alarm.name == "disk_low")
-        assert "make space" in alarm.text
-        assert "disk_low" in node.nodes()[0].alarms
-        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 1)
-        free[0] = 500 * GIB
-        until(lambda: not any("bytes free" in text for text in orders.status().warnings))
-        until(lambda: registry.get_sample_value("mirrorq_alarm", labels) == 0)
-        orders.close()
-    lines = [(r.levelname, r.getMessage()) for r in caplog.records if "disk_low" in r.getMessage()]
-    assert [level for level, _ in lines] == ["WARNING", "INFO"]
-    assert "is over after" in lines[1][1]
-
-
 @pytest.mark.real
 def test_a_start_that_the_cluster_knows_is_noted(tmp_path: Path) -> None:
     """The store's next start goes on from it, and not by one as after a start that nobody knows."""
@@ -354,42 +316,6 @@ def test_each_of_them_is_told_everywhere(
             assert shown()["advice"][name] == advice
 
 
-@pytest.mark.soak
-@pytest.mark.real
-def test_alarms_of_a_cluster(tmp_path: Path) -> None:
-    """A host that holds the GIL, the last copy in sync, and a lost majority; every node and every
-    client is told of each node's."""
-    ports = free_ports(3)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
-    nodes = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
-
-    def names(node: Node) -> list[str]:
-        return [alarm.name for alarm in node.alarms()]
-
-    try:
-        nodes["a"].wait_ready(DEADLINE_S)
-        # Called without giving the GIL up, as an extension that computes would.
-        hold = ctypes.PyDLL(None).usleep
-        # A signal may end it early: then it is the next one that makes them late.
-        until(lambda: hold(900_000) <= 0 and all("starved" in names(n) for n in nodes.values()))
-        nodes["a"].set_policy("two", "^orders$", {"ha-mode": "nodes", "ha-params": ["a", "b"]})
-        orders = nodes["a"].queue("orders", timeout=DEADLINE_S)
-        until(lambda: {orders.status().master, *orders.status().synchronised_mirrors} == {"a", "b"})
-        nodes["b"].close()
-        until(lambda: "last_copy" in names(nodes["a"]))
-        until(lambda: "only node a has a copy in sync" in orders.status().warnings)
-        with connect(peers["c"], timeout=DEADLINE_S) as client:
-            until(lambda: "last_copy" in next(n.alarms for n in client.nodes() if n.name == "a"))
-        nodes["b"] = Node("b", path=tmp_path / "b", peers=peers)
-        until(lambda: "last_copy" not in names(nodes["a"]))
-        nodes["b"].close()
-        nodes["c"].close()
-        until(lambda: "no_quorum" in names(nodes["a"]))
-    finally:
-        for node in nodes.values():
-            node.close()
-
-
 def test_messages_that_wait_long_in_the_spool_raise_an_alarm_that_says_why() -> None:
     world = World()
     why = "no contact with a majority"
@@ -417,9 +343,7 @@ def test_a_copy_that_is_synchronised_says_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mirrorq")
-    peers = {
-        name: f"tcp://127.0.0.1:{port}" for name, port in zip("abw", free_ports(3), strict=True)
-    }
+    peers = peers_of("abw")
     with (
         Node("w", path=tmp_path / "w", peers=peers, witness=True),
         Node("a", path=tmp_path / "a", peers=peers) as a,

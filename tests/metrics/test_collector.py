@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.kit import until
+from tests import kit
+from tests.kit import peers_of, until
 
 from mirrorq import ConfigError, Node, aio
 from mirrorq.demo.ports import free_ports
@@ -105,9 +106,7 @@ def test_names_of_queues_do_not_break_the_format(node: Node) -> None:
 
 def test_what_is_spooled(tmp_path: Path) -> None:
     """A node without a majority: its puts are accepted, and a scrape says how many wait."""
-    ports = free_ports(3)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
-    with Node("a", path=tmp_path / "a", peers=peers) as alone:
+    with Node("a", path=tmp_path / "a", peers=peers_of("abc")) as alone:
         registry = CollectorRegistry()
         registry.register(Collector(alone))
         alone.queue("orders", spool=True).put_many([b"1", b"2"]).accepted(DEADLINE_S)
@@ -166,13 +165,9 @@ def test_a_closed_node_is_down_and_can_be_scraped(tmp_path: Path) -> None:
 
 def test_a_failover_shows_at_the_new_master(tmp_path: Path) -> None:
     """Counts come from the master's node; who takes over counts it."""
-    ports = free_ports(3)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
-    nodes = {name: Node(name, path=tmp_path / name, peers=peers) for name in peers}
     registry = CollectorRegistry()
-    registry.register(Collector(*nodes.values()))
-    try:
-        nodes["a"].wait_ready(DEADLINE_S)
+    with kit.nodes(tmp_path) as nodes:
+        registry.register(Collector(*nodes.values()))
         orders = nodes["a"].queue("orders", timeout=DEADLINE_S)
         until(lambda: len(orders.status().synchronised_mirrors) == 2)
         orders.put_many([b"1", b"2"]).result(DEADLINE_S)
@@ -196,9 +191,6 @@ def test_a_failover_shows_at_the_new_master(tmp_path: Path) -> None:
         nodes["a"].close()
         until(lambda: counted("queue_messages", "bc") == 2)
         until(lambda: counted("queue_failovers_total", "bc") > before)
-    finally:
-        for node in nodes.values():
-            node.close()
 
 
 def test_serving_over_http(node: Node) -> None:

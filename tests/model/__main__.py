@@ -3,7 +3,7 @@
 Then the seeds of tests/model without any mutation: there nothing may be found.
 
 cd tests && python -m model                     all
-cd tests && python -m model "cut by length"     these
+cd tests && python -m model "gate ended by a timeout"     these
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from attrs import frozen
 
 from core import test_blocks, test_master, test_producer_pages
-from core import test_hold_times as core_hold_times
-from core import test_pages as core_pages
 from core import test_priorities as core_priorities
 from core import test_transfer as core_transfer
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
@@ -26,16 +24,11 @@ from simulation import (
     test_damage,
     test_dead_letters,
     test_ends,
-    test_hold_times,
     test_idle_queues,
-    test_limits,
     test_membership,
-    test_policies,
-    test_priorities,
     test_promotion,
     test_replicated,
     test_survivor,
-    test_sync,
 )
 from store import test_pages
 from supervisor import test_handover
@@ -112,30 +105,17 @@ def _given_blocks() -> None:
         test_blocks.test_a_state_is_given_whole_though_blocks_end_meanwhile()
 
 
-def _pages_of_a_moment() -> None:
-    with tiny_pages():
-        for seed in range(6):
-            core_pages.test_pages_of_a_moment_are_the_state_of_that_moment(seed)
-
-
 def _what_differs() -> None:
     with tiny_pages(part_bytes=100):
         for seed in range(4):
             core_transfer.test_a_copy_that_has_some_of_a_state_is_given_the_rest(None, seed)
 
 
-def _in_parts() -> None:
-    test_sync.test_a_state_in_many_parts_comes_in_while_the_queue_goes_on("")
-
-
 SCENARIOS: dict[str, Scenario] = {
     "counted in by the known stable mark only": Scenario(
         scenarios.predecessor_confirmed_more, "disk"
     ),
-    "part of a state skipped": Scenario(_in_parts, "until"),
-    "part of a state counted twice": Scenario(_in_parts, "until"),
     "page that differs taken for the same": Scenario(_what_differs, ""),
-    "pages of a later state taken": Scenario(_pages_of_a_moment, ""),
     "changed page not written": Scenario(_stored_pages, ""),
     "page counted that the checkpoint does not cover": Scenario(_stored_pages, ""),
     "page of an older checkpoint counted": Scenario(_stored_pages, ""),
@@ -155,31 +135,10 @@ SCENARIOS: dict[str, Scenario] = {
     "bytes of a block counted twice": Scenario(_blocks, ""),
     "block skipped by a reader of times": Scenario(_blocks, ""),
     "block that ended taken off too early": Scenario(_given_blocks, ""),
-    "lease before an entry of the own term": Scenario(
-        scenarios.stale_leader_grants, "check_leases"
-    ),
     "dead on a refused probe alone": Scenario(scenarios.late_refusal, "check_eviction"),
-    "refusal that is no op": Scenario(scenarios.refusal_stays, "refusal"),
-    "expired message handed out": Scenario(test_limits.test_29_a_new_master_knows_each_ttl, "29"),
-    "end by time that is no op": Scenario(
-        test_limits.test_29_messages_end_on_all_copies_alike_though_clocks_differ, "29"
-    ),
-    "extension forgotten": Scenario(
-        test_hold_times.test_a_message_that_is_extended_stays_with_its_holder, "extended"
-    ),
-    "extended message goes back with its delivery": Scenario(
-        core_hold_times.test_what_is_extended_stays_and_the_rest_goes_back, "extended"
-    ),
     "delivery before all that is ready is sorted in": Scenario(
         core_priorities.test_nobody_is_served_before_all_is_sorted_in, ""
     ),
-    "level order by sequence only": Scenario(
-        test_priorities.test_each_level_keeps_its_order_and_its_counts_across_a_failover, "order"
-    ),
-    "delay ended by each reader's clock": Scenario(
-        test_priorities.test_a_delayed_message_is_ended_by_the_next_master, "delayed"
-    ),
-    "idle time forgotten by the next master": Scenario(scenarios.idle_before_a_failover, "until"),
     "expires counted from each master's beginning": Scenario(
         test_idle_queues.test_masters_that_die_often_keep_no_idle_queue_alive, ""
     ),
@@ -218,13 +177,6 @@ SCENARIOS: dict[str, Scenario] = {
     "taken in by an entry that was not committed": Scenario(
         test_membership.test_a_node_that_a_cut_off_leader_took_in_joins_all_the_same, "until"
     ),
-    "copies given up for a master that is silent": Scenario(
-        test_policies.test_a_queue_that_is_moved_to_a_node_that_has_just_died_keeps_its_other_copies,
-        "that_has_just_died",
-    ),
-    "vote not written": Scenario(
-        test_core.test_a_vote_is_synced_and_given_once_in_a_term, "synced_and_given_once"
-    ),
     "entries of an older term committed by counting": Scenario(
         test_core.test_entries_of_an_earlier_term_are_not_committed_by_counting, "by_counting"
     ),
@@ -262,10 +214,7 @@ TESTED: dict[str, Scenario] = {
 SEEDS: dict[str, Seeds] = {
     "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
     "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
-    "lease without the new leader's wait": Seeds(runs.leases, "check_", 17, 60),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
-    "drop-head of the newest": Seeds(runs.lengths, "28", 1, 12),
-    "message of a level handed out of its order": Seeds(runs.levels, "order", 2, 10),
     "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),
     "first queue's outcome told for all": Seeds(runs.fans, "uneven", 2, 6),
@@ -273,7 +222,6 @@ SEEDS: dict[str, Seeds] = {
     "unclean promotion loses in silence": Seeds(runs.unclean, "uncounted", 41, 42),
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "durations by the wall clock": Seeds(runs.clocks, "time: ", 3, 4),
-    "steps of the wall clock taken for time": Seeds(runs.clocks, "time: ", 3, 4),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
     "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),
     "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
@@ -293,11 +241,7 @@ SEEDS: dict[str, Seeds] = {
     "message handed on while it is held": Seeds(runs.holders, "held twice", 1, 10),
     "exclusive queue outlives its handle": Seeds(runs.fleeting, "no progress", 0, 5),
     "exclusive queue ends with any handle of its node": Seeds(runs.fleeting, "ended", 0, 5),
-    "auto-delete queue goes with one of its consumers": Seeds(runs.fleeting, "ended", 9, 12),
-    "auto-delete queue forgets that it had a consumer": Seeds(runs.fleeting, "no progress", 0, 5),
-    "next master does not wait for the owner": Seeds(runs.owned, "ended", 0, 5),
     "owner that is silent is gone": Seeds(runs.owned, "ended", 0, 5),
-    "connection's queue outlives it": Seeds(runs.owned, "no progress", 0, 5),
     "everybody takes from a connection's queue": Seeds(runs.owned, "taken by others", 0, 5),
     "connection's queue declared by another one": Seeds(runs.owned, "two owners", 0, 5),
     "past life of a node keeps its queues": Seeds(runs.owned, "refused by its own past", 2, 5),
@@ -320,19 +264,13 @@ SEEDS: dict[str, Seeds] = {
     "snapshot names an entry too many": Seeds(runs.raft, "catalogs differ", 0, 40),
     "ops from the rail put off": Seeds(runs.swarm, "confirmed too early", 4, 40),
     "portion of judgements left out": Seeds(runs.swarm, "no progress", 2, 40),
-    "page of a snapshot left out": Seeds(runs.copying, "pages are not written", 0, 40),
     "page of a snapshot taken twice": Seeds(runs.copying, "pages are not written", 2, 40),
-    "page of another snapshot": Seeds(runs.copying, "pages are not written", 0, 40),
     "cursor kept for a replica that was restarted": Seeds(
         runs.copying, "does not catch up", 17, 40
     ),
-    "pages of a snapshot not written": Seeds(runs.copying, "pages are not written", 0, 40),
-    "snapshot without its voters": Seeds(runs.raft, "_others_ms", 0, 40),
     "voters changed while a change is open": Seeds(runs.turnover, "leader completeness", 109, 300),
-    "term not written": Seeds(runs.storm, "two leaders of term", 0, 300),
     "half the voters are a majority": Seeds(runs.storm, "two leaders of term", 0, 300),
     "vote for a log that is behind": Seeds(runs.storm, "leader completeness", 0, 300),
-    "conflicting entries are kept": Seeds(runs.storm, "state machine safety", 1, 300),
 }
 
 

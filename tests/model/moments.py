@@ -13,7 +13,7 @@ from harness.chain import Drain
 from harness.cluster import SimulatedCluster
 from harness.load import Load
 from harness.staged_pair import StagedPair
-from harness.workload import Purger
+from harness.workload import Place, Purger
 from mirrorq.config import Config
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Rebalance, SetPolicy
@@ -44,7 +44,7 @@ def purged(seed: int) -> str:
     """A queue that is purged before anybody consumes it."""
     world = World(seed=seed)
     world.put("b", 5)
-    purger = Purger(world.cluster, "c", world.queue_id, "x", Random(seed), world.journal)
+    purger = Purger(Place(world.cluster, "c", world.queue_id, "x", Random(seed)), world.journal)
     world.until(lambda: purger.call.ended_ms is not None)
     return _emptied(world)
 

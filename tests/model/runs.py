@@ -102,11 +102,6 @@ def lengths(seed: int) -> str:
     return complaint(lambda: tests[seed % 3](seed // 3))
 
 
-def levels(seed: int) -> str:
-    """Whole clusters whose messages have priorities."""
-    return _of_swarm(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False, is_short=True))
-
-
 def delays(seed: int) -> str:
     """Whole clusters whose messages have priorities and delays."""
     delays_ms = (0, 0, 5, 300, 4000)

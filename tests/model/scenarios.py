@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
-from core import test_master
 from harness.explore import begin
 from harness.explore_search import PLANS
 from harness.explore_world import Action
@@ -13,7 +12,6 @@ from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.staged import CommitOp, Stage
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.staging import Staging
-from simulation import test_clocks
 from supervisor import test_supervisor_world
 
 STEPS_MAX = 60
@@ -128,27 +126,6 @@ class Leased:
                 process.term = process.doomed_ms = 0
 
 
-def stale_leader_grants() -> None:
-    """A leader that has applied nothing of late, elected while nothing can be committed.
-
-    e and d stop applying; e is not heard and is replaced. d is elected: it would find the
-    commit index of its catalog good enough, and e's is as old. e must not get a lease.
-    """
-    play = Leased()
-    world = play.world
-    for name in "de":
-        world.live[name].slow = True
-    world.live["e"].mute = True
-    play.let(lambda: play.master != "e")
-    heir = play.master
-    play.let(lambda: play.is_leased(heir))
-    if heir == "d":
-        return
-    world.stalled_ms = world.now_ms + 2000
-    play.elect("d")
-    world.run(2000, 0)
-
-
 def late_refusal() -> None:
     """A probe of a connection that ended long ago is answered now, and its node lives."""
     play = Leased()
@@ -163,15 +140,6 @@ def late_refusal() -> None:
 
 
 # --- One master -----------------------------------------------------------------------------
-
-
-def refusal_stays() -> None:
-    """The unit test of one master: a refusal is told from a stable op, and told again alike."""
-    queue = test_master.Queue()
-    queue.sync()
-    queue.attach(test_master.ONE)
-    queue.heard()
-    test_master.test_a_refusal_is_told_from_a_stable_op_and_stays(queue)
 
 
 def name_used_again() -> None:
@@ -191,10 +159,3 @@ def name_used_again() -> None:
     outcome = staging.on_commit(CommitOp("t", 1, "run", ((0, 0, 2, 2),), count=2))
     shown = [rows[one] for low, high in outcome.pieces for one in range(low, high + 1)]
     assert shown == ["one", "one"], f"staged: the attempt shows rows of {shown}"
-
-
-def idle_before_a_failover() -> None:
-    """Two minutes in which nothing happens, and a successor whose wall clock is an hour ahead."""
-    test_clocks.test_a_successor_whose_wall_clock_was_always_wrong_ends_nothing_early_or_late(
-        test_clocks.HOUR_MS
-    )

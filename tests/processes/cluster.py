@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tests.kit import DEADLINE_S, PATIENT, until
+from tests.kit import DEADLINE_S, PATIENT, peers_of, until
 
 from mirrorq.demo.children import LineProcess
 from mirrorq.demo.ports import free_ports
@@ -124,18 +124,13 @@ class Cluster:
         self.peers: dict[str, Peer] = {}
         self.queues: dict[str, int] = {}
         self.witnesses: frozenset[str] = frozenset()
-        self.seen_by: dict[str, dict[str, str]] = {}
-        """node -> endpoints as that node sees them, where proxies stand between."""
         self._made: list[Peer] = []
 
     def __getitem__(self, name: str) -> Peer:
         return self.peers[name]
 
     def name_all(self, names: str, witnesses: str = "") -> None:
-        ports = free_ports(len(names))
-        self.endpoints = {
-            name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)
-        }
+        self.endpoints = peers_of(names)
         self.witnesses = frozenset(witnesses)
 
     def found(self, names: str, witnesses: str = "") -> None:
@@ -145,11 +140,10 @@ class Cluster:
 
     def launch(self, name: str, **settings: Any) -> Peer:
         """Start a node's process; nothing is waited for."""
-        peers = self.seen_by.get(name, self.endpoints)
         given = {
             "name": name,
             "path": str(self.path / name),
-            "peers": peers,
+            "peers": self.endpoints,
             "listen": self.endpoints[name],
             "witness": name in self.witnesses,
             "config": self.config,

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.chaos.proxy import Proxies
-
 from .cluster import Cluster, Peer
 from .stalls import delay_rounds
 
@@ -35,15 +33,3 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield made
     finally:
         made.end()
-
-
-@pytest.fixture
-def proxies(cluster: Cluster) -> Iterator[Proxies]:
-    """Links between the nodes a, b and c of the cluster, which is not yet started."""
-    cluster.name_all("abc")
-    made = Proxies(cluster.endpoints)
-    cluster.seen_by = made.seen_by
-    try:
-        yield made
-    finally:
-        made.close()

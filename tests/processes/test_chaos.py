@@ -15,34 +15,12 @@ import pytest
 
 from harness import TESTS
 from harness.chaos.course import Plan, run
-from harness.chaos.namespaces import NamespaceError, Namespaces
 
 from .cluster import DEADLINE_S
 
 pytestmark = pytest.mark.soak
 
 SECONDS = 5.0
-
-
-@pytest.mark.parametrize(("seed", "nodes"), [(1, 3), (2, 5)])
-def test_nothing_confirmed_is_lost(seed: int, nodes: int, tmp_path: Path) -> None:
-    """A few seconds of whatever the seed brings, then all is mended, drained and judged."""
-    report = run(Plan(seed, nodes, SECONDS), tmp_path)
-    assert not report.wrong, [*report.trace, *report.wrong]
-    found = report.findings
-    assert found.acknowledged == found.ok > 100, report.trace
-    assert sum(report.faults.values()) >= 3
-
-
-def test_namespaces(tmp_path: Path) -> None:
-    """The same where each node has a network of its own and packets are lost in the kernel."""
-    try:
-        Namespaces(("a",)).close()
-    except NamespaceError as error:
-        pytest.skip(str(error))
-    report = run(Plan(3, 3, SECONDS, wires="namespaces"), tmp_path)
-    assert not report.wrong, [*report.trace, *report.wrong]
-    assert report.findings.acknowledged == report.findings.ok > 100, report.trace
 
 
 FORGETS_COUNTS = """

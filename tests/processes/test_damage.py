@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +13,7 @@ from harness.chaos.flips import flip, places_of
 from mirrorq.cli import main
 from mirrorq.cli.stores import verified
 
-from .cluster import Cluster, PeerError, until
+from .cluster import Cluster, until
 
 pytestmark = pytest.mark.soak
 
@@ -67,75 +66,6 @@ def test_a_damaged_frame_of_the_master_is_fetched(
     cluster["a"].stop_cleanly()
     report = verified(tmp_path / "a")
     assert report.is_good, report.problems
-
-
-def test_what_nobody_has_whole_is_set_aside(cluster: Cluster, tmp_path: Path) -> None:
-    """The same byte on all three disks: the one message is set aside, counted, named and alarmed
-    about, all others are delivered, and nothing is asked or logged without end. `verify` names it;
-    a purge is the end of it."""
-    filled_in_lmdb(cluster)
-    for name in "abc":
-        assert flip(tmp_path / name, BODIES[3].encode())
-    rest = [body for body in BODIES if body != BODIES[3]]
-    assert [one["body"] for one in taken(cluster, "a", len(rest))] == rest
-    cluster.wait_warned("1 messages are set aside", on="a")
-    until(lambda: "alarm damaged: " in cluster.log_text("a"))
-    assert cluster.status("a")["messages_ready"] == 1
-    assert cluster.ask("b", "put", body="later") == len(BODIES) + 1
-    assert taken(cluster, "a", 1)[0]["body"] == "later"
-    assert len(lines_about(cluster, "a")) <= 8
-    with pytest.raises(PeerError, match="Empty"):
-        cluster.ask("a", "get_nowait")
-    assert cluster.ask("a", "purge") == 1
-    until(lambda: not cluster.status("a")["warnings"])
-    cluster["b"].stop_cleanly()
-    report = verified(tmp_path / "b")
-    assert not report.is_good or report.lacking_of
-    assert "messages" in "".join((*report.problems, *report.notes))
-
-
-def test_a_mirror_that_is_read_mends_itself(cluster: Cluster, tmp_path: Path) -> None:
-    """Who reads without taking, from a mirror's copy, waits for the frame that is damaged there,
-    and reads all."""
-    filled_in_lmdb(cluster)
-    assert flip(tmp_path / "b", BODIES[7].encode())
-    client = cluster.client(endpoints=[cluster.endpoints["b"]])
-    number = client.ask("queue", name="jobs")
-    found = client.ask("read_all", queue=number, last=len(BODIES))
-    assert found == BODIES
-    until(lambda: places_of(tmp_path / "b", BODIES[7].encode()))
-    assert lines_about(cluster, "b")
-
-
-@pytest.mark.parametrize("what", ["checkpoint", "log"])
-def test_a_copy_that_cannot_be_read_is_taken_from_another(
-    cluster: Cluster, tmp_path: Path, what: str
-) -> None:
-    """A node starts and finds its checkpoint, or the log behind it, damaged: it says so, takes
-    the queue from another member, and is in sync again with all of it."""
-    cluster.config["checkpoint_ops"] = 8 if what == "checkpoint" else 512
-    filled(cluster)
-    cluster["b"].stop_cleanly()
-    if what == "log":
-        assert flip(tmp_path / "b", BODIES[-1].encode())
-    else:
-        damage_checkpoint(tmp_path / "b")
-    cluster.start("b")
-    assert "its copy of queue 1 is damaged and is not used" in cluster.log_text("b")
-    cluster.open("jobs", "b")
-    cluster.wait_in_sync(2, "b")
-    assert cluster.ask("b", "read_all", last=len(BODIES)) == BODIES
-
-
-def damage_checkpoint(store: Path) -> None:
-    """Change a byte of each checkpoint in a store that is closed."""
-    with lmdb.open(str(store), max_dbs=8) as environment:
-        queues = environment.open_db(b"queues")
-        with environment.begin(write=True) as txn:
-            found = [(bytes(k), bytes(v)) for k, v in txn.cursor(queues) if bytes(k)[8:] == b"s"]
-            assert found
-            for key, value in found:
-                txn.put(key, value[:-1] + bytes([value[-1] ^ 1]), db=queues)
 
 
 def repaired(cluster: Cluster, *options: str) -> tuple[int, dict[str, Any]]:

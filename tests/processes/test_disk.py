@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import Cluster, PeerError, until
+from .cluster import Cluster, until
 
 SMALL_MIB = 8
 
@@ -61,32 +61,6 @@ def test_a_full_disk_in_a_cluster(cluster: Cluster, small_disk: Path, full: str)
     assert cluster["a"].ask("is_alive")
     found = [body for _, body in cluster.ask("c", "browse")]
     assert found == [*map(str, range(100)), *(f"m{n}" for n in range(40))]
-
-
-def test_a_full_disk_of_a_single_node(cluster: Cluster, small_disk: Path) -> None:
-    """One process, no peers: put waits and status says why; what was confirmed is there after a
-    kill with the disk still full; with space again, it goes on."""
-    alone = {"name": "a", "path": str(small_disk / "store")}
-    peer = cluster.run(alone, "alone")
-    peer.wait_started()
-    queue = peer.ask("queue", name="jobs")
-    peer.ask("fill", queue=queue, count=100, size=1000, batch=1)
-    fill_the_rest(small_disk)
-    opened = peer.ask("put_open", queue=queue, bodies=["late"] * 40, size=100_000)
-    until(lambda: peer.ask("status", queue=queue)["blocked_by"])
-    confirmed = sum(peer.ask("is_done", number=number) for number in opened)
-    assert confirmed < 40
-    with pytest.raises(PeerError, match="TimeoutError"):
-        peer.ask("outcome", number=opened[-1], timeout=0.3)
-    assert peer.ask("is_alive")
-    (small_disk / "ballast").unlink()
-    for number in opened:
-        peer.ask("outcome", number=number)
-    peer.kill()
-    again = cluster.run(alone, "alone")
-    again.wait_started()
-    queue = again.ask("queue", name="jobs")
-    assert again.ask("qsize", queue=queue) == 140
 
 
 @pytest.mark.smoke

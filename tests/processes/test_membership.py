@@ -47,31 +47,6 @@ def test_a_node_joins_by_one_peer_and_restarts_without(cluster: Cluster) -> None
     assert cluster.ask("d", "put", body="after") == 2001
 
 
-@pytest.mark.soak
-def test_a_cluster_grows_from_one_and_all_restart_without_arguments(cluster: Cluster) -> None:
-    """A standalone node that listens, two that join it (one takes a port by itself); all killed
-    and started again with no more than their names and paths."""
-    cluster.name_all("a")
-    cluster.launch("a", peers=None).wait_started()
-    cluster["a"].ask("wait_ready")
-    cluster.open("orders", "a")
-    cluster.ask("a", "put", body="m1")
-    cluster.join("b", "a", listen=None)
-    cluster.endpoints["b"] = cluster["b"].ask("listening")
-    cluster.join("c", "b")
-    cluster.wait_in_sync(2, on="a")
-    cluster.kill("a", "b", "c")
-    for name in "abc":
-        cluster.launch(name, peers=None, listen=None)
-    for name in "abc":
-        cluster[name].wait_started()
-        cluster[name].ask("wait_ready")
-    cluster.open("orders", "cb", passive=True)
-    cluster.wait_in_sync(2, on="c")
-    assert cluster.ask("c", "put", body="m2") == 2
-    assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
-
-
 def test_a_node_is_forgotten_and_kept_out_until_it_is_empty(cluster: Cluster) -> None:
     """By a client too; alive, unknown or with the last copy it is refused. With its old store it
     is told so, under an empty one it joins anew."""
@@ -98,42 +73,6 @@ def test_a_node_is_forgotten_and_kept_out_until_it_is_empty(cluster: Cluster) ->
     cluster.join("c", "a", path=str(cluster.path / "anew"))
     cluster.wait_in_sync(2, on="a")
     until(lambda: names(cluster, "c") == list("abc"), lambda: names(cluster, "c"))
-
-
-def replace(cluster: Cluster, name: str, through: str) -> None:
-    """Kill a node, forget it, and have an empty one join under its name, at its endpoint."""
-    cluster.kill(name)
-    wait_dead(cluster, name)
-    cluster[through].ask("forget_node", name=name)
-    until(lambda: name not in names(cluster, through))
-    cluster.join(name, through, path=str(cluster.path / f"{name} anew"))
-    cluster.queues[name] = cluster[name].ask("queue", name="orders", passive=True)
-
-
-def all_alive(cluster: Cluster) -> bool:
-    """Whether every node takes every other one for alive."""
-    return all(node["alive"] for name in cluster.peers for node in cluster[name].ask("nodes"))
-
-
-@pytest.mark.soak
-def test_founders_are_replaced_in_turn_and_who_joins_later_reaches_them(cluster: Cluster) -> None:
-    """Each forgotten, and joined anew under its name, at its endpoint: the next one to come has
-    its coming, going and coming in one step from the log, and reaches it all the same."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    assert cluster.ask("a", "put", body="m1") == 1
-    replace(cluster, "c", "a")
-    cluster.wait_in_sync(2, on="a")
-    cluster.join("z", "a")
-    cluster.queues["z"] = cluster["z"].ask("queue", name="orders", passive=True)
-    cluster.wait_in_sync(3, on="z")
-    until(lambda: all_alive(cluster))
-    for name, through in (("b", "c"), ("a", "b")):
-        replace(cluster, name, through)
-        cluster.wait_in_sync(3, on=name)
-        until(lambda: all_alive(cluster))
-    assert cluster.ask("a", "put", body="m2") == 2
-    assert cluster.ask("z", "browse") == [[1, "m1"], [2, "m2"]]
 
 
 def test_a_name_that_is_taken_is_refused(cluster: Cluster) -> None:

@@ -31,23 +31,6 @@ def test_sigterm_hands_the_master_over(cluster: Cluster) -> None:
     assert "a (failed)" not in cluster.log_text("b")
 
 
-def test_sigterm_and_what_was_acked(cluster: Cluster) -> None:
-    """Three of six are acked, and the acks told: after the hand-over only the others come."""
-    cluster.found("abc")
-    cluster.open("orders", "ab")
-    cluster.wait_in_sync(2, on="b")
-    for number in range(1, 7):
-        cluster.ask("b", "put", body=f"m{number}")
-    taken = [cluster.ask("b", "get") for _ in range(3)]
-    cluster.ask("b", "ack_many", messages=[one["number"] for one in taken])
-    process = cluster["a"].process
-    process.terminate()
-    assert process.wait(DEADLINE_S) == -signal.SIGTERM
-    cluster.wait_master("bc", on="b")
-    rest = [cluster.ask("b", "get")["body"] for _ in range(3)]
-    assert rest == ["m4", "m5", "m6"]
-
-
 PROGRAM = """
 import os, signal, sys, threading, time, mirrorq
 kind, path = sys.argv[1:]

@@ -140,47 +140,6 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     traffic.check(100_000)
 
 
-@pytest.mark.soak
-def test_seven_members(cluster: Cluster) -> None:
-    """The master sends to six, each of which has its rail; one of them is killed."""
-    cluster.found("abcdefg")
-    cluster.open("orders", "abcdefg")
-    assert cluster.wait_in_sync(6, on="b")["master"] == "a"
-    cluster.wait_in_sync(6, on="a")
-    use_rails(cluster, "bcdefg")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
-    traffic.wait_confirmed(100)
-    cluster.kill("d")
-    traffic.wait_more_confirmed(200)
-    cluster.start("d")
-    cluster.open("orders", "d", passive=True)
-    cluster.wait_in_sync(6, on="b")
-    traffic.wait_more_confirmed(100)
-    traffic.stop()
-    traffic.check(100_000)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("victim", ["c", "a"])
-def test_what_is_marked_at_receipt_outlives_a_member(cluster: Cluster, victim: str) -> None:
-    """`durability: replicated`: the rails of the mirrors say what has come, and log nothing."""
-    cluster.found("abc")
-    cluster["a"].ask("set_policy", name="p", pattern="", definition={"durability": "replicated"})
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
-    traffic.wait_confirmed(300)
-    assert not is_used(cluster, "b")
-    cluster.kill(victim)
-    traffic.wait_more_confirmed(200)
-    cluster.start(victim)
-    cluster.open("orders", victim, passive=True)
-    cluster.wait_in_sync(2, on="b")
-    traffic.wait_more_confirmed(200)
-    traffic.stop()
-    traffic.check(100_000)
-
-
 def _is_blocked(cluster: Cluster, node: str) -> bool:
     return bool(cluster.status(node)["blocked_by"])
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from .cluster import Cluster, PeerError, until
+from .cluster import Cluster, until
 
 
 @pytest.mark.parametrize("how", ["cleanly", "killed"])
@@ -62,46 +62,6 @@ def test_scenario_12_all_stopped_then_started_in_any_order(cluster: Cluster, ord
     again = cluster.ask(last, "take", count=3)
     assert [m["body"] for m in again] == ["m1", "m3", "m4"]
     assert [m["redelivered"] for m in again[:2]] == [True, True]
-
-
-def test_scenario_12_stopped_cleanly_one_after_the_other(cluster: Cluster) -> None:
-    """Nodes stopped one by one, the last without a majority; the first stopped starts first."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
-    cluster.ask("a", "put", body="m1")
-    cluster["a"].stop_cleanly()
-    cluster.wait_master("b", on="b")
-    cluster.ask("b", "put", body="m2")
-    cluster["b"].stop_cleanly()
-    cluster["c"].stop_cleanly()
-    cluster.start("ac")
-    cluster.open("orders", "ac", passive=True)
-    assert cluster.ask("a", "browse") == [[1, "m1"], [2, "m2"]]
-    assert cluster.status("a")["master"] == "c"
-    cluster.wait_in_sync(1, on="a")
-
-
-def test_scenario_12_without_an_in_sync_member_the_queue_is_down(cluster: Cluster) -> None:
-    """A majority whose only copy missed something serves nothing: QueueDown, until a member
-    that was in sync is back."""
-    cluster.found("abw", witnesses="w")
-    cluster.open("orders", "ab")
-    cluster.wait_in_sync(1, on="b")
-    cluster.ask("a", "put", body="m1")
-    cluster.kill("b")
-    cluster.wait_in_sync(0, on="a")
-    assert cluster.ask("a", "put", body="m2") == 2
-    cluster.kill("a")
-    cluster.launch("b").wait_started()
-    cluster["b"].ask("wait_ready")
-    cluster.open("orders", "b", passive=True)
-    until(lambda: cluster.status("b")["state"] == "down", lambda: cluster.status("b"))
-    with pytest.raises(PeerError, match="QueueDown"):
-        cluster.ask("b", "get", timeout=0.5)
-    cluster.start("a")
-    cluster.wait_in_sync(1, on="b")
-    assert cluster.ask("b", "browse") == [[1, "m1"], [2, "m2"]]
 
 
 @pytest.mark.parametrize("wiped", ["a", "c"])

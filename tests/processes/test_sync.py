@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-from .cluster import Cluster, PeerError, until
+from .cluster import Cluster, until
 
 MANUAL = {"ha-sync-mode": "manual"}
 
@@ -52,52 +50,6 @@ def _slowed(cluster: Cluster, count: int = 4000) -> None:
     cluster.ask("a", "fill", count=count, size=1000, batch=100)
     _start_b(cluster)
     _wait_joined(cluster, count)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("end", ["killed", "cancelled", "deleted"])
-def test_scenario_16_who_waits_is_told_that_it_comes_to_nothing(cluster: Cluster, end: str) -> None:
-    """The mirror is killed, the synchronisation cancelled, the queue deleted."""
-    _slowed(cluster)
-    waiting = cluster["a"].start("sync_queue", name="orders", wait=True)
-    until(lambda: cluster.status("a")["sync_progress"])
-    if end == "killed":
-        cluster.kill("b")
-    elif end == "cancelled":
-        cluster["b"].ask("cancel_sync", name="orders")
-    else:
-        cluster.ask("a", "delete")
-    with pytest.raises(PeerError, match=r"left|no longer|was deleted"):
-        waiting.result(60)
-
-
-@pytest.mark.soak
-def test_scenario_14_traffic_goes_on_and_places_are_kept(cluster: Cluster) -> None:
-    """20,000 messages of 1 KB come over while others are published, taken and acked; unacked
-    ones come too, and go back to their places on the new master."""
-    _without_b(cluster)
-    cluster.ask("a", "fill", count=20_000, size=1000)
-    held = cluster.ask("a", "take", count=5)
-    _start_b(cluster)
-    _wait_joined(cluster, 20_000)
-    client = cluster.client()
-    waiting = client.start("sync_queue", name="orders", wait=True)
-    rounds = 0
-    while not waiting.done() or rounds < 20:
-        cluster.ask("a", "put", body=f"during {rounds}")
-        cluster["a"].ask("ack", message=cluster.ask("a", "get")["number"])
-        rounds += 1
-    waiting.result(60)
-    cluster.wait_in_sync(1, on="a")
-    cluster["a"].ask("nack", message=held[3]["number"])
-    cluster["a"].ask("nack", message=held[1]["number"])
-    cluster.kill("a")
-    cluster.wait_master("b", on="b")
-    again = cluster.ask("b", "take", count=6)
-    assert [m["sequence"] for m in again] == [1, 2, 3, 4, 5, 6 + rounds]
-    assert [m["body"] for m in again[:5]] == [str(n) for n in range(5)]
-    assert all(m["redelivered"] for m in again[:5])
-    until(lambda: cluster.status("b")["messages"] == 20_000)
 
 
 def test_who_interrupts_the_command_is_told_that_it_goes_on(cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_host import wait_until
+from tests.kit import until
 
 import mirrorq
 import mirrorq.aio
@@ -305,7 +305,7 @@ def test_connect_says_for_whom_it_waits(
 
     thread = threading.Thread(target=connect)
     thread.start()
-    wait_until(lambda: bool(caplog.messages))
+    until(lambda: bool(caplog.messages))
     thread.join(DEADLINE_S)
     assert over
     told = [one for one in caplog.messages if one.startswith("connect() waits: ")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_host import wait_until
+from tests.kit import until
 
 from mirrorq import ConfigError, MirroredQueue, Node, PreconditionFailed
 
@@ -35,7 +35,7 @@ def test_all_is_there_after_a_restart(tmp_path: Path) -> None:
         node.wait_ready(WAIT_S)
         assert [policy.definition for policy in node.policies()] == [{"message-ttl": 60_000}]
         done, queue = node.queue("done"), node.queue("orders")
-        wait_until(lambda: done.qsize() == 20)
+        until(lambda: done.qsize() == 20)
         assert sorted(m.body for m in done.browse()) == sorted(b"<%d>" % n for n in range(20))
         assert [m.body for m in queue.browse()] == [b"last"]
         assert queue.status().arguments == arguments == {"max-length": 30, "message-ttl": 60_000}

@@ -10,7 +10,7 @@ from harness.__main__ import describe
 from harness.cluster import SimulatedCluster
 from harness.results import result_of
 from harness.swarm import Swarm
-from harness.workload import Journal, Producer
+from harness.workload import Journal, Place, Producer
 from mirrorq.config import Config
 from mirrorq.replication.queue_time import KEPT_US
 
@@ -39,7 +39,9 @@ class Timed(World):
         return self.journal.attempts[b"%s/1" % name.encode()].sequence
 
     def _short(self, node: str, name: str, ttl_ms: int) -> Producer:
-        producer = Producer(self.cluster, node, self.queue_id, name, Random(2), self.journal, 1)
+        producer = Producer(
+            Place(self.cluster, node, self.queue_id, name, Random(2)), self.journal, 1
+        )
         producer.ttl_ms = ttl_ms
         self._publish(producer)
         return producer
@@ -135,7 +137,7 @@ def test_25_a_step_of_days_ends_no_id_of_a_busy_producer() -> None:
     cluster.start()
     queue_id = cluster.declare("a", "orders")
     journal = Journal()
-    producer = Producer(cluster, "c", queue_id, "p", Random(1), journal, 400)
+    producer = Producer(Place(cluster, "c", queue_id, "p", Random(1)), journal, 400)
 
     def publish() -> None:
         producer.publish()

@@ -7,28 +7,6 @@ from .test_limits import Limited
 HELD_MS = 2000
 
 
-def test_a_policy_says_how_long_messages_are_held() -> None:
-    """What is held for longer goes back and its consumer ends; 0 is no end, and a change counts at
-    once."""
-    world = Limited(consumer_timeout=HELD_MS)
-    bodies = world.put("b", 1)
-    first = world.taker("c")
-    world.until(lambda: len(first.seen) == 1)
-    world.cluster.run(HELD_MS // 2)
-    second = world.taker("b")
-    world.until(lambda: len(second.seen) == 1)
-    assert second.seen == [(bodies[0], True)]
-    world.define(consumer_timeout=0)
-    world.cluster.run(10 * HELD_MS)
-    assert len(first.seen) + len(second.seen) == 2
-    world.define(consumer_timeout=HELD_MS)
-    third = world.taker("b")
-    world.until(lambda: len(third.seen) == 1, HELD_MS)
-    third.settle(bodies[0])
-    world.until(lambda: third.outcomes.get(bodies[0]) is True)
-    world.check_copies()
-
-
 def test_a_message_that_is_extended_stays_with_its_holder() -> None:
     """For as long as it asks, and what waits behind it too; then both go back, counted."""
     world = Limited(consumer_timeout=HELD_MS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness import checkers
-from harness.workload import Attempt, Producer
+from harness.workload import Attempt, Place, Producer
 from mirrorq.protocol.commands import SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.session.calls import Put
@@ -150,16 +150,6 @@ def test_28_a_requeue_keeps_its_place_above_the_limit() -> None:
     assert world.wrong == []
 
 
-def test_28_a_policy_that_is_set_holds_at_once() -> None:
-    """On a queue that exists, for all copies alike."""
-    world = Limited(max_length=100)
-    world.put("a", 20)
-    world.define(max_length=5, overflow="drop-head")
-    assert world.left == [16, 17, 18, 19, 20]
-    world.cluster.run(2000)
-    assert [world.live(name) for name in "abc"] == [5, 5, 5]
-
-
 def test_28_bytes_across_a_failover_and_a_new_mirror() -> None:
     """max-length-bytes: sizes are part of the state, also of one that came by a transfer."""
     world = Limited(max_length_bytes=40, overflow="drop-head")
@@ -177,7 +167,9 @@ def test_28_bytes_across_a_failover_and_a_new_mirror() -> None:
         world.cluster.start(name)
         world.until_in_sync()
     assert world.left == kept
-    producer = Producer(world.cluster, "c", world.queue_id, "late", Random(4), world.journal, 10)
+    producer = Producer(
+        Place(world.cluster, "c", world.queue_id, "late", Random(4)), world.journal, 10
+    )
     while not producer.is_done:
         producer.publish()
         world.cluster.run(20)
@@ -219,7 +211,8 @@ class _Short(Producer):
 
 
 def _put_short(world: World, name: str, count: int, ttl_ms: int) -> None:
-    producer = _Short(world.cluster, "b", world.queue_id, name, Random(5), world.journal, count)
+    place = Place(world.cluster, "b", world.queue_id, name, Random(5))
+    producer = _Short(place, world.journal, count)
     producer.ttl_ms = ttl_ms
     while not producer.is_done:
         producer.publish()
@@ -283,21 +276,6 @@ def _exists(world: World) -> bool:
         world.cluster.engine(name).catalog.queue(world.queue_id) is not None
         for name in world.cluster.running
     )
-
-
-def test_an_unused_queue_expires() -> None:
-    """No consumer, no handle opened for so long: it is gone on all nodes, messages and all;
-    publishing keeps it as little as in RabbitMQ."""
-    world = Limited(expires=5000)
-    world.put("b", 3)
-    producer = world.producer("b", 2000, "busy")
-    world.cluster.run(4000)
-    assert _exists(world)
-    world.until(lambda: not _exists(world), 3000)
-    world.cluster.run(1000)
-    for name in "abc":
-        assert world.queue_id not in world.cluster.engine(name).replicas
-    assert producer.session.closed
 
 
 def test_a_queue_in_use_does_not_expire_and_a_new_master_counts_on() -> None:

@@ -13,7 +13,7 @@ from harness.cluster import SimulatedCluster
 from harness.fleeting import Fleeting, Visitor
 from harness.owned import Keeper, User
 from harness.swarm import Swarm
-from harness.workload import Journal, Producer, SimulatedHandle
+from harness.workload import Journal, Place, Producer, SimulatedHandle
 from mirrorq.engine import follower
 from mirrorq.engine.events import Ask, Forget
 from mirrorq.protocol.commands import DeclareQueue, TransferMaster
@@ -155,7 +155,7 @@ def owned_by(cluster: SimulatedCluster, connection: str, node: str = "a") -> int
 
 def kept_by(cluster: SimulatedCluster, node: str, queue_id: int, client: str = "") -> Keeper:
     """The owner's handle on it, attached: a client's, or the node's own."""
-    keeper = Keeper(cluster, node, queue_id, "keeper", Random(1), Journal())
+    keeper = Keeper(Place(cluster, node, queue_id, "keeper", Random(1)), Journal())
     if client:
         keeper.be_of(client, Random(1))
         keeper.may_leave = False
@@ -195,18 +195,6 @@ def test_a_connections_queue_goes_though_its_owner_died_with_its_master() -> Non
     cluster.run(cluster.config.consumer_return_ms)
     assert not is_gone(cluster, queue_id)
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 10_000)
-
-
-def test_of_two_connections_that_declare_at_once_one_owns_the_queue() -> None:
-    """The other one is told whose it is."""
-    cluster = a_cluster()
-    tokens = {name: cluster.new_token() for name in "bc"}
-    for name, token in tokens.items():
-        cluster.tell(name, Ask(token, declaring(name, f"client {name}")))
-    answers = [cluster.nodes[name].answers for name in tokens]
-    assert cluster.run_until(lambda: all(answers))
-    errors = sorted(answer.error for one in answers for answer in one.values())
-    assert errors == ["", "PreconditionFailed"]
 
 
 def test_a_nodes_queue_is_gone_when_its_next_life_comes() -> None:
@@ -255,20 +243,6 @@ def test_connections_queues_in_a_swarm() -> None:
 
 
 # --- Auto-delete --------------------------------------------------------------------------
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
-    """It waits for the first one as long as that takes; one of two leaving changes nothing."""
-    cluster = a_cluster()
-    queue_id = cluster.declare("a", "fleeting", auto_delete=True)
-    cluster.run(10_000)
-    first = consuming(cluster, "b", queue_id)
-    second = consuming(cluster, "c", queue_id)
-    first.close()
-    cluster.run(5000)
-    assert not is_gone(cluster, queue_id)
-    second.close()
-    assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
 
 
 def test_an_auto_delete_queue_survives_its_master_with_its_consumer() -> None:
@@ -474,7 +448,7 @@ def put(cluster: SimulatedCluster, queue_id: int, body: bytes, *, transient: boo
     kind = TransientProducer if transient else Producer
     journal = Journal()
     node = cluster.running[0]
-    producer = kind(cluster, node, queue_id, body.decode(), Random(1), journal, 1)
+    producer = kind(Place(cluster, node, queue_id, body.decode(), Random(1)), journal, 1)
     producer.publish()
     assert cluster.run_until(lambda: producer.is_done)
     assert {attempt.state for attempt in journal.attempts.values()} == {"acknowledged"}

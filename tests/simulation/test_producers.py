@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from harness.cluster import SimulatedCluster
-from harness.workload import Journal, Producer
+from harness.workload import Journal, Place, Producer
 from mirrorq.config import Config
 
 EXPIRY_MS = 20_000
@@ -18,7 +18,7 @@ def test_an_idle_producer_goes_on_and_old_ids_are_forgotten() -> None:
     cluster.start()
     queue_id = cluster.declare("a", "orders")
     journal = Journal()
-    producer = Producer(cluster, "b", queue_id, "p", Random(1), journal, 100)
+    producer = Producer(Place(cluster, "b", queue_id, "p", Random(1)), journal, 100)
     for _ in range(3):
         sent = producer.sent
         while producer.sent < sent + 5:
@@ -28,7 +28,7 @@ def test_an_idle_producer_goes_on_and_old_ids_are_forgotten() -> None:
     assert {attempt.state for attempt in journal.attempts.values()} == {"acknowledged"}
     master = cluster.master(queue_id)
     assert master is not None
-    other = Producer(cluster, "c", queue_id, "q", Random(2), journal, 1)
+    other = Producer(Place(cluster, "c", queue_id, "q", Random(2)), journal, 1)
     other.publish()
     assert cluster.run_until(lambda: other.is_done)
     cluster.run(EXPIRY_MS)

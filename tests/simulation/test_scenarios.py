@@ -6,8 +6,6 @@ import pytest
 
 from harness.cluster import SimulatedCluster
 from mirrorq.config import Config
-from mirrorq.protocol.commands import DeclareQueue, DeleteQueue
-from mirrorq.session.calls import Query, purge_request
 
 from .world import World
 
@@ -196,67 +194,6 @@ def test_12_all_stop_and_start_in_any_order(order: str) -> None:
     world.until(lambda: world.master is not None)
     assert world.live(order[0]) == 50
     world.check()
-
-
-def test_23_one_name_is_one_queue() -> None:
-    """Declared on another node it is the same; with other properties it is refused."""
-    world = World()
-    cluster = world.cluster
-    assert cluster.declare("b", "orders") == world.queue_id
-    other = cluster.ask("c", DeclareQueue("orders", False, False, False, "c", None, ()))
-    assert other.error == "PreconditionFailed"
-    assert cluster.declare("c", "orders") == world.queue_id
-
-
-def test_27_round_robin_and_prefetch() -> None:
-    """Two consumers on different nodes take turns, and neither holds more than its prefetch."""
-    world = World()
-    one, two = world.taker("b", prefetch=3), world.taker("c", prefetch=5)
-    world.cluster.run(1000)
-    world.put("a", 20)
-    world.cluster.run(1000)
-    assert (len(one.held), len(two.held)) == (3, 5)
-    for _ in range(6):
-        for taker in (one, two):
-            if taker.held:
-                taker.settle(taker.held[0][1])
-        world.cluster.run(200)
-    assert {len(one.seen), len(two.seen)} <= set(range(8, 13))
-    assert not any(flag for taker in (one, two) for _, flag in taker.seen)
-    world.check_copies()
-
-
-def test_30_purge_leaves_unacked_messages_alone() -> None:
-    """Three of six are with a consumer: the other three go, and the three can still be acked."""
-    world = World()
-    bodies = world.put("b", 6)
-    taker = world.taker("c", prefetch=3)
-    world.until(lambda: len(taker.held) == 3)
-    taker.session.query(Query("purge", purge_request))
-    taker.poke()
-    world.until(lambda: world.live("a") == 3)
-    for body in bodies[:3]:
-        taker.settle(body)
-    world.until(lambda: len(taker.outcomes) == 3)
-    assert taker.outcomes == dict.fromkeys(bodies[:3], True)
-    assert len(taker.seen) == 3
-    world.check_copies()
-
-
-def test_30_deleting_ends_what_is_outstanding() -> None:
-    """A queue is deleted under its handles: every put and every ack has an outcome."""
-    world = World()
-    world.put("a", 5)
-    taker = world.taker("b")
-    world.until(lambda: len(taker.held) == 5)
-    producer = world.producer("c", 50, "late")
-    world.cluster.run(5)
-    taker.settle(taker.held[0][1])
-    answer = world.cluster.ask("b", DeleteQueue(world.queue_id))
-    assert not answer.error
-    world.until(lambda: bool(producer.session.closed and taker.session.closed))
-    assert all(attempt.state != "open" for attempt in world.journal.attempts.values())
-    assert len(taker.outcomes) == 1
 
 
 def test_a_node_that_was_shut_down_is_not_told_as_dead() -> None:

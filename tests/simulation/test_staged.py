@@ -8,11 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from harness import checkers
-from harness.mutations.registry import mutation
 from harness.staged_load import Decider, RunRecord, Task, TaskRecord, wrongly_staged
 from harness.staged_pair import PairRun, torn
 from harness.staged_swarm import StagedSwarm
-from harness.workload import Consumer, Dispatch, Journal
+from harness.workload import Consumer, Dispatch, Journal, Place
 from mirrorq.protocol.staged import SealOp
 from mirrorq.replication.replica import Replica
 from mirrorq.session.calls import Failed, Stored
@@ -97,34 +96,6 @@ class Scene:
         return 1 if master is None else self.replica(master).state.live.count
 
 
-def test_a_commit_is_known_to_the_next_master() -> None:
-    """The master dies as soon as it has the commit; whatever the driver hears, it shows once."""
-    scene = Scene()
-    run = scene.run("r")
-    driver = scene.driver(run, scene.stage(run))
-    driver.commit()
-    master = scene.replica("a")
-    scene.world.until(lambda: bool(master.state.staging.committed) or bool(driver.is_over))
-    scene.cluster.kill("a")
-    scene.world.until(lambda: driver.is_done)
-    again = scene.driver(run)
-    again.commit()
-    scene.world.until(lambda: again.is_done)
-    assert run.told == "done"
-    assert scene.drained() == run.winners[0].rows
-
-
-def test_a_master_dies_with_a_commit_that_nobody_has() -> None:
-    """It was in its log only: the driver, resending, commits with the next one."""
-    scene = Scene()
-    run = scene.run("r")
-    driver = scene.driver(run, scene.stage(run))
-    driver.commit()
-    scene.cluster.kill("a")
-    scene.world.until(lambda: driver.is_done)
-    assert scene.drained() == run.winners[0].rows
-
-
 def test_a_node_that_joins_gets_what_is_staged() -> None:
     """It was away while chunks were staged, committed, and given up: it has the bodies that are
     needed, no others, and serves them as master."""
@@ -159,59 +130,6 @@ def test_a_node_that_joins_gets_what_is_staged() -> None:
     assert [row for row in found if row in rows] == rows
     assert len(found) == len(rows) + 5
     assert all(not scene.bodies(name) for name in "abc"), "a body was kept for nobody"
-
-
-def commit_comes_too_early() -> None:
-    """A driver that does not wait for its task is refused for ever, however often it asks."""
-    scene = Scene()
-    run = scene.run("r")
-    record = TaskRecord(0, 0, [b"t/1/r/0.0/0", b"t/1/r/0.0/1"], 2)
-    run.tasks.append(record)
-    hasty = scene.driver(run, record)
-    hasty.commit()
-    scene.world.until(lambda: hasty.is_over)
-    run.tasks.clear()
-    queue_id = scene.world.queue_id
-    again = TaskRecord(0, 0)
-    run.tasks.append(again)
-    Task(scene.cluster, "b", queue_id, Random(1), run, again, scene.journal, [1, 1])
-    scene.cluster.run(500)
-    late = scene.driver(run, again)
-    late.commit()
-    scene.world.until(lambda: late.is_over)
-    assert (run.told, again.is_staged, scene.drained()) == ("never", False, [])
-
-
-def driver_begins_again() -> None:
-    """Its version is committed, which it has not heard: its second run is told so."""
-    scene = Scene()
-    first, second = scene.run("r"), scene.run("s")
-    one = scene.stage(first)
-    driver = scene.driver(first, one)
-    driver.commit()
-    scene.world.until(lambda: driver.is_done)
-    again = scene.driver(second, scene.stage(second))
-    again.commit()
-    scene.world.until(lambda: again.is_done)
-    assert scene.drained() == one.rows
-    assert second.told == ""
-
-
-SCENES = {
-    "refused commit without fence": commit_comes_too_early,
-    "commit applied twice": driver_begins_again,
-}
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_the_rule(name: str) -> None:
-    SCENES[name]()
-
-
-@pytest.mark.parametrize("name", SCENES)
-def test_the_checker_notices_that_the_rule_is_left_out(name: str) -> None:
-    with mutation(name), pytest.raises(AssertionError, match="staged:"):
-        SCENES[name]()
 
 
 def test_the_disks_are_free_after_an_abort() -> None:
@@ -284,7 +202,7 @@ def test_a_master_dies_between_two_queues(victim: str, pause_ms: int) -> None:
     cluster.start(victim)
     for queue_id, (run, journal) in parts.items():
         name = f"c of {queue_id}"
-        consumer = Consumer(cluster, "c", queue_id, name, Random(3), journal, 0.0)
+        consumer = Consumer(Place(cluster, "c", queue_id, name, Random(3)), journal, 0.0)
         scene.world.until(lambda journal=journal: len(journal.deliveries) >= 2)
         scene.world.until(lambda queue_id=queue_id: len(cluster.in_sync(queue_id)) == 3)
         cluster.run(3000)

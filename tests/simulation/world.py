@@ -7,7 +7,7 @@ from random import Random
 
 from harness import checkers
 from harness.cluster import SimulatedCluster
-from harness.workload import Consumer, Journal, Producer, SimulatedHandle
+from harness.workload import Consumer, Journal, Place, Producer, SimulatedHandle
 from mirrorq.engine.events import Release
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import EXTEND, Delivered, Output, SettleCall, SettleDone
@@ -26,7 +26,7 @@ class Taker(SimulatedHandle):
         """(body, redelivered) in the order of delivery."""
         self.outcomes: dict[bytes, bool] = {}
         """Body -> whether its settlement was taken."""
-        super().__init__(cluster, node, queue_id, f"taker on {node}", Random(1))
+        super().__init__(Place(cluster, node, queue_id, f"taker on {node}", Random(1)))
         self.session.subscribe(1, prefetch, False, False)
 
     def take(self, outputs: list[Output]) -> None:
@@ -90,7 +90,8 @@ class World:
         self, node: str, count: int, name: str = "p", *, priority: int = 0, delay_ms: int = 0
     ) -> Producer:
         """Publishes `count` messages by itself, each expected to be confirmed."""
-        producer = Producer(self.cluster, node, self.queue_id, name, Random(2), self.journal, count)
+        place = Place(self.cluster, node, self.queue_id, name, Random(2))
+        producer = Producer(place, self.journal, count)
         producer.priorities = (priority,)
         producer.delays_ms = (delay_ms,)
         self._publish(producer)
@@ -113,9 +114,8 @@ class World:
 
     def consumer(self, node: str, nack_share: float = 0.0) -> Consumer:
         """Takes and acks all the time."""
-        return Consumer(
-            self.cluster, node, self.queue_id, f"c on {node}", Random(3), self.journal, nack_share
-        )
+        place = Place(self.cluster, node, self.queue_id, f"c on {node}", Random(3))
+        return Consumer(place, self.journal, nack_share)
 
     def taker(self, node: str, prefetch: int = 10) -> Taker:
         return Taker(self.cluster, node, self.queue_id, prefetch=prefetch)

@@ -254,6 +254,7 @@ def test_another_copy_goes_on_when_a_node_dies(
         ({"endpoints": "tcp://10.1.2.3:7400"}, "insecure"),
         ({"startingOffsets": '{"other": 3}'}, "which is not read"),
         ({"keys": "/nowhere"}, "option keys"),
+        ({"timeout": "soon"}, "option timeout is 'soon': it is a time in seconds"),
     ],
 )
 def test_a_wrong_option_is_named(

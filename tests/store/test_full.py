@@ -258,28 +258,17 @@ def test_a_disk_error(path: Path) -> None:
     store.close()
 
 
-def test_a_full_disk_is_no_disk_error(path: Path) -> None:
-    """StoreFull, and the same writes are taken when there is space."""
+@pytest.mark.parametrize("panic", [False, True])
+def test_a_full_disk_is_no_disk_error(path: Path, panic: bool) -> None:
+    """StoreFull, and the same writes are taken when there is space. After a failed write of its
+    meta page LMDB refuses everything: the store opens it anew."""
     writer = Writer()
     store = open_store(path)
     entry = writer.publish([b"x"])
-    failing(store, errno.ENOSPC)
+    failing(store, errno.ENOSPC, panic=panic)
     with pytest.raises(StoreFull):
         store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert store.queue_ids() == []
-    store.commit([QueueWrite(QUEUE, append=(entry,))])
-    assert frames_of(store.load(QUEUE).entries) == [entry.frame]
-    store.close()
-
-
-def test_lmdb_is_opened_again_when_it_gives_up(path: Path) -> None:
-    """After a failed write of its meta page LMDB refuses everything: the store opens it anew."""
-    writer = Writer()
-    store = open_store(path)
-    entry = writer.publish([b"x"])
-    failing(store, errno.ENOSPC, panic=True)
-    with pytest.raises(StoreFull):
-        store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert store.load(QUEUE).entries == ()
     store.commit([QueueWrite(QUEUE, append=(entry,))])
     assert frames_of(store.load(QUEUE).entries) == [entry.frame]

@@ -4,51 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, answer, instead, named
 from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.transfer import Transfer
 from mirrorq.wire import frames
 from mirrorq.wire.frames import Frame
 
 
-@named("frames served unchecked")
-def _unchecked() -> Sequence[Patch]:
-    def check(frame: Frame) -> object:
-        return frames.header(frame)
-
-    return [(frames, "check", check)]
+@instead("frames served unchecked", frames, "check")
+def _unchecked(real: Real, frame: Frame) -> object:
+    return frames.header(frame)
 
 
-@named("damaged frame not fetched")
-def _not_fetched() -> Sequence[Patch]:
+@instead("damaged frame not fetched", Transfer, "on_damage")
+def _not_fetched(real: Real, self: Transfer, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
     """It is handed out and taken back for ever."""
-
-    def on_damage(self: Transfer, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
-        return []
-
-    return [(Transfer, "on_damage", on_damage)]
+    return []
 
 
-@named("awaited message overtaken")
-def _overtaken() -> Sequence[Patch]:
+@instead("awaited message overtaken", Dispatch, "_set_front_aside")
+def _overtaken(real: Real, self: Dispatch, level: RangeSet) -> bool:
     """It is set aside, and ready again when its body has come."""
-    real = Transfer._remove
+    first, last, _ = self._front(level)
+    low, high, shift = next(self._origins(first, last))
+    _, end = self._bodies.missing.run(low, high)
+    self._set_aside(RangeSet(((first, end + shift),)))
+    return True
 
-    def set_front_aside(self: Dispatch, level: RangeSet) -> bool:
-        first, last, _ = self._front(level)
-        low, high, shift = next(self._origins(first, last))
-        _, end = self._bodies.missing.run(low, high)
-        self._set_aside(RangeSet(((first, end + shift),)))
-        return True
 
-    def remove(self: Transfer, first: int, last: int) -> None:
-        real(self, first, last)
-        self.judged.append((RangeSet(((first, last),)), False))
-
-    return [(Dispatch, "_set_front_aside", set_front_aside), (Transfer, "_remove", remove)]
+@instead("awaited message overtaken", Transfer, "_remove")
+def _overtaken_remove(real: Real, self: Transfer, first: int, last: int) -> None:
+    real(self, first, last)
+    self.judged.append((RangeSet(((first, last),)), False))
 
 
 @named("lost message waited for")
@@ -56,9 +45,4 @@ def _waited_for() -> Sequence[Patch]:
     return [(Transfer, "is_complete", property(lambda self: not self.missing))]
 
 
-@named("copy that cannot be read leads")
-def _broken_leads() -> Sequence[Patch]:
-    def is_broken(self: NodeStates, member: MemberId, queue_id: int) -> bool:
-        return False
-
-    return [(NodeStates, "is_broken", is_broken)]
+answer("copy that cannot be read leads", NodeStates, "is_broken", False)

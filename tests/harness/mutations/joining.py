@@ -2,206 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import AckOp
 from mirrorq.protocol.ring import TransferState
 from mirrorq.replication import donor
-from mirrorq.replication.donor import Incoming
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
-from mirrorq.replication.state.pages import Snapshot
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.transfer import Fetch, Transfer
+from mirrorq.replication.transfer import Transfer
 
 
-@named("counted in at once")
-def _counted_at_once() -> Sequence[Patch]:
-    def countable(self: Ring, excluded: Any = ()) -> tuple[MemberId, ...]:
-        if self.view is None or not self.is_master:
-            return ()
-        self.gates.update((one, durable) for one, durable in self.joiners.items())
-        return tuple(self.gates)
-
-    return [(Ring, "countable", countable)]
-
-
-@named("counted in by the known stable mark only")
-def _counted_by_stable() -> Sequence[Patch]:
+@instead("counted in by the known stable mark only", Membership, "count_in")
+def _counted_by_stable(
+    real: Real, self: Membership, now_ms: int, out: Any, *, is_active: bool
+) -> None:
     """A master that does not wait for its own promotion either: with that wait stable is
     beyond the history by itself."""
-    real = Membership.count_in
-
-    def count_in(self: Membership, now_ms: int, out: Any, *, is_active: bool) -> None:
-        start_last, self._ring.start_last = self._ring.start_last, 0
-        real(self, now_ms, out, is_active=True)
-        self._ring.start_last = start_last
-
-    return [(Membership, "count_in", count_in)]
+    start_last, self._ring.start_last = self._ring.start_last, 0
+    real(self, now_ms, out, is_active=True)
+    self._ring.start_last = start_last
 
 
-@named("gate ended by a timeout")
-def _gate_timeout() -> Sequence[Patch]:
-    real = Ring.on_tick
-
-    def on_tick(self: Ring) -> None:
-        self.gates = {}
-        self.joiners = {}
-        real(self)
-
-    return [(Ring, "on_tick", on_tick)]
+@instead("gate ended by a timeout", Ring, "on_tick")
+def _gate_timeout(real: Real, self: Ring) -> None:
+    self.gates = {}
+    self.joiners = {}
+    real(self)
 
 
-@named("joiner reports before its disk")
-def _joiner_received() -> Sequence[Patch]:
-    real = Ring._report_joiner
-
-    def report(self: Ring) -> None:
-        kept, self.durable = self.durable, self.received
-        real(self)
-        self.durable = kept
-
-    return [(Ring, "_report_joiner", report)]
+@instead("joiner reports before its disk", Ring, "_report_joiner")
+def _joiner_received(real: Real, self: Ring) -> None:
+    kept, self.durable = self.durable, self.received
+    real(self)
+    self.durable = kept
 
 
-@named("joiner reports before it is complete")
-def _joiner_incomplete() -> Sequence[Patch]:
-    real = Ring._report_joiner
-
-    def report(self: Ring) -> None:
-        kept, self.complete = self.complete, True
-        real(self)
-        self.complete = kept
-
-    return [(Ring, "_report_joiner", report)]
+@instead("joiner reports before it is complete", Ring, "_report_joiner")
+def _joiner_incomplete(real: Real, self: Ring) -> None:
+    kept, self.complete = self.complete, True
+    real(self)
+    self.complete = kept
 
 
-@named("natural drain on received acks")
-def _drain_received() -> Sequence[Patch]:
-    real = Ring._accept
-
-    def accept(self: Ring, entry: Any) -> None:
-        real(self, entry)
-        if isinstance(entry.payload, AckOp):
-            self._drained = entry.payload.ranges  # type: ignore[attr-defined]
-
-    real_settle = Replica._settle
-
-    def settle(self: Replica, now_ms: int, out: Any) -> None:
-        self.transfer.on_ended(getattr(self.ring, "_drained", ()))
-        real_settle(self, now_ms, out)
-
-    return [(Ring, "_accept", accept), (Replica, "_settle", settle)]
+@instead("natural drain on received acks", Ring, "_accept")
+def _drain_received(real: Real, self: Ring, entry: Any) -> None:
+    real(self, entry)
+    if isinstance(entry.payload, AckOp):
+        self._drained = entry.payload.ranges  # type: ignore[attr-defined]
 
 
-@named("gate of a dropped member ended at the proposal")
-def _drop_at_proposal() -> Sequence[Patch]:
-    real = Membership.move_slow_out
-
-    def move(self: Membership, now_ms: int, out: Any) -> None:
-        before = out.propose
-        real(self, now_ms, out)
-        if out.propose is not before:
-            self._ring._w_left = self._ring.durable
-
-    return [(Membership, "move_slow_out", move)]
+@instead("natural drain on received acks", Replica, "_settle")
+def _drain_received_settle(real: Real, self: Replica, now_ms: int, out: Any) -> None:
+    self.transfer.on_ended(getattr(self.ring, "_drained", ()))
+    real(self, now_ms, out)
 
 
-@named("state taken from the received log")
-def _state_received() -> Sequence[Patch]:
-    real = Replica._give_state
-
-    def give(self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
-        kept = self.state
-        self.state = QueueState.decode(kept.encode())
-        for lsn in range(kept.applied + 1, self.ring.received + 1):
-            entry = self.ring.entry(lsn)
-            if entry is not None:
-                self.state.apply(entry)
-        real(self, now_ms, sender, message)
-        self.state = kept
-
-    return [(Replica, "_give_state", give)]
+@instead("gate of a dropped member ended at the proposal", Membership, "move_slow_out")
+def _drop_at_proposal(real: Real, self: Membership, now_ms: int, out: Any) -> None:
+    before = out.propose
+    real(self, now_ms, out)
+    if out.propose is not before:
+        self._ring._w_left = self._ring.durable
 
 
-@named("state merged, not replaced")
-def _state_merged() -> Sequence[Patch]:
-    real = Replica._take_state
-
-    def take(self: Replica, now_ms: int, message: TransferState) -> None:
-        before = self.state
-        real(self, now_ms, message)
-        if self.state is not before:
-            for first, last in before.live:
-                self.state.live.add(first, last)
-
-    return [(Replica, "_take_state", take)]
+@instead("state taken from the received log", Replica, "_give_state")
+def _state_received(real: Real, self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
+    kept = self.state
+    self.state = QueueState.decode(kept.encode())
+    for lsn in range(kept.applied + 1, self.ring.received + 1):
+        entry = self.ring.entry(lsn)
+        if entry is not None:
+            self.state.apply(entry)
+    real(self, now_ms, sender, message)
+    self.state = kept
 
 
-@named("late body makes an acked message live")
-def _late_body() -> Sequence[Patch]:
-    real = Transfer.accept_chunk
-
-    def accept(self: Transfer, now_ms: int, message: Any, epoch: int, state: QueueState) -> Any:
-        for entry in message.entries:
-            state.live.add(entry.header.first_sequence, entry.header.last_sequence)
-        return real(self, now_ms, message, epoch, state)
-
-    return [(Transfer, "accept_chunk", accept)]
+@instead("state merged, not replaced", Replica, "_take_state")
+def _state_merged(real: Real, self: Replica, now_ms: int, message: TransferState) -> None:
+    before = self.state
+    real(self, now_ms, message)
+    if self.state is not before:
+        for first, last in before.live:
+            self.state.live.add(first, last)
 
 
-@named("answer of a cancelled transfer")
-def _cancelled_transfer() -> Sequence[Patch]:
-    """Any chunk counts as the one asked for, and the copy as complete after it."""
-    real = Transfer.accept_chunk
-
-    def accept(self: Transfer, now_ms: int, message: Any, epoch: int, state: QueueState) -> Any:
-        first, last = message.after_sequence + 1, message.upto_sequence
-        self._fetches[message.number] = Fetch(self.me, first, last, False)
-        found = real(self, now_ms, message, epoch, state)
-        if message.upto_sequence >= self.missing.last if self.missing else False:
-            self.missing.remove(1, message.upto_sequence)
-        return found
-
-    return [(Transfer, "accept_chunk", accept)]
-
-
-@named("part of a state skipped")
-def _part_skipped() -> Sequence[Patch]:
-    return [(Incoming, "_follows", _any_part), (Incoming, "_add", _taken(lambda turn: turn != 2))]
-
-
-@named("part of a state counted twice")
-def _part_twice() -> Sequence[Patch]:
-    twice = _taken(lambda turn: 1 + (turn == 2))
-    return [(Incoming, "_follows", _any_part), (Incoming, "_add", twice)]
-
-
-def _any_part(self: Incoming, message: TransferState) -> bool:
-    return True
-
-
-def _taken(times: Callable[[int], int]) -> Any:
-    """Adding the pages of each part so many times."""
-    real = Incoming._add
-
-    def add(self: Incoming, items: Any) -> None:
-        for _ in range(times(self.count)):
-            real(self, items)
-
-    return add
+@instead("late body makes an acked message live", Transfer, "accept_chunk")
+def _late_body(
+    real: Real, self: Transfer, now_ms: int, message: Any, epoch: int, state: QueueState
+) -> Any:
+    for entry in message.entries:
+        state.live.add(entry.header.first_sequence, entry.header.last_sequence)
+    return real(self, now_ms, message, epoch, state)
 
 
 @named("page that differs taken for the same")
 def _page_of_any_digest() -> Sequence[Patch]:
     return [(donor, "digest", lambda _: (0, 0))]
-
-
-@named("pages of a later state taken")
-def _page_of_another() -> Sequence[Patch]:
-    """What changes while a state is given is not kept as it was."""
-    return [(Snapshot, "before", lambda *_: None)]

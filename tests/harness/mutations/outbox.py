@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Real, instead
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.protocol.ops import OutboxDoneOp, OutboxOp
 from mirrorq.replication.master.departures import Departures
@@ -16,40 +15,27 @@ from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.outbox import Outbox
 
 
-@named("outbox published from an unstable op")
-def _outbox_unstable() -> Sequence[Patch]:
-    real = Departures.run
-
-    def run(self: Departures, now_ms: int) -> None:
-        state, ring = self._term.state, self._term.ring
-        applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
-        for lsn in range(state.applied + 1, ring.received + 1):
-            entry = ring.entry(lsn)
-            payload = entry.payload if entry is not None else None
-            if isinstance(payload, OutboxOp):
-                shadow.add(payload.target, payload.ranges, payload.reason, 0)
-            elif isinstance(payload, OutboxDoneOp):
-                shadow.done(payload.target, payload.number)
-        state.outbox = shadow
-        real(self, now_ms)
-        state.outbox = applied
-
-    return [(Departures, "run", run)]
+@instead("outbox published from an unstable op", Departures, "run")
+def _outbox_unstable(real: Real, self: Departures, now_ms: int) -> None:
+    state, ring = self._term.state, self._term.ring
+    applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
+    for lsn in range(state.applied + 1, ring.received + 1):
+        entry = ring.entry(lsn)
+        payload = entry.payload if entry is not None else None
+        if isinstance(payload, OutboxOp):
+            shadow.add(payload.target, payload.ranges, payload.reason, 0)
+        elif isinstance(payload, OutboxDoneOp):
+            shadow.done(payload.target, payload.number)
+    state.outbox = shadow
+    real(self, now_ms)
+    state.outbox = applied
 
 
-@named("outbox lost with its queue")
-def _outbox_lost() -> Sequence[Patch]:
-    real = Catalog._on_delete_queue
-
-    def delete(self: Catalog, command: Any) -> Any:
-        return real(self, replace(command, is_drained=True))
-
-    return [(Catalog, "_on_delete_queue", delete)]
+@instead("outbox lost with its queue", Catalog, "_on_delete_queue")
+def _outbox_lost(real: Real, self: Catalog, command: Any) -> Any:
+    return real(self, replace(command, is_drained=True))
 
 
-@named("outbox's id expires")
-def _outbox_id_expires() -> Sequence[Patch]:
-    def may_expire(self: Producers, producer: int) -> bool:
-        return producer in self._term.log.highest
-
-    return [(Producers, "_may_expire", may_expire)]
+@instead("outbox's id expires", Producers, "_may_expire")
+def _outbox_id_expires(real: Real, self: Producers, producer: int) -> bool:
+    return producer in self._term.log.highest

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Incoming
@@ -15,58 +15,38 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing import disk
 
 
-@named("changed page not written")
-def _changed_not_written() -> Sequence[Patch]:
-    real = PagedContents.changed_pages
-
-    def changed(self: PagedContents) -> Any:
-        found = real(self)
-        return found[1:] if len(found) > 1 else found
-
-    return [(PagedContents, "changed_pages", changed)]
+@instead("changed page not written", PagedContents, "changed_pages")
+def _changed_not_written(real: Real, self: PagedContents) -> Any:
+    found = real(self)
+    return found[1:] if len(found) > 1 else found
 
 
-@named("page counted that the checkpoint does not cover")
-def _later_page() -> Sequence[Patch]:
+@instead("page counted that the checkpoint does not cover", disk, "sorted_out")
+def _later_page(real: Real, pages: Iterable[Page], lsn: int) -> Any:
     """The newest of a page counts, whatever the head says."""
-
-    def newest(pages: Iterable[Page], lsn: int) -> Any:
-        return sorted_out(pages, 1 << 62)
-
-    return [(disk, "sorted_out", newest)]
+    return sorted_out(pages, 1 << 62)
 
 
-@named("page of an older checkpoint counted")
-def _older_page() -> Sequence[Patch]:
-    def oldest(pages: Iterable[Page], lsn: int) -> Any:
-        kept = {}
-        for page in sorted(pages, key=lambda page: -page.lsn):
-            kept[page.kind, page.first] = page
-        return sorted_out(kept.values(), lsn)
-
-    return [(disk, "sorted_out", oldest)]
+@instead("page of an older checkpoint counted", disk, "sorted_out")
+def _older_page(real: Real, pages: Iterable[Page], lsn: int) -> Any:
+    kept = {}
+    for page in sorted(pages, key=lambda page: -page.lsn):
+        kept[page.kind, page.first] = page
+    return sorted_out(kept.values(), lsn)
 
 
-@named("head written before its pages")
-def _head_first() -> Sequence[Patch]:
-    real = Checkpoints._make
-
-    def make(self: Checkpoints, one: Any, pages: list[Page]) -> bool:
-        real(self, one, pages)
-        return True
-
-    return [(Checkpoints, "_make", make)]
+@instead("head written before its pages", Checkpoints, "_make")
+def _head_first(real: Real, self: Checkpoints, one: Any, pages: list[Page]) -> Any:
+    real(self, one, pages)
+    return True
 
 
-@named("stale pages stay on the disk")
-def _stale_pages_stay() -> Sequence[Patch]:
+@instead("stale pages stay on the disk", Checkpoints, "__init__")
+def _stale_pages_stay(
+    real: Real, self: Checkpoints, stale: Iterable[Page] = (), lsn: int = 0, size: int = 0
+) -> None:
     """A checkpoint that never came to its end counts with the next one."""
-    real = Checkpoints.__init__
-
-    def begin(self: Checkpoints, stale: Iterable[Page] = (), lsn: int = 0, size: int = 0) -> None:
-        real(self, (), lsn, size)
-
-    return [(Checkpoints, "__init__", begin)]
+    real(self, (), lsn, size)
 
 
 @named("page retained counts with a later checkpoint")
@@ -75,41 +55,26 @@ def _retained_counts_later() -> Sequence[Patch]:
     return [(Checkpoints, "drop_retained", lambda _: None)]
 
 
-@named("page retained counts in a state that has not got it")
-def _retained_is_left() -> Sequence[Patch]:
-    real = Checkpoints._taken_up
-
-    def taken_up(self: Checkpoints, new: QueueState) -> Any:
-        stale = [*self._stale]
-        found = real(self, new)
-        self._stale = deque(stale)
-        return found
-
-    return [(Checkpoints, "_taken_up", taken_up)]
+@instead("page retained counts in a state that has not got it", Checkpoints, "_taken_up")
+def _retained_is_left(real: Real, self: Checkpoints, new: QueueState) -> Any:
+    stale = [*self._stale]
+    found = real(self, new)
+    self._stale = deque(stale)
+    return found
 
 
-@named("page retained beyond the head believed")
-def _retained_beyond_the_head() -> Sequence[Patch]:
+@instead("page retained beyond the head believed", Incoming, "_lsn_here")
+def _retained_beyond_the_head(real: Real, self: Incoming, kind: int, first: int) -> Any:
     """What is the same in an older state stays under the lsn of the newer one."""
-    real = Incoming._lsn_here
-
-    def lsn_here(self: Incoming, kind: int, first: int) -> int:
-        retained = self._retained.get((kind, first))
-        return real(self, kind, first) if retained is None else retained.lsn
-
-    return [(Incoming, "_lsn_here", lsn_here)]
+    retained = self._retained.get((kind, first))
+    return real(self, kind, first) if retained is None else retained.lsn
 
 
-@named("page retained believed though another one is there")
-def _retained_unread() -> Sequence[Patch]:
+@instead("page retained believed though another one is there", Checkpoints, "retain")
+def _retained_unread(real: Real, self: Checkpoints) -> Any:
     """Of two of a place the older one is taken off the disk and stands in the state."""
-    real = Checkpoints.retain
-
-    def retain(self: Checkpoints) -> Any:
-        before, both = self._retained, self._retained.keys() & self._staged.keys()
-        real(self)
-        older = {place: before[place] for place in both}
-        self._retained = {**self._retained, **older}
-        return self._retained
-
-    return [(Checkpoints, "retain", retain)]
+    before, both = self._retained, self._retained.keys() & self._staged.keys()
+    real(self)
+    older = {place: before[place] for place in both}
+    self._retained = {**self._retained, **older}
+    return self._retained

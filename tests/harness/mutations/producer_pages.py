@@ -2,64 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Real, instead
 from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.producer import Producers
 
 
-@named("page of producers not written")
-def _not_written() -> Sequence[Patch]:
+@instead("page of producers not written", PagedContents, "changed_pages")
+def _not_written(real: Real, self: PagedContents) -> Any:
     """It leaves the memory with those that were."""
-    real = PagedContents.changed_pages
-
-    def changed(self: PagedContents) -> Any:
-        table = self.producers.table
-        table.changed.pop(next(iter(table.changed), 0), None)
-        return real(self)
-
-    return [(PagedContents, "changed_pages", changed)]
+    table = self.producers.table
+    table.changed.pop(next(iter(table.changed), 0), None)
+    return real(self)
 
 
-@named("page of producers that has changed since leaves the memory")
-def _changed_since() -> Sequence[Patch]:
+@instead("page of producers that has changed since leaves the memory", Producers, "release")
+def _changed_since(real: Real, self: Producers) -> None:
     """What the checkpoint wrote of it is believed."""
-    real = Producers.release
-
-    def release(self: Producers) -> None:
-        changed, self.table.changed = self.table.changed, {}
-        real(self)
-        self.table.changed = changed
-
-    return [(Producers, "release", release)]
+    changed, self.table.changed = self.table.changed, {}
+    real(self)
+    self.table.changed = changed
 
 
-@named("page of producers of an older checkpoint believed")
-def _older() -> Sequence[Patch]:
+@instead("page of producers of an older checkpoint believed", Producers, "_chunk")
+def _older(real: Real, self: Producers, first: int) -> Any:
     """What was read before it changed stays in the cache, and is asked first."""
-    real = Producers._chunk
-
-    def chunk(self: Producers, first: int) -> Any:
-        kept = self._cache.get(self._owner, first)
-        return real(self, first) if kept is None else kept
-
-    def drop(self: PageCache, owner: int, first: int) -> None:
-        return None
-
-    return [(Producers, "_chunk", chunk), (PageCache, "drop", drop)]
+    kept = self._cache.get(self._owner, first)
+    return real(self, first) if kept is None else kept
 
 
-@named("producers lost where a page is cut")
-def _cut() -> Sequence[Patch]:
-    real = Producers._keep_open
+@instead("page of producers of an older checkpoint believed", PageCache, "drop")
+def _older_drop(real: Real, self: PageCache, owner: int, first: int) -> None:
+    return None
 
-    def keep_open(self: Producers, first: int, chunk: Any) -> None:
-        is_half = first not in self._open and first in self.table.changed
-        if is_half and len(chunk) > 1 and not self.table.lsn(first):
-            chunk.popitem()
-        real(self, first, chunk)
 
-    return [(Producers, "_keep_open", keep_open)]
+@instead("producers lost where a page is cut", Producers, "_keep_open")
+def _cut(real: Real, self: Producers, first: int, chunk: Any) -> None:
+    is_half = first not in self._open and first in self.table.changed
+    if is_half and len(chunk) > 1 and not self.table.lsn(first):
+        chunk.popitem()
+    real(self, first, chunk)

@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import MUTATIONS, Patch, Real, answer, instead, named
 from mirrorq.cluster.raft import replication
 from mirrorq.cluster.raft.core import Raft, Role
 from mirrorq.cluster.raft.log import RaftLog
 from mirrorq.cluster.raft.messages import KIND_VOTERS, ProposeVoters, encode_voters
 from mirrorq.cluster.raft.replication import Replication
 from mirrorq.cluster.raft.snapshot_pages import IncomingSnapshot, OutgoingSnapshot
-from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, RaftWrite, SnapshotPage
+from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, SnapshotPage
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import AppendRequest, InstallSnapshot, VoteAnswer, VoteRequest
 
-
-@named("term not written")
-def _term_forgotten() -> Sequence[Patch]:
-    real = Raft._take_write
-
-    def take(self: Raft) -> RaftWrite | None:
-        kept = self.term, self.vote
-        self.term, self.vote = self._written_state.term, None
-        write = real(self)
-        self.term, self.vote = kept
-        return write
-
-    return [(Raft, "_take_write", take)]
+answer("vote for a log that is behind", RaftLog, "is_covered_by", True)
 
 
-@named("vote for a log that is behind")
-def _vote_behind() -> Sequence[Patch]:
-    def covered(self: RaftLog, last_index: int, last_term: int) -> bool:
-        return True
-
-    return [(RaftLog, "is_covered_by", covered)]
-
-
-@named("half the voters are a majority")
-def _half_is_enough() -> Sequence[Patch]:
-    def quorum(self: Raft) -> int:
-        return len(self.voters) // 2
-
-    return [(Raft, "_quorum", property(quorum))]
+@instead("half the voters are a majority", Raft, "_quorum")
+def _half_is_enough(real: Real, self: Raft) -> int:
+    return len(self.voters) // 2
 
 
 @named("half the voters keep a leader")
@@ -64,200 +42,83 @@ def _half_goes_on() -> Sequence[Patch]:
         return held[len(voters) // 2]
 
     return [
-        *_half_is_enough(),
+        *MUTATIONS["half the voters are a majority"](),
         (replication, "_of_majority", of_majority),
         (Replication, "majority_index", majority_index),
     ]
 
 
-@named("conflicting entries are kept")
-def _conflict_kept() -> Sequence[Patch]:
-    real = Raft._take_entries
-
-    def take(self: Raft, entries: tuple[RaftEntry, ...]) -> bool:
-        new = tuple(e for e in entries if self._log.term_at(e.index) is None)
-        return real(self, new)
-
-    return [(Raft, "_take_entries", take)]
-
-
-@named("vote not written")
-def _vote_forgotten() -> Sequence[Patch]:
-    real = Raft._take_write
-
-    def take(self: Raft) -> RaftWrite | None:
-        kept, self.vote = self.vote, None
-        write = real(self)
+@instead("two votes in one term", Raft, "_on_vote_request")
+def _votes_twice(real: Real, self: Raft, sender: StoreId, request: VoteRequest) -> None:
+    kept = self.vote
+    if not request.pre and self.role is Role.FOLLOWER:
+        self.vote = None
+    real(self, sender, request)
+    if self.vote is None and self.term == request.term:
         self.vote = kept
-        return write
-
-    return [(Raft, "_take_write", take)]
 
 
-@named("two votes in one term")
-def _votes_twice() -> Sequence[Patch]:
-    real = Raft._on_vote_request
-
-    def take(self: Raft, sender: StoreId, request: VoteRequest) -> None:
-        kept = self.vote
-        if not request.pre and self.role is Role.FOLLOWER:
-            self.vote = None
-        real(self, sender, request)
-        if self.vote is None and self.term == request.term:
-            self.vote = kept
-
-    return [(Raft, "_on_vote_request", take)]
+@instead("votes of an older term counted", Raft, "_on_vote_answer")
+def _old_votes(real: Real, self: Raft, sender: StoreId, answer: VoteAnswer) -> None:
+    if answer.granted and not answer.pre:
+        answer = replace(answer, term=max(answer.term, self.term))
+    real(self, sender, answer)
 
 
-@named("votes of an older term counted")
-def _old_votes() -> Sequence[Patch]:
-    real = Raft._on_vote_answer
-
-    def take(self: Raft, sender: StoreId, answer: VoteAnswer) -> None:
-        if answer.granted and not answer.pre:
-            answer = replace(answer, term=max(answer.term, self.term))
-        real(self, sender, answer)
-
-    return [(Raft, "_on_vote_answer", take)]
+@instead("entries of an older term committed by counting", Raft, "_advance_commit")
+def _old_entries_counted(real: Real, self: Raft) -> None:
+    index = self._replication.majority_index(self.voters)
+    if index > self.commit_index:
+        self.commit_index = index
+        self._replication.send_round(self.commit_index, self._now_ms)
+        self._end_change()
 
 
-@named("entries of an older term committed by counting")
-def _old_entries_counted() -> Sequence[Patch]:
-    def advance(self: Raft) -> None:
-        index = self._replication.majority_index(self.voters)
-        if index > self.commit_index:
-            self.commit_index = index
-            self._replication.send_round(self.commit_index, self._now_ms)
-            self._end_change()
-
-    return [(Raft, "_advance_commit", advance)]
+@instead("log cut to the end of each request", Raft, "_take_entries")
+def _cut_to_request(real: Real, self: Raft, entries: tuple[RaftEntry, ...]) -> Any:
+    taken = real(self, entries)
+    if taken and entries and entries[-1].index > self.snapshot_index:
+        self._log.truncate(entries[-1].index + 1)
+    return taken
 
 
-@named("log cut to the end of each request")
-def _cut_to_request() -> Sequence[Patch]:
-    real = Raft._take_entries
-
-    def take(self: Raft, entries: tuple[RaftEntry, ...]) -> bool:
-        taken = real(self, entries)
-        if taken and entries and entries[-1].index > self.snapshot_index:
-            self._log.truncate(entries[-1].index + 1)
-        return taken
-
-    return [(Raft, "_take_entries", take)]
+@instead("entry before the new ones not compared", Raft, "_on_append_request")
+def _previous_not_compared(real: Real, self: Raft, sender: StoreId, request: AppendRequest) -> None:
+    held = self._log.term_at(request.previous_index)
+    if held is not None and held < request.previous_term:
+        request = replace(request, previous_term=held)
+    real(self, sender, request)
 
 
-@named("entry before the new ones not compared")
-def _previous_not_compared() -> Sequence[Patch]:
-    real = Raft._on_append_request
-
-    def take(self: Raft, sender: StoreId, request: AppendRequest) -> None:
-        held = self._log.term_at(request.previous_index)
-        if held is not None and held < request.previous_term:
-            request = replace(request, previous_term=held)
-        real(self, sender, request)
-
-    return [(Raft, "_on_append_request", take)]
+@instead("commit index taken beyond the request", Raft, "_on_append_request")
+def _commit_beyond(real: Real, self: Raft, sender: StoreId, request: AppendRequest) -> None:
+    real(self, sender, request)
+    if self.leader == sender and self.term == request.term:
+        self._commit_as_follower(min(request.commit_index, self._log.last_index))
 
 
-@named("commit index taken beyond the request")
-def _commit_beyond() -> Sequence[Patch]:
-    real = Raft._on_append_request
-
-    def take(self: Raft, sender: StoreId, request: AppendRequest) -> None:
-        real(self, sender, request)
-        if self.leader == sender and self.term == request.term:
-            self._commit_as_follower(min(request.commit_index, self._log.last_index))
-
-    return [(Raft, "_on_append_request", take)]
-
-
-@named("snapshot names an entry too many")
-def _snapshot_too_far() -> Sequence[Patch]:
-    real = RaftLog.compact
-
-    def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
-        term = self.term_at(snapshot.index + 1)
-        if term is not None:
-            pages = enumerate(snapshot.pages)
-            for page in (SnapshotPage(snapshot.index + 1, n, data) for n, data in pages):
-                self.write_page(page)
-            snapshot = replace(snapshot, index=snapshot.index + 1, term=term)
-        real(self, snapshot)
-
-    return [(RaftLog, "compact", compact)]
+@instead("snapshot names an entry too many", RaftLog, "compact")
+def _snapshot_too_far(real: Real, self: RaftLog, snapshot: RaftSnapshot) -> None:
+    term = self.term_at(snapshot.index + 1)
+    if term is not None:
+        pages = enumerate(snapshot.pages)
+        for page in (SnapshotPage(snapshot.index + 1, n, data) for n, data in pages):
+            self.write_page(page)
+        snapshot = replace(snapshot, index=snapshot.index + 1, term=term)
+    real(self, snapshot)
 
 
-@named("page of a snapshot left out")
-def _page_left_out() -> Sequence[Patch]:
-    def take(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
-        is_taken = len(self.pages) <= message.number
-        if is_taken:
-            self.pages.append(message.page)
-        return is_taken
-
-    return [(IncomingSnapshot, "take", take)]
+@instead("page of a snapshot taken twice", IncomingSnapshot, "take")
+def _page_twice(real: Real, self: IncomingSnapshot, message: InstallSnapshot) -> bool:
+    is_taken = message.number <= len(self.pages) < message.count
+    if is_taken:
+        self.pages.append(message.page)
+    return is_taken
 
 
-@named("page of a snapshot taken twice")
-def _page_twice() -> Sequence[Patch]:
-    def take(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
-        is_taken = message.number <= len(self.pages) < message.count
-        if is_taken:
-            self.pages.append(message.page)
-        return is_taken
-
-    return [(IncomingSnapshot, "take", take)]
-
-
-@named("page of another snapshot")
-def _page_of_another() -> Sequence[Patch]:
-    """It goes on with what it has: as though the leader, or its snapshot, were the same."""
-
-    def is_of(self: IncomingSnapshot, message: InstallSnapshot) -> bool:
-        self.first = message
-        return True
-
-    return [(IncomingSnapshot, "is_of", is_of), (Raft, "_become_follower", _keeps_pages())]
-
-
-def _keeps_pages() -> Callable[..., None]:
-    real = Raft._become_follower
-
-    def become(self: Raft, term: int, leader: StoreId | None) -> None:
-        kept = self._incoming
-        real(self, term, leader)
-        self._incoming = kept
-
-    return become
-
-
-@named("cursor kept for a replica that was restarted")
-def _cursor_kept() -> Sequence[Patch]:
-    real = OutgoingSnapshot.answered
-
-    def answered(self: OutgoingSnapshot, index: int, count: int, now_ms: int) -> None:
-        real(self, index, max(count, self.count), now_ms)
-
-    return [(OutgoingSnapshot, "answered", answered)]
-
-
-@named("pages of a snapshot not written")
-def _pages_not_written() -> Sequence[Patch]:
-    def write(self: RaftLog, page: SnapshotPage) -> None:
-        """Only the snapshot is, which counts then."""
-
-    return [(RaftLog, "write_page", write)]
-
-
-@named("snapshot without its voters")
-def _snapshot_old_voters() -> Sequence[Patch]:
-    real = RaftLog.compact
-
-    def compact(self: RaftLog, snapshot: RaftSnapshot) -> None:
-        assert self.snapshot is not None
-        real(self, replace(snapshot, voters=self.snapshot.voters))
-
-    return [(RaftLog, "compact", compact)]
+@instead("cursor kept for a replica that was restarted", OutgoingSnapshot, "answered")
+def _cursor_kept(real: Real, self: OutgoingSnapshot, index: int, count: int, now_ms: int) -> None:
+    real(self, index, max(count, self.count), now_ms)
 
 
 @named("taken in by an entry that was not committed")

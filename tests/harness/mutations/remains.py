@@ -2,78 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Real, answer, instead
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.hosting import Hosting
 from mirrorq.engine.lease_keeping import LeaseKeeping
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
-from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.writes import Writes
 
 __all__: list[str] = []
 
 
-@named("frames of ended messages kept")
-def _frames_kept() -> Sequence[Patch]:
-    def released(self: Writes, state: QueueState) -> tuple[tuple[int, int], ...]:
-        return ()
-
-    return [(Writes, "_released", released)]
+answer("frames of ended messages kept", Writes, "_released", ())
 
 
-@named("applied ops kept in memory")
-def _log_kept() -> Sequence[Patch]:
-    def trim(self: Ring, applied: int) -> None:
-        return None
-
-    return [(Ring, "trim", trim)]
+answer("applied ops kept in memory", Ring, "trim", None)
 
 
-@named("deleted queue stays on the disk")
-def _disk_kept() -> Sequence[Patch]:
-    real = Hosting.drop_copy
-
-    def drop_copy(self: Hosting, queue_id: int) -> None:
-        real(self, queue_id)
-        self.out.writes.pop()
-
-    return [(Hosting, "drop_copy", drop_copy)]
+@instead("deleted queue stays on the disk", Hosting, "drop_copy")
+def _disk_kept(real: Real, self: Hosting, queue_id: int) -> None:
+    real(self, queue_id)
+    self.out.writes.pop()
 
 
-@named("open request steps on without a leader")
-def _no_rest() -> Sequence[Patch]:
-    real = CatalogRequests.next_ms
-
-    def next_ms(self: CatalogRequests, has_leader: bool) -> int:
-        return real(self, True)
-
-    return [(CatalogRequests, "next_ms", next_ms)]
+@instead("open request steps on without a leader", CatalogRequests, "next_ms")
+def _no_rest(real: Real, self: CatalogRequests, has_leader: bool) -> Any:
+    return real(self, True)
 
 
-@named("lease not asked for again in time")
-def _lease_forgotten() -> Sequence[Patch]:
-    real = LeaseKeeping.hold
-
-    def hold(self: LeaseKeeping, now_ms: int) -> None:
-        real(self, now_ms)
-        self._due.clear()
-
-    return [(LeaseKeeping, "hold", hold)]
+@instead("lease not asked for again in time", LeaseKeeping, "hold")
+def _lease_forgotten(real: Real, self: LeaseKeeping, now_ms: int) -> None:
+    real(self, now_ms)
+    self._due.clear()
 
 
-@named("timer set and nobody told")
-def _asleep() -> Sequence[Patch]:
+@instead("timer set and nobody told", Replica, "_next_ms")
+def _asleep(real: Real, self: Replica, wake_ms: int | None) -> Any:
     """Of a copy: the engine's own would keep the whole cluster from coming about."""
-    real = Replica._next_ms
-
-    def next_ms(self: Replica, wake_ms: int | None) -> int | None:
-        self.timers.next_ms = FOREVER_MS
-        if self.master is not None:
-            self.master.timers.next_ms = FOREVER_MS
-        return real(self, wake_ms)
-
-    return [(Replica, "_next_ms", next_ms)]
+    self.timers.next_ms = FOREVER_MS
+    if self.master is not None:
+        self.master.timers.next_ms = FOREVER_MS
+    return real(self, wake_ms)

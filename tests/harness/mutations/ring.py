@@ -7,82 +7,39 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.protocol.identities import MemberId
-from mirrorq.protocol.ring import Data, History, HistoryRequest, Mark, Watermark
-from mirrorq.protocol.views import View
-from mirrorq.replication import ring
+from mirrorq.protocol.ring import History, HistoryRequest, Mark, Watermark
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
 
 
-@named("confirm before the own disk")
-def _confirm_early() -> Sequence[Patch]:
-    real = Ring._advance_stable
-
-    def advance(self: Ring) -> None:
-        kept, self.durable = self.durable, self.received
-        real(self)
-        self.durable = kept
-
-    return [(Ring, "_advance_stable", advance)]
+@instead("confirm before the own disk", Ring, "_advance_stable")
+def _confirm_early(real: Real, self: Ring) -> None:
+    kept, self.durable = self.durable, self.received
+    real(self)
+    self.durable = kept
 
 
-@named("watermark is received")
-def _watermark_received() -> Sequence[Patch]:
-    real = Ring._pass_watermark
-
-    def pass_on(self: Ring) -> None:
-        kept, self.durable = self.durable, self.received
-        real(self)
-        self.durable = kept
-
-    return [(Ring, "_pass_watermark", pass_on)]
+@instead("watermark is received", Ring, "_pass_watermark")
+def _watermark_received(real: Real, self: Ring) -> None:
+    kept, self.durable = self.durable, self.received
+    real(self)
+    self.durable = kept
 
 
-@named("own durable without the minimum")
-def _own_durable() -> Sequence[Patch]:
-    real = Ring._pass_watermark
-
-    def pass_on(self: Ring) -> None:
-        kept = self._w_left
-        if not self.is_master:
-            self._w_left = self.durable
-        real(self)
-        self._w_left = kept
-
-    return [(Ring, "_pass_watermark", pass_on)]
-
-
-@named("watermark kept over a view change")
-def _watermark_kept() -> Sequence[Patch]:
-    real = Ring.install
-
-    def install(self: Ring, new: View) -> None:
-        kept = self._w_left
-        real(self, new)
-        self._w_left = kept
-
-    return [(Ring, "install", install)]
+@instead("own durable without the minimum", Ring, "_pass_watermark")
+def _own_durable(real: Real, self: Ring) -> None:
+    kept = self._w_left
+    if not self.is_master:
+        self._w_left = self.durable
+    real(self)
+    self._w_left = kept
 
 
 @named("watermark of another epoch")
 def _watermark_epoch() -> Sequence[Patch]:
     return _any_epoch(Watermark)
-
-
-@named("data of another epoch")
-def _data_epoch() -> Sequence[Patch]:
-    """Links are FIFO, so the check of the epoch and the wait for repair guard the same: this
-    leaves out both."""
-    real = Ring.on_data
-
-    def on_data(self: Ring, sender: MemberId, message: Data) -> None:
-        kept, self.repaired = self.repaired, True
-        real(self, sender, message)
-        self.repaired = kept
-
-    return [*_any_epoch(Data), (Ring, "on_data", on_data)]
 
 
 @named("stale repair answer")
@@ -103,92 +60,37 @@ def _any_epoch(kind: type) -> Sequence[Patch]:
     return [(Replica, "_on_ring", on_ring)]
 
 
-@named("watermark before repair")
-def _watermark_unrepaired() -> Sequence[Patch]:
-    real_on, real_settle = Ring.on_watermark, Ring.settle
-
-    def on_watermark(self: Ring, sender: MemberId, message: Watermark) -> None:
-        kept, self.repaired = self.repaired, True
-        real_on(self, sender, message)
-        self.repaired = kept
-
-    def settle(self: Ring, now_ms: int = 0) -> None:
-        if not self.repaired and self.view is not None:
-            self._pass_watermark()
-        real_settle(self, now_ms)
-
-    return [(Ring, "on_watermark", on_watermark), (Ring, "settle", settle)]
+@instead("watermark before repair", Ring, "on_watermark")
+def _watermark_unrepaired(real: Real, self: Ring, sender: MemberId, message: Watermark) -> None:
+    kept, self.repaired = self.repaired, True
+    real(self, sender, message)
+    self.repaired = kept
 
 
-@named("durable not lowered by a cut")
-def _durable_kept() -> Sequence[Patch]:
-    real = Ring._cut
-
-    def cut(self: Ring, lsn: int) -> None:
-        durable, writes = self.durable, self._writes
-        real(self, lsn)
-        self.durable, self._writes = durable, writes
-
-    def on_persisted(self: Ring, number: int) -> None:
-        while self._writes and self._writes[0][0] <= number:
-            self.durable = max(self.durable, self._writes.popleft()[1])
-
-    return [(Ring, "_cut", cut), (Ring, "on_persisted", on_persisted)]
+@instead("watermark before repair", Ring, "settle")
+def _watermark_unrepaired_settle(real: Real, self: Ring, now_ms: int = 0) -> None:
+    if not self.repaired and self.view is not None:
+        self._pass_watermark()
+    real(self, now_ms)
 
 
-@named("apply on received")
-def _apply_received() -> Sequence[Patch]:
-    real = Replica._apply_stable
-
-    def apply(self: Replica, now_ms: int) -> None:
-        kept, self.ring.stable = self.ring.stable, self.ring.received
-        real(self, now_ms)
-        self.ring.stable = kept
-
-    return [(Replica, "_apply_stable", apply)]
+@instead("apply on received", Replica, "_apply_stable")
+def _apply_received(real: Real, self: Replica, now_ms: int) -> None:
+    kept, self.ring.stable = self.ring.stable, self.ring.received
+    real(self, now_ms)
+    self.ring.stable = kept
 
 
-@named("cut by length")
-def _cut_by_length() -> Sequence[Patch]:
-    def common(mine: list[tuple[int, int]], theirs: Any) -> int:
-        pairs = list(theirs)
-        return min(mine[-1][1], int(pairs[-1][1])) if mine and pairs else 0
-
-    return [(ring, "common_lsn", common)]
+@instead("cut to the left's length", Ring, "on_mark")
+def _cut_to_left(real: Real, self: Ring, sender: MemberId, message: Mark) -> None:
+    if self.repaired and message.epoch == self.epoch and sender == self._left():
+        self._cut(message.received)
+    real(self, sender, message)
 
 
-@named("cut by the last epoch alone")
-def _cut_by_last() -> Sequence[Patch]:
-    def common(mine: list[tuple[int, int]], theirs: Any) -> int:
-        pairs = list(theirs)
-        if not mine or not pairs:
-            return 0
-        (epoch, last), (their_epoch, their_last) = mine[-1], pairs[-1]
-        return min(last, their_last) if epoch <= their_epoch else 0
-
-    return [(ring, "common_lsn", common)]
-
-
-@named("cut to the left's length")
-def _cut_to_left() -> Sequence[Patch]:
-    real = Ring.on_mark
-
-    def on_mark(self: Ring, sender: MemberId, message: Mark) -> None:
-        if self.repaired and message.epoch == self.epoch and sender == self._left():
-            self._cut(message.received)
-        real(self, sender, message)
-
-    return [(Ring, "on_mark", on_mark)]
-
-
-@named("unrepaired left answers")
-def _unrepaired_answers() -> Sequence[Patch]:
-    real = Ring.on_history_request
-
-    def on_request(self: Ring, sender: MemberId, message: HistoryRequest) -> None:
-        if not self.repaired and message.epoch == self.epoch and sender == self._right():
-            answer = History(self.queue_id, self.epoch, tuple(self.history))
-            self._send(sender, answer)
-        real(self, sender, message)
-
-    return [(Ring, "on_history_request", on_request)]
+@instead("unrepaired left answers", Ring, "on_history_request")
+def _unrepaired_answers(real: Real, self: Ring, sender: MemberId, message: HistoryRequest) -> None:
+    if not self.repaired and message.epoch == self.epoch and sender == self._right():
+        answer = History(self.queue_id, self.epoch, tuple(self.history))
+        self._send(sender, answer)
+    real(self, sender, message)

@@ -7,30 +7,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from harness.mutations.registry import Patch, named
+from harness.mutations.registry import Patch, Real, answer, instead, named
 from mirrorq.cluster.catalog import core, view_changes
 from mirrorq.cluster.catalog.core import Catalog
-from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller import node_states
 from mirrorq.protocol import views
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
 
-
-@named("promotion of one not in sync")
-def _promote_joiner() -> Sequence[Patch]:
-    def no_error(found: View, command: Any) -> str:
-        return ""
-
-    return [(core, "promotion_error", no_error)]
+answer("promotion of one not in sync", core, "promotion_error", "")
 
 
-@named("unclean promotion although when-synced")
-def _lose_anyway() -> Sequence[Patch]:
-    def may_lose(self: Catalog, queue: Any) -> bool:
-        return True
-
-    return [(Catalog, "may_lose", may_lose)]
+answer("unclean promotion although when-synced", Catalog, "may_lose", True)
 
 
 @named("wiped store taken for the old member")
@@ -41,17 +29,12 @@ def _wiped_store() -> Sequence[Patch]:
     return [(view_changes, "find_store", find_store), (core, "find_store", find_store)]
 
 
-@named("proposal without compare-and-set")
-def _no_compare() -> Sequence[Patch]:
-    real = Catalog._on_change_view
-
-    def on_change(self: Catalog, command: Any) -> CatalogResult:
-        known = self.queue(command.queue_id)
-        if known is not None:
-            command = replace(command, replaces=known.view.epoch)
-        return real(self, command)
-
-    return [(Catalog, "_on_change_view", on_change)]
+@instead("proposal without compare-and-set", Catalog, "_on_change_view")
+def _no_compare(real: Real, self: Catalog, command: Any) -> Any:
+    known = self.queue(command.queue_id)
+    if known is not None:
+        command = replace(command, replaces=known.view.epoch)
+    return real(self, command)
 
 
 @named("restarted master acts in its old epoch")
