@@ -14,7 +14,7 @@ import pytest
 
 from harness.cluster import SimulatedCluster
 from mirrorq.cluster.controller import agenda
-from mirrorq.engine import hosting
+from mirrorq.engine import follower, hosting
 from mirrorq.engine.core import Engine
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Bind, DeclareExchange, DeclareQueue, DeleteQueue, SetPolicy
@@ -37,6 +37,7 @@ def small_portions() -> Iterator[None]:
         patch.setattr(agenda, "JUDGED_MAX", PORTION)
         patch.setattr(hosting, "RUN_MAX", PORTION)
         patch.setattr(hosting, "TOLD_MAX", PORTION)
+        patch.setattr(follower, "APPLIED_MAX", PORTION)
         yield
 
 

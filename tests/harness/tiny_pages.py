@@ -51,6 +51,7 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(image, "BINDINGS_AT_ONCE", 2))
         stack.enter_context(patch.object(snapshot_pages, "BYTES_IN_FLIGHT_MAX", 2 * part_bytes))
         stack.enter_context(patch.object(follower, "COMPACT_ENTRIES", 20))
+        stack.enter_context(patch.object(follower, "APPLIED_MAX", 1))
         stack.enter_context(patch.object(agenda, "JUDGED_MAX", 1))
         stack.enter_context(patch.object(hosting, "TOLD_MAX", 1))
         stack.enter_context(patch.object(hosting, "RUN_MAX", 1))

@@ -21,6 +21,7 @@ from harness.mutations.registry import MUTATIONS, mutation
 from harness.tiny_pages import tiny_pages
 from raft import test_core
 from simulation import (
+    test_catalog_portions,
     test_damage,
     test_dead_letters,
     test_ends,
@@ -111,7 +112,23 @@ def _what_differs() -> None:
             core_transfer.test_a_copy_that_has_some_of_a_state_is_given_the_rest(None, seed)
 
 
+def _catalog_behind_snapshot() -> None:
+    test_catalog_portions.late(is_behind_snapshot=True)
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "entries overtake the snapshot before them": Scenario(
+        _catalog_behind_snapshot, "before the snapshot is read"
+    ),
+    "lease counts before the snapshot is read": Scenario(
+        _catalog_behind_snapshot, "a lease counts too early"
+    ),
+    "copies that are not told at once never are": Scenario(
+        _catalog_behind_snapshot, "a copy is stepped with an old view"
+    ),
+    "copy stepped with an old view": Scenario(
+        _catalog_behind_snapshot, "a copy is stepped with an old view"
+    ),
     "counted in by the known stable mark only": Scenario(
         scenarios.predecessor_confirmed_more, "disk"
     ),
@@ -264,6 +281,8 @@ SEEDS: dict[str, Seeds] = {
     "snapshot names an entry too many": Seeds(runs.raft, "catalogs differ", 0, 40),
     "ops from the rail put off": Seeds(runs.swarm, "confirmed too early", 4, 40),
     "portion of judgements left out": Seeds(runs.swarm, "no progress", 2, 40),
+    "committed entry left out between two portions": Seeds(runs.raft, "catalogs differ", 0, 40),
+    "committed entry applied in two portions": Seeds(runs.raft, "catalogs differ", 0, 40),
     "page of a snapshot taken twice": Seeds(runs.copying, "pages are not written", 2, 40),
     "cursor kept for a replica that was restarted": Seeds(
         runs.copying, "does not catch up", 17, 40

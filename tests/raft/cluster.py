@@ -73,7 +73,8 @@ class Node:
         """Of snapshots, on its disk."""
         self.raft: Raft | None = None
         self.catalog = b""
-        self.group: list[RaftEffects] = []
+        self.group: list[tuple[RaftEffects, list[RaftEntry]]] = []
+        """Effects of steps, and what was applied after each."""
         self.is_committing = False
         self.life = 0
         self.wake_at_ms: int | None = None
@@ -96,6 +97,7 @@ class Cluster:
         commit_ms_max: int = 25,
         trip_ms_max: int = 10,
         is_fifo: bool = True,
+        portion: int = 1000,
     ) -> None:
         self.random = random.Random(seed)
         self.now_ms = 0
@@ -107,6 +109,8 @@ class Cluster:
         self.trip_ms_max = trip_ms_max
         self.is_fifo = is_fifo
         """Else messages of one link overtake each other, which no real link does."""
+        self.portion = portion
+        """So many entries are applied after one step."""
         self._calendar: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._link_free_ms: dict[tuple[StoreId, StoreId], int] = {}
@@ -167,11 +171,21 @@ class Cluster:
         node.accepted.extend(effects.accepted)
         node.rejected.extend(effects.rejected)
         self._check_step(node, effects, is_elected=node.core.is_leader and not was_leader)
-        if effects.persist or effects.send or effects.install or effects.apply:
-            node.group.append(effects)
+        applied = self._take_committed(node.core)
+        if effects.persist or effects.send or effects.install or applied:
+            node.group.append((effects, applied))
             if not node.is_committing:
                 self._commit(node)
         return effects
+
+    def _take_committed(self, core: Raft) -> list[RaftEntry]:
+        """A portion of it; the next one at the next step."""
+        taken = []
+        while len(taken) < self.portion and core.has_committed:
+            entry = core.take_committed()
+            assert entry is not None
+            taken.append(entry)
+        return taken
 
     def _wake(self, node: Node) -> None:
         if node.wake_at_ms is not None and node.wake_at_ms <= self.now_ms:
@@ -181,23 +195,28 @@ class Cluster:
         group, node.group = node.group, []
         node.is_committing = True
         write: RaftWrite | None = None
-        for effects in group:
+        for effects, _ in group:
             write = merge_writes(write, effects.persist)
         delay_ms = self.random.randint(0, self.commit_ms_max) if write is not None else 0
         self._at(self.now_ms + delay_ms, node, lambda: self._committed(node, group, write))
 
-    def _committed(self, node: Node, group: list[RaftEffects], write: RaftWrite | None) -> None:
+    def _committed(
+        self,
+        node: Node,
+        group: list[tuple[RaftEffects, list[RaftEntry]]],
+        write: RaftWrite | None,
+    ) -> None:
         if write is not None:
             node.image = written(node.image, write, node.pages)
-        for effects in group:
+        for effects, applied in group:
             for target, message in effects.send:
                 self.transmit(node.store, target, message)
             if effects.install is not None:
                 self._install(node, effects.install)
-            for entry in effects.apply:
+            for entry in applied:
                 self._apply(node, entry)
         node.is_committing = False
-        numbers = [effects.write_number for effects in group]
+        numbers = [effects.write_number for effects, _ in group]
         if max(numbers) > 0:
             self.step(node, Persisted(max(numbers)))
         if node.group and not node.is_committing:

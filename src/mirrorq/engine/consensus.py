@@ -1,7 +1,7 @@
 """This node's part in founding its cluster, and in Raft: what the catalog's log has, who leads.
 
-What Raft says is agreed, and who leads, is told to the engine: its `follower` applies the one, its
-`leadership` acts on the other.
+The engine's `follower` applies the entries and snapshots that Raft has agreed on; its `leadership`
+acts on who leads.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from mirrorq.engine.context import EngineContext
 from mirrorq.engine.peers import Peer
 from mirrorq.protocol.commands import CatalogCommand, NameCluster
 from mirrorq.protocol.control import Directory
+from mirrorq.protocol.effects import RaftSnapshot
 from mirrorq.protocol.identities import StoreId
 
 
@@ -46,9 +47,8 @@ class Consensus:
         context: what the engine's parts share.
         raft: as the disk has it.
         joins: endpoints of a cluster through which an empty store joins it.
-        on_agreed: told what a step of Raft has agreed on, entries or a snapshot.
-        on_stepped: told after each step whether this node leads anew or no longer, and whether
-            there were entries.
+        on_installed: told that the catalog becomes that of a snapshot.
+        on_stepped: told after each step whether this node leads anew or no longer.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Consensus:
         raft: Raft,
         joins: tuple[str, ...],
         now_ms: int,
-        on_agreed: Callable[[int, RaftEffects], None],
-        on_stepped: Callable[[int, bool, bool], None],
+        on_installed: Callable[[int, RaftSnapshot], None],
+        on_stepped: Callable[[int, bool], None],
     ) -> None:
         self.raft = raft
         self.joins = joins
@@ -76,7 +76,7 @@ class Consensus:
         self.has_news = True
         """Raft or the founding has been stepped: there may be something to tend."""
         self._context = context
-        self._on_agreed = on_agreed
+        self._on_installed = on_installed
         self._on_stepped = on_stepped
         self._voters = raft.voters
         """After its last step."""
@@ -171,15 +171,15 @@ class Consensus:
             self._context.hosting.rounds.note_raft(effects.write_number)
         for store, message in effects.send:
             out.send.append((store.node, message))
-        if effects.install is not None or effects.apply:
-            self._on_agreed(now_ms, effects)
+        if effects.install is not None:
+            self._on_installed(now_ms, effects.install)
         if not was_founded and raft.is_founded:
             self._on_founded(now_ms)
         is_news = was_leader is not raft.is_leader
         if is_news:
             leads = "leads" if raft.is_leader else "no longer leads"
             self._context.notice("leader", f"{leads} the catalog in term {raft.term}")
-        self._on_stepped(now_ms, is_news, bool(effects.apply))
+        self._on_stepped(now_ms, is_news)
 
     def found(self, now_ms: int, event: FoundingEvent) -> None:
         """Step the founding, and do what it wants done."""
@@ -271,7 +271,7 @@ class Consensus:
         """Give the cluster its id, end votes of forgotten stores, admit others: all as leader."""
         raft = self.raft
         self.has_news = False
-        tended = (raft.role, raft.term, raft.commit_index, raft.last_index)
+        tended = (raft.role, raft.term, raft.commit_index, raft.applied_index, raft.last_index)
         if tended == self._tended and not self._admissions:
             return
         self._tended = tended

@@ -17,7 +17,7 @@ from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.cluster.controller.events import ControllerTick, LinkBroken
 from mirrorq.cluster.controller.leases import LeaseHolder
 from mirrorq.cluster.raft.core import Raft
-from mirrorq.cluster.raft.messages import Late, RaftEffects, Received
+from mirrorq.cluster.raft.messages import Late, Received
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
@@ -67,7 +67,14 @@ from mirrorq.protocol.control import (
     Yield,
     Yielded,
 )
-from mirrorq.protocol.effects import OutboxLoaded, PageReader, Persisted, QueueImage, RaftImage
+from mirrorq.protocol.effects import (
+    OutboxLoaded,
+    PageReader,
+    Persisted,
+    QueueImage,
+    RaftImage,
+    RaftSnapshot,
+)
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.protocol.ring import RingMessage
@@ -131,7 +138,7 @@ class Engine:
         self._context = context = EngineContext(me, config, self.hosting, self._admission)
         holder = LeaseHolder(me, config.lease_ms)
         self._consensus = Consensus(
-            context, raft, joins, now_ms, self._on_agreed, self._on_raft_stepped
+            context, raft, joins, now_ms, self._on_installed, self._on_raft_stepped
         )
         self._leadership = Leadership(context, self._consensus, holder, now_ms)
         self._greetings = Greetings(context, self._consensus, self._leadership, endpoint)
@@ -163,7 +170,9 @@ class Engine:
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
         if image.snapshot is not None:
-            self._follower.restore(now_ms, image.snapshot)
+            self._follower.restore(image.snapshot)
+        while self._follower.is_restoring:
+            self._follower.restore_page(now_ms)
         for name, endpoint in recorded_endpoints(image).items():
             self._admission.meet(name, endpoint)
         self._consensus.start(now_ms)
@@ -171,11 +180,18 @@ class Engine:
 
     # --- Raft ---------------------------------------------------------------------------
 
-    def _on_agreed(self, now_ms: int, effects: RaftEffects) -> None:
-        if effects.install is not None:
-            self._follower.restore(now_ms, effects.install)
-        for entry in effects.apply:
-            self._follower.apply(now_ms, entry)
+    def _on_installed(self, now_ms: int, snapshot: RaftSnapshot) -> None:
+        self._follower.restore(snapshot)
+
+    def _apply_portion(self, now_ms: int) -> None:
+        """Apply a portion of what Raft has agreed on: a page of a snapshot, or entries."""
+        follower, consensus = self._follower, self._consensus
+        if follower.is_restoring:
+            follower.restore_page(now_ms)
+        else:
+            follower.apply_portion(now_ms, consensus.raft)
+        consensus.has_news = self._context.has_lease_news = True
+        self._leadership.on_raft(now_ms, is_news=False, has_applied=True)
 
     def _make_page(self, now_ms: int) -> None:
         """Make one page of a snapshot of the catalog; one that is being sent is not replaced."""
@@ -186,8 +202,8 @@ class Engine:
             follower.begin_snapshot()
         self._consensus.step(now_ms, follower.next_page())
 
-    def _on_raft_stepped(self, now_ms: int, is_news: bool, has_applied: bool) -> None:
-        self._leadership.on_raft(now_ms, is_news=is_news, has_applied=has_applied)
+    def _on_raft_stepped(self, now_ms: int, is_news: bool) -> None:
+        self._leadership.on_raft(now_ms, is_news=is_news, has_applied=False)
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -264,9 +280,11 @@ class Engine:
     def has_portions(self) -> bool:
         """Whether something that is done in portions has a next one, in a step that waits for
         nothing."""
-        hosting = self.hosting
-        is_telling = bool(hosting.inbox or hosting.redefining or hosting.news)
-        return is_telling or self._follower.is_making_snapshot
+        hosting, follower = self.hosting, self._follower
+        if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
+            return True
+        is_applying = follower.is_restoring or self._consensus.raft.has_committed
+        return is_applying or follower.is_making_snapshot
 
     @property
     def has_left(self) -> bool:
@@ -293,6 +311,9 @@ class Engine:
         is_term = master is not None and master.master_epoch == reply.epoch
         if not is_term or master is None or master.has_yielded:
             return False
+        record = self.catalog.queue(reply.queue_id)
+        if record is None or record.view.master_epoch != reply.epoch:
+            return False  # The copy here is still to be told.
         return now_ms < self.hosting.lease.until_ms
 
     def waiting_text(self) -> str:
@@ -319,8 +340,8 @@ class Engine:
         """Take everything that arrived; see the module's text for what to do with the rest."""
         out, context, hosting = self._next_out, self._context, self.hosting
         requests, lease_keeping = self.requests, self._lease_keeping
-        context.out = hosting.out = self._admission.out = out
-        hosting.stepped = hosting.led = ()
+        context.out = self._admission.out = out
+        hosting.begin(out)
         if now_ms - self._wanted_ms > self._late_ms:
             # Others are not silent because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
@@ -335,6 +356,8 @@ class Engine:
             self._run_timers(now_ms)
         else:
             self._consensus.note_leader(now_ms)
+        if self._follower.is_restoring or self._consensus.raft.has_committed:
+            self._apply_portion(now_ms)
         if self._consensus.has_news:
             self._consensus.tend(now_ms)
         if self._follower.is_making_snapshot or self._follower.is_log_long:
@@ -343,6 +366,8 @@ class Engine:
             self._leader_requests.go_on(now_ms)
         if context.has_lease_news or lease_keeping.next_ms <= now_ms:
             lease_keeping.hold(now_ms)
+        if hosting.changed:
+            hosting.tell_changed()
         if hosting.redefining:
             hosting.redefine()
         if hosting.inbox or hosting.due.next_ms <= now_ms or hosting.is_handing_stale:

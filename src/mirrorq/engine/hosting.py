@@ -74,7 +74,8 @@ policy or a break, is sent a delta."""
 RUN_MAX = 64
 """Copies stepped in one step of the engine. With fewer there are more commits."""
 TOLD_MAX = 64
-"""Queues of whose masters handles are told in one step."""
+"""Queues of whose masters handles are told in one step, and copies that are told what the catalog
+says of them."""
 NEVER_MS = -(1 << 62)
 """Before every time."""
 TICK = Tick()
@@ -214,12 +215,22 @@ class Hosting:
         """By which copies here were told to go."""
         self.redefining: dict[int, None] = {}
         """Queues for which something else may hold."""
+        self.changed: dict[int, None] = {}
+        """Queues whose copies here are still to be told what the catalog says of them."""
+        self.tells_left = TOLD_MAX
+        """So many of them may be told in this step."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self.out = EngineEffects()
         """Where what this step of the engine comes to goes."""
 
     # --- The step -------------------------------------------------------------------------
+
+    def begin(self, out: EngineEffects) -> None:
+        """A step of the engine begins."""
+        self.out = out
+        self.stepped = self.led = ()
+        self.tells_left = TOLD_MAX
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -238,7 +249,10 @@ class Hosting:
             self.room.hold(self.replicas[queue_id].ring.append_cost)
 
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
-        """Something came for a queue; dropped when there is no copy here."""
+        """Something came for a queue; dropped when there is no copy here. What the catalog says of
+        it goes first."""
+        if queue_id in self.changed:
+            self._tell_changed(queue_id)
         if queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
@@ -296,15 +310,18 @@ class Hosting:
     def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
         """Take what came for the copies that are to be stepped now, those first that have waited
         longest; the engine steps again at once while there are more."""
-        inbox, self.inbox = self.inbox, {}
         at_once, self._at_once = self._at_once, {}
-        if len(inbox) <= RUN_MAX or self.runs_all:
-            self.runs_all = False
-            return inbox
-        chosen = [*filter(inbox.__contains__, at_once), *islice(inbox, RUN_MAX)]
-        portion = {queue_id: inbox.pop(queue_id) for queue_id in dict.fromkeys(chosen)}
-        self.inbox = inbox
-        return portion
+        inbox = self.inbox
+        chosen: Iterable[int] = tuple(inbox)
+        if len(inbox) > RUN_MAX and not self.runs_all:
+            chosen = (*filter(inbox.__contains__, at_once), *islice(inbox, RUN_MAX))
+        self.runs_all = False
+        if self.changed:
+            # No copy is stepped with an older view than the catalog's.
+            for queue_id in filter(self.changed.__contains__, chosen):
+                self._tell_changed(queue_id)
+        taken = dict.fromkeys(chosen)
+        return {queue_id: inbox.pop(queue_id) for queue_id in taken if queue_id in inbox}
 
     def _note_handing(self, replica: Replica, was_master: Master | None) -> None:
         master = replica.master
@@ -427,19 +444,29 @@ class Hosting:
         """
         self.catalog = catalog
         self.news.of_all = True
-        for queue_id in [*self.replicas, *self.images]:
-            # One that was declared after the snapshot stands in the log behind it.
-            if catalog.is_deleted(queue_id):
-                self._drop(queue_id)
-        for record in catalog.queues():
-            self.on_queue_changed(record.id)
+        for queues in (self.replicas, self.images, catalog.queue_ids()):
+            self.changed.update(dict.fromkeys(queues))
 
-    def on_queue_changed(self, queue_id: int) -> None:
-        """A queue was declared, defined anew, given another view, or deleted."""
+    def note_changed(self, queues: Iterable[int]) -> None:
+        """These were declared, defined anew, given another view, or deleted. As a rule their copies
+        here are told at once."""
+        self.changed.update(dict.fromkeys(queues))
+        self.tell_changed()
+
+    def tell_changed(self) -> None:
+        """Tell so many copies in one step what the catalog says of them."""
+        for queue_id in list(islice(self.changed, self.tells_left)):
+            self.tells_left -= 1
+            self._tell_changed(queue_id)
+
+    def _tell_changed(self, queue_id: int) -> None:
+        self.changed.pop(queue_id, None)
         record = self.catalog.queue(queue_id)
         self.news.queues[queue_id] = None
         if record is None:
-            self._drop(queue_id)
+            # One that was declared after a snapshot stands in the log behind it.
+            if self.catalog.is_deleted(queue_id):
+                self._drop(queue_id)
         else:
             if self._is_ownerless(record):
                 self._requests.wish(DeleteQueue(record.id))
@@ -463,7 +490,7 @@ class Hosting:
             if record is None or queue_id not in self.replicas:
                 continue
             if self.catalog.definition_of(record.name) != self._definitions.get(queue_id):
-                self.on_queue_changed(queue_id)
+                self._tell_changed(queue_id)
 
     def _copy_for(self, record: QueueRecord) -> Replica | None:
         """This node's copy of a queue: made when the view names it and there is none."""

@@ -7,7 +7,8 @@ voters (4.1). Pure: it blocks never, reads no clock, and raises never on remote 
 Guarantees, when the driver carries effects out in the order of their fields:
 
 1. One leader in a term, and a leader's log holds every entry committed before.
-2. All nodes apply the same entries in the same order; each once in a process's life.
+2. All nodes apply the same entries in the same order; each once in a process's life, as many
+   at a time as the caller takes (`take_committed`).
 3. Nothing is sent that rests on a term, vote or entry not yet synced. For that reason the
    leader counts its own log only up to the last `Persisted`.
 4. A change of voters holds from the moment it is in the log. It is refused while another
@@ -73,8 +74,8 @@ from mirrorq.protocol.raft import (
     VoteRequest,
 )
 
-UNCOMMITTED_COUNT_MAX = 10_000
-"""Proposals taken without a majority's answer; beyond, they are refused."""
+UNAPPLIED_COUNT_MAX = 10_000
+"""Proposals taken that the leader has not applied yet; beyond, they are refused."""
 
 
 class Role(Enum):
@@ -211,7 +212,19 @@ class Raft:
         heard_ms = self._replication.majority_heard_ms(self._log.voters, self._now_ms)
         return max(self._elected_ms, self._changed_ms, heard_ms or 0)
 
+    @property
+    def has_committed(self) -> bool:
+        """Whether `take_committed` has an entry."""
+        return self.applied_index < self.commit_index
+
     # --- Stepping -------------------------------------------------------------------------
+
+    def take_committed(self) -> RaftEntry | None:
+        """Return the next committed entry, None without one; it counts as applied from now on."""
+        if not self.has_committed:
+            return None
+        self.applied_index += 1
+        return self._log.entry(self.applied_index)
 
     def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
         """Take one event and return what it wants done."""
@@ -226,16 +239,11 @@ class Raft:
 
     def _take_effects(self) -> RaftEffects:
         persist = self._take_write()
-        applied: tuple[RaftEntry, ...] = ()
-        if self.applied_index < self.commit_index:
-            applied = self._log.entries_from(self.applied_index + 1, self.commit_index)
-        self.applied_index = self.commit_index
         effects = RaftEffects(
             persist=persist,
             write_number=self._write_number if persist is not None else 0,
             send=tuple(self._send),
             install=self._install,
-            apply=applied,
             accepted=tuple(self._accepted),
             rejected=tuple(self._rejected),
             wake_at_ms=self._wake_at_ms(),
@@ -494,7 +502,7 @@ class Raft:
 
     @property
     def _is_congested(self) -> bool:
-        return self._log.last_index - self.commit_index >= UNCOMMITTED_COUNT_MAX
+        return self._log.last_index - self.applied_index >= UNAPPLIED_COUNT_MAX
 
     @property
     def _quorum_lost_at_ms(self) -> int:

@@ -88,6 +88,10 @@ class RaftLog:
             return self._entries[place].term
         return None
 
+    def entry(self, index: int) -> RaftEntry:
+        """Return an entry that is held."""
+        return self._entries[index - self.snapshot_index - 1]
+
     def entries_from(
         self, first: int, last: int, bytes_max: int | None = None
     ) -> tuple[RaftEntry, ...]:

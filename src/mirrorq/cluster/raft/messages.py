@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from mirrorq.protocol.effects import Persisted, RaftEntry, RaftSnapshot, RaftWrite
+from mirrorq.protocol.effects import Persisted, RaftSnapshot, RaftWrite
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.raft import RaftMessage
 
@@ -109,8 +109,8 @@ RaftEvent = (
 class RaftEffects(Struct):
     """What one step wants done, in the order of the fields.
 
-    The writes of several steps may share one commit (`merge_writes`); then `send`,
-    `install` and `apply` of each wait for that commit, and afterwards `Persisted` is
+    The writes of several steps may share one commit (`merge_writes`); then `send`
+    and `install` of each wait for that commit, and afterwards `Persisted` is
     stepped with the greatest `write_number` in it.
     """
 
@@ -122,11 +122,9 @@ class RaftEffects(Struct):
     """Never before `persist`, and never before the sends of earlier steps."""
     install: RaftSnapshot | None = None
     """The catalog becomes this."""
-    apply: tuple[RaftEntry, ...] = ()
-    """Committed entries of every kind, in order, each once in the life of a process."""
     accepted: tuple[tuple[int, int, int], ...] = ()
-    """(number, index, term) of proposals appended. It is done when `apply` shows that index
-    with that term, and lost when it shows that index with another."""
+    """(number, index, term) of proposals appended. It is done when the entry of that index is
+    committed with that term, and lost when that is one of another term."""
     rejected: tuple[int, ...] = ()
     """Proposals not appended: not the leader, or not now."""
     wake_at_ms: int | None = None
