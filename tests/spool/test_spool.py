@@ -357,34 +357,61 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
                 assert taken(queue, 1) == [b"1"]
 
 
-def test_threads_that_connect_at_once_have_one_client(tmp_path: Path) -> None:
-    """The spool's own is one of them: it closes none that a user has handles on."""
+class FakeClient:
+    """A client that no node ever answers."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = threading.Event()
+        self.is_over = threading.Event()
+
+    def close(self) -> None:
+        self.is_over.set()
+
+    def closed(self) -> bool:
+        return self.is_over.is_set()
+
+    def _wait_connected(self, timeout: float | None) -> None:
+        self.is_waited_for.set()
+        self.is_over.wait(WAIT_S)
+        raise mirrorq.ShutDown("the client is closed")
+
+
+def test_a_spool_that_closes_ends_the_forwarders_wait_for_a_node(tmp_path: Path) -> None:
+    made = FakeClient()
+    client = SpoolClient(tmp_path, Config(), lambda: made)  # type: ignore[type-var]
+    client.queue("orders").put(b"1").accepted(WAIT_S)
+    made.is_waited_for.wait(WAIT_S)
+    client.close()
+    spool = client._spools._spool
+    assert spool is not None
+    assert made.closed()
+    assert spool._ended.is_set()
+
+
+def test_threads_that_ask_for_the_client_at_once_have_the_same(tmp_path: Path) -> None:
+    """One of them is the forwarder: it closes no client on which a user has handles."""
     made: list[FakeClient] = []
-    both_connect = threading.Barrier(2, timeout=WAIT_S)
+    both_ask = threading.Barrier(2, timeout=WAIT_S)
 
-    class FakeClient:
-        is_open = True
-
-        def close(self) -> None:
-            self.is_open = False
-
-        def closed(self) -> bool:
-            return not self.is_open
-
-    def reach(timeout: float | None) -> FakeClient:
-        both_connect.wait()
+    def begin() -> FakeClient:
         made.append(FakeClient())
+        made[-1]._wait_connected = lambda _: None  # type: ignore[method-assign]
         return made[-1]
 
-    spooled = SpoolClient(tmp_path, Config(), reach)  # type: ignore[type-var]
-    for _ in range(2):
+    spooled = SpoolClient(tmp_path, Config(), begin)  # type: ignore[type-var]
+
+    def ask() -> None:
+        both_ask.wait()
+        found.append(spooled.client())
+
+    for number in (1, 2):
         found: list[FakeClient] = []
-        threads = [threading.Thread(target=lambda: found.append(spooled.client())) for _ in "ab"]  # noqa: B023
+        threads = [threading.Thread(target=ask) for _ in "ab"]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found[0] is found[1]
-        assert [one for one in made if one.is_open] == found[:1]
-        found[0].close()
+        assert len(made) == number
+        assert found == [made[-1], made[-1]]
+        made[-1].close()
     spooled.close()

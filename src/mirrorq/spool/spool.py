@@ -69,7 +69,7 @@ class Spool:
         """Those of all puts."""
         self.bell = Doorbell()
         """Wakes the forwarder."""
-        self.is_closing = False
+        self.is_closing = self.is_closed = False
         self._failure = ""
         self._ended = Latch()
         self.why = ""
@@ -132,16 +132,21 @@ class Spool:
             why.append(f"the spool is full (spool_bytes_max {config.spool_bytes_max})")
         return " or ".join(reversed(why))
 
-    def close(self) -> None:
-        """Have all that was put accepted, and end. What is not confirmed is sent when the spool is
-        opened again. May be repeated."""
-        if self.is_closing:
-            return
+    def begin_closing(self) -> None:
+        """Have all that was put accepted, and forward nothing more."""
         for route in list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
         self.is_closing = True
         self.bell.ring()
+
+    def close(self) -> None:
+        """Have all that was put accepted, and end. What is not confirmed is sent when the spool is
+        opened again. May be repeated."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.begin_closing()
         self._ended.wait(CLOSE_S)
         self._end_open("was closed")
         self.store.close()
@@ -260,7 +265,7 @@ class Spool:
     def _note_away(self, why: str) -> None:
         self._away_s = min(max(2 * self._away_s, AGAIN_S[0]), AGAIN_S[1])
         self._away_until = clock.monotonic() + self._away_s
-        if not self.why:
+        if not self.why and not self.is_closing:
             log.warning("puts are spooled in %s: %s", self.path, why)
         self.why = why
 
@@ -270,7 +275,8 @@ class Spool:
         self.why, self._away_s = "", 0.0
 
     def _note_refused(self, route: Route, why: str) -> None:
-        if why.partition(":")[0] != route.why_not.partition(":")[0]:
+        is_new = why.partition(":")[0] != route.why_not.partition(":")[0]
+        if is_new and not self.is_closing:
             log.warning("puts into queue %s are spooled: %s", route.name, why)
         route.again_s = min(max(2 * route.again_s, AGAIN_S[0]), AGAIN_S[1])
         route.open_at = clock.monotonic() + route.again_s
