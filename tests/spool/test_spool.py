@@ -163,6 +163,28 @@ def test_a_full_spool(place: Place) -> None:
     assert bodies == [b"%d" % number + body for number in range(20 - left, 20)]
 
 
+def test_what_is_dropped_after_it_was_sent_ends_unknown(place: Place) -> None:
+    """The queue may have it: its answer had not come when the connection was lost."""
+    place.found().close()
+    assert place.node is not None
+    place.node.set_policy("short", "orders", {"max-length": 1, "overflow": "block"})
+    orders = place.open(spool_bytes_max=1 << 20, spool_overflow="drop-head")
+    assert place.spool is not None
+    orders.put(b"stored").result(WAIT_S)
+    sent = orders.put(b"sent")
+    line = place.spool.routes["orders"].line
+    until(lambda: line.read_to == 2)
+    place.node.close()
+    until(lambda: not line.flights)
+    never_sent = orders.put(b"never sent")
+    for _ in range(20):
+        orders.put(b"x" * 100_000).accepted(WAIT_S)
+    with pytest.raises(mirrorq.ConfirmUnknown, match="spool_bytes_max"):
+        sent.result(WAIT_S)
+    with pytest.raises(mirrorq.NotConfirmed, match="spool_bytes_max"):
+        never_sent.result(WAIT_S)
+
+
 def test_what_is_too_old_is_dropped(place: Place) -> None:
     orders = place.open(spool_age_ms_max=1)
     old = orders.put(b"old")

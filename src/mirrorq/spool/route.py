@@ -402,7 +402,7 @@ class Route:
             return []
         sent: Any = flight.payload
         unheard: list[Aside] = []
-        for index, count, reason in flight.failed:
+        for index, count, reason, _ in flight.failed:
             for place in range(index, index + count):
                 properties = sent.properties[place] if sent.properties else b""
                 unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
@@ -557,8 +557,10 @@ class Route:
                 known: list[Any] = self._batches.valuerefs()
                 place = min((one.key for one in known if place < one.key <= last), default=last + 1)
                 continue
-            count = min(last, batch.last) - place + 1
-            gone = Flight(place, count, 0, failed=[(0, count, why)])
+            was_sent = place <= self.line.sent_to
+            stop = min(last, batch.last, self.line.sent_to if was_sent else last)
+            count = stop - place + 1
+            gone = Flight(place, count, 0, failed=[(0, count, why, was_sent)])
             self._current = None if batch.note(gone) else batch
             self._over.append(batch)
             place += count
