@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -229,6 +230,50 @@ def test_a_damaged_message_is_set_aside_and_the_rest_is_sent(place: Place) -> No
         assert [body[:6] for body in taken(queue, 2)] == [b"first\0", b"fourth"]
     assert [aside.body for aside in orders.set_aside()] == [b"", b""]
     assert all("is damaged" in aside.reason for aside in orders.set_aside())
+    assert orders.status().messages == 0
+
+
+TAIL = {
+    "first": (b"first", False),
+    "before others": (b"third", False),
+    "last": (b"fourth", False),
+    "in the log of a process that was killed": (b"third", True),
+    "a target's record": (b"\x95\xa6orders", False),
+}
+"""What is damaged -> its bytes, and whether the process was killed."""
+
+
+@pytest.mark.parametrize("where", TAIL)
+def test_damage_in_the_newest_messages_keeps_no_other_from_being_sent(
+    where: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No checkpoint covers them: ops are missing in the only copy."""
+    wanted, is_killed = TAIL[where]
+    path = place.path / "spool"
+    orders = place.open()
+    bodies = [b"first", b"second" + bytes(70_000), b"third", b"fourth"]
+    for body in bodies:
+        orders.put(body).accepted(WAIT_S)
+    shutil.copytree(path, place.path / "killed")
+    assert place.spool is not None
+    place.spool.close()
+    if is_killed:
+        shutil.rmtree(path)
+        (place.path / "killed").rename(path)
+    for name in ("data.mdb", "mirrorq.wal"):
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content.replace(wanted, wanted[:-1] + b"?"))
+    orders = place.open()
+    assert f"store {path}" in caplog.text
+    assert "`mirrorq verify` names all damage" in caplog.text
+    late = orders.put(b"late")
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        whole = [body for body in bodies if body != wanted]
+        assert late.result(WAIT_S) == len(whole) + 1
+        assert taken(queue, len(whole) + 1) == [*whole, b"late"]
+    assert len(orders.set_aside()) == 4 - len(whole)
+    orders = place.open()
     assert orders.status().messages == 0
 
 

@@ -230,8 +230,6 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         for batch, _, _ in parts:
             self._route.watched.add(batch)
             batch.watched.append(self)
-        if not parts:
-            return
         self._tell()
         for batch, _, _ in parts:
             if batch.is_over:

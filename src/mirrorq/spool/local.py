@@ -81,7 +81,8 @@ class LocalStore:
             end(use)
 
         try:
-            self.node = cast(Access, acquire(use, "spool", path=path, config=config))
+            node = acquire(use, "spool", path=path, config=config, salvages=True)
+            self.node = cast(Access, node)
         except StoreLocked as error:
             raise StoreLocked(f"spool {path} is open: {error}: {_SHARED}") from error
         self._release: Callable[[], None] = release
@@ -101,6 +102,9 @@ class LocalStore:
         for message in self._records.browse():
             if message.body:
                 self._note(msgspec.msgpack.decode(message.body, type=Record), message.sequence)
+        for one in self.node.queues():
+            if not one.name.startswith(OWN):  # its record may be damaged
+                self.records.setdefault(one.name, Record(one.name, True, False))
         self.aside_counts: dict[str, int] = {}
         for _, aside in self.set_aside():
             self.aside_counts[aside.name] = self.aside_counts.get(aside.name, 0) + 1
@@ -140,12 +144,10 @@ class LocalStore:
 
     def filled(self) -> dict[str, int]:
         """Targets for which messages may wait, and how many."""
-        known = {one.name: one for one in self.node.queues()}
-        found = {name: known[name] for name in self.records if name in known}
         return {
-            name: status.messages
-            for name, status in found.items()
-            if status.messages or status.state != "running"
+            one.name: one.messages
+            for one in self.node.queues()
+            if one.name in self.records and (one.messages or one.state != "running")
         }
 
     def note(self, record: Record) -> None:

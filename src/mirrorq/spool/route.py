@@ -207,7 +207,8 @@ class Route:
         self.accepted_to = 0
         """All local messages up to here are on the disk, and their confirmations are known."""
         self._noted_to = 0
-        self._opening = Once(self._open)
+        self.open = Once(self._open).run
+        """Open the local queue, once. From any thread."""
         self.count = self.size = 0
         """Messages and bytes that wait; the bytes are about right."""
         self.dropped = 0
@@ -241,10 +242,6 @@ class Route:
 
     # --- Any thread ---------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Open the local queue, once."""
-        self._opening.run()
-
     def _open(self) -> None:
         store = self.spool.store
         declared = store.node._declare(self.name, timeout=STORE_S)
@@ -263,8 +260,10 @@ class Route:
         self.count = sum(last - first + 1 for first, last in live)
         if live:
             self.size = counts.ready_bytes
-            batch = next(self.reader.read(live[0][0], live[0][0], bytes_max=1))
-            self.oldest_ms = clock.now_ms() - store.age_ms(batch.timestamp_us)
+            self.oldest_ms = clock.now_ms()
+            with suppress(StoreCorrupt):
+                batch = next(self.reader.read(live[0][0], live[0][0], bytes_max=1))
+                self.oldest_ms -= store.age_ms(batch.timestamp_us)
         self.local = local
 
     @property

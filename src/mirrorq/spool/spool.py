@@ -125,12 +125,12 @@ class Spool:
     def dropped_text(self) -> str:
         """Why messages end in a local queue."""
         config = self.config
-        why = ["its ttl was over"]
+        why = "its ttl was over"
         if config.spool_age_ms_max:
-            why.append(f"it waited for longer than spool_age_ms_max {config.spool_age_ms_max}")
+            why = f"it waited for longer than spool_age_ms_max {config.spool_age_ms_max} or {why}"
         if config.spool_overflow == "drop-head":
-            why.append(f"the spool is full (spool_bytes_max {config.spool_bytes_max})")
-        return " or ".join(reversed(why))
+            why = f"the spool is full (spool_bytes_max {config.spool_bytes_max}) or {why}"
+        return why
 
     def begin_closing(self) -> None:
         """Have all that was put accepted, and forward nothing more."""
@@ -275,8 +275,7 @@ class Spool:
         self.why, self._away_s = "", 0.0
 
     def _note_refused(self, route: Route, why: str) -> None:
-        is_new = why.partition(":")[0] != route.why_not.partition(":")[0]
-        if is_new and not self.is_closing:
+        if not self.is_closing and why.partition(":")[0] != route.why_not.partition(":")[0]:
             log.warning("puts into queue %s are spooled: %s", route.name, why)
         route.again_s = min(max(2 * route.again_s, AGAIN_S[0]), AGAIN_S[1])
         route.open_at = clock.monotonic() + route.again_s
