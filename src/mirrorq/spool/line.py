@@ -109,8 +109,7 @@ class Line:
         """Up to here messages may have been sent before this opening, under the mark's id."""
         self.sent_to = self._kept_to
         """Messages above this were never sent."""
-        has_sent = mark is not None and self._kept_to >= first
-        self.producer = mark.producer if mark is not None and has_sent else fresh
+        self.producer = mark.producer if mark is not None and mark.last >= first else fresh
         self._next_number = 0
         """0: no session has begun."""
 

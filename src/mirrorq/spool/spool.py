@@ -84,7 +84,7 @@ class Spool:
         self.store = LocalStore(path, config)
         self.routes = {name: Route(self, name) for name in self.store.records}
         """By their targets' names."""
-        for name, count in self.store.filled().items():
+        for name, count in self.store.filled.items():
             self.routes[name].count = count
             self.fill(self.routes[name])
         thread = threading.Thread(target=self._run, name="mirrorq-forwarder", daemon=True)
