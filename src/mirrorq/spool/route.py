@@ -301,11 +301,10 @@ class Route(Sender):
             self._over.append(batch)
             return []
         sent: Any = flight.payload
+        messages = sent.messages() if flight.failed else []
         unheard: list[Aside] = []
         for index, count, reason, _ in flight.failed:
-            for place in range(index, index + count):
-                properties = sent.properties[place] if sent.properties else b""
-                unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
+            unheard += [Aside(self.name, reason, *one) for one in messages[index : index + count]]
         return unheard
 
     def _batch_of(self, sequence: int) -> Batch | None:

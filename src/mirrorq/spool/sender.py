@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.api import exit_flush
-from mirrorq.api.batching import OwnBatch, packer
+from mirrorq.api.batching import OwnBatch
 from mirrorq.api.handle import Handle
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.waits import in_thread
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mirrorq.api.host import Declared, Host
     from mirrorq.api.reader import Batch as Frames
     from mirrorq.waiting import Doorbell
+    from mirrorq.wire.frames import Frame, Pieces, TwoBuffers
 
 OPEN_S = 5.0
 """One try to open a target."""
@@ -38,32 +39,38 @@ OPEN_S = 5.0
 class Sending(OwnBatch):
     """A flight, as the target handle's inbox and its session have it."""
 
-    __slots__ = ("_packed", "bodies", "count", "flight", "generation", "own_bytes", "properties",
-                 "put_ms", "sender", "size", "whole")  # fmt: skip
+    __slots__ = ("_bodies", "_properties", "_terms", "count", "flight", "generation", "own_bytes",
+                 "pieces", "put_ms", "sender", "size", "whole")  # fmt: skip
 
     def __init__(self, sender: Sender, pieces: Sequence[Frames]) -> None:
         header = frames.header(pieces[0].frame)
-        bodies = [body for piece in pieces for body in frames.split(piece.frame)]
-        said = [frames.split_properties(piece.frame) or () for piece in pieces]
-        properties = [one for piece in said for one in piece]
         self.sender = sender
         self.generation = sender.generation
         self.flight: Flight | None = None
-        self.count = len(bodies)
-        self.bodies = bodies
-        self.properties = properties
+        self.pieces = pieces
+        self.count = sum(piece.count for piece in pieces)
         self.whole = bool(header.flags & FLAG_WHOLE)
-        self.own_bytes = sum(map(len, bodies))
-        self.size = self.own_bytes + sum(map(len, properties))
+        self._bodies = _joined([(piece.count, piece.columns[0]) for piece in pieces])
+        said = [(piece.count, piece.columns[1]) for piece in pieces]
+        self._properties = _joined(said) if any(column for _, column in said) else None
+        self.own_bytes = self._bodies[1]
+        self.size = self.own_bytes + (self._properties[1] if self._properties else 0)
         age_ms = sender.age_ms(header.timestamp_us)
         self.put_ms = clock.now_ms() - age_ms
-        terms = Terms(
+        self._terms = Terms(
             not header.flags & FLAG_TRANSIENT,
             header.priority,
             max(header.delay_ms - age_ms, 0),
             max(header.ttl_ms - age_ms, 1) if header.ttl_ms else 0,
         )
-        self._packed = packer(bodies, properties, terms)
+
+    def messages(self) -> list[tuple[bytes, bytes]]:
+        """Body and properties of each."""
+        found: list[tuple[bytes, bytes]] = []
+        for piece in self.pieces:
+            properties = frames.split_properties(piece.frame) or [b""] * piece.count
+            found += zip(piece.bodies(), properties, strict=True)
+        return found
 
     def batch(self) -> Put:
         """The batch of the session."""
@@ -73,7 +80,17 @@ class Sending(OwnBatch):
         line = self.sender.line
         assert self.flight is not None
         assert first_number == self.flight.first
-        return self._packed(producer, first_number, line.settled(settled))
+        return frames.pack_pieces(
+            self.count,
+            self._bodies,
+            self._properties,
+            producer=producer,
+            first_number=first_number,
+            settled=line.settled(settled),
+            flags=self._terms.flags,
+            delay_ms=self._terms.delay_ms,
+            ttl_ms=self._terms.ttl_ms,
+        )
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
         """On the host's thread."""
@@ -83,6 +100,19 @@ class Sending(OwnBatch):
     def end_unknown(self, why: str) -> None:
         """The handle was closed."""
         self.sender.hear(self, Failed(self, 0, self.count, why, True))
+
+
+def _joined(parts: Sequence[tuple[int, TwoBuffers | None]]) -> Pieces:
+    """One column of these: (how many values, offsets and values or None: they are empty)."""
+    lengths: list[Frame] = []
+    values: list[Frame] = []
+    for count, column in parts:
+        if column is None:
+            lengths.append(bytes(4 * count))
+        else:
+            lengths.append(frames.lengths_between(column[0])[0])
+            values.append(column[1])
+    return [*lengths, *values], sum(map(len, values))
 
 
 class Sender(ABC):

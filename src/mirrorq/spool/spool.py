@@ -119,7 +119,8 @@ class Spool:
         if not route.is_filled:
             route.is_filled = True
             self._waiting.append(route)
-        self.bell.ring()
+        if not self.why:  # while the cluster is away the forwarder looks by itself
+            self.bell.ring()
 
     @property
     def dropped_text(self) -> str:
@@ -272,6 +273,7 @@ class Spool:
     def _note_reached(self) -> None:
         if self.why:
             log.info("the cluster is reached: what is spooled in %s is sent", self.path)
+            self.bell.ring()
         self.why, self._away_s = "", 0.0
 
     def _note_refused(self, route: Route, why: str) -> None:
