@@ -23,6 +23,8 @@ CHAOS_SEEDS ?= 10
 CHAOS_NODES ?= 3,5
 CHAOS_WIRES ?= proxies,namespaces
 CHAOS_RESULTS ?= results/chaos.jsonl
+# What `make spools` does to a spool.
+ROUNDS ?= 20
 # Runs of `make flakes`, and of which tests.
 N ?= 50
 TESTS ?= -m smoke
@@ -317,6 +319,10 @@ fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=10000
 chaos: $(STAMP)  ## real processes, real faults: make chaos CHAOS_SEEDS=100 CHAOS_NODES=3,5
 	$(HARNESS).chaos --seeds $(CHAOS_SEEDS) --nodes $(CHAOS_NODES) \
 		--wires $(CHAOS_WIRES) --results $(abspath $(CHAOS_RESULTS))
+
+.PHONY: spools
+spools: $(STAMP)  ## spools whose producer and node are killed, whose disk is full, that are copied and set back: ROUNDS=200
+	$(HARNESS).chaos.spools --rounds $(ROUNDS)
 
 bench: $(STAMP)  ## figures of the parts, then of the whole
 	$(PYTEST) benches --benchmark-enable -o python_files='bench_*.py'

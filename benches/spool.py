@@ -3,13 +3,15 @@
     python benches/spool.py --messages 1000000
 
 100-byte messages, one process, in turn: `put` and `put_many` of 1,000 into a standalone node and
-into a spool (to accepted, no cluster there); then a node comes, and is sent all that was spooled
-while new puts come. Each spooled message is then read, and is there once and in order.
+into a spool (to accepted, no cluster there), five times each: medians. Then a node comes, and is
+sent all that was spooled while new puts come. Each spooled message is then read, and is there once
+and in order.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from mirrorq.spool.spool import Spool
 
 BODY = b"x" * 92
 MANY = 1000
+ROUNDS = 5
 
 
 def body(number: int) -> bytes:
@@ -40,10 +43,6 @@ def main() -> None:
 
 def measure(place: Path, count: int) -> None:
     """Take and print all figures."""
-    with mirrorq.Node("alone", path=place / "alone") as alone:
-        queue = alone.queue("orders")
-        alone_one = rate(count, lambda: [queue.put(body(n)) for n in range(count)][-1].result())
-        alone_many = rate(count, lambda: [queue.put_many(m) for m in batches(count)][-1].result())
     nodes: list[mirrorq.Node] = []
 
     def host() -> mirrorq.Node:
@@ -55,8 +54,8 @@ def measure(place: Path, count: int) -> None:
     spool = Spool(place / "spool", config, host)
     route = spool.route("orders", durable=True, auto_delete=False)
     orders = SpooledQueue(spool, route, lambda _: host().queue("orders"))
-    one = rate(count, lambda: [orders.put(body(n)) for n in range(count)][-1].accepted())
-    many = rate(count, lambda: [orders.put_many(m) for m in batches(count)][-1].accepted())
+    with mirrorq.Node("alone", path=place / "alone") as alone:
+        alone_one, one, alone_many, many = accepting(alone.queue("orders"), orders, count // ROUNDS)
     print(f"{'':24}{'put':>12}{'put_many':>12} messages/s")
     print(f"{'standalone, confirmed':24}{alone_one:12,.0f}{alone_many:12,.0f}")
     print(f"{'spool, accepted':24}{one:12,.0f}{many:12,.0f}")
@@ -69,16 +68,42 @@ def measure(place: Path, count: int) -> None:
         new += 1
     orders.wait_for_confirms()
     took = time.perf_counter() - begun
-    sent = 2 * count
+    sent = 2 * count // ROUNDS * ROUNDS
     print(f"sent on: {sent:,} in {took:.1f} s, {sent / took:,.0f} a second; {new:,} new meanwhile")
     check(nodes[0].queue("orders"), count, new)
     spool.close()
     nodes[0].close()
 
 
+def accepting(
+    queue: mirrorq.MirroredQueue, orders: SpooledQueue, count: int
+) -> tuple[float, float, float, float]:
+    """Rates of `put` into a node and a spool, and of `put_many`."""
+    found: list[list[float]] = [[], [], [], []]
+    for turn in range(ROUNDS):
+        names = range(turn * count, (turn + 1) * count)
+        bodies = [body(n) for n in names]
+        many = [bodies[i : i + MANY] for i in range(0, count, MANY)]
+        for into, work in zip(
+            found,
+            (
+                lambda: [queue.put(one) for one in bodies][-1].result(),  # noqa: B023
+                lambda: [orders.put(one) for one in bodies][-1].accepted(),  # noqa: B023
+                lambda: [queue.put_many(one) for one in many][-1].result(),  # noqa: B023
+                lambda: [orders.put_many(one) for one in many][-1].accepted(),  # noqa: B023
+            ),
+            strict=True,
+        ):
+            into.append(rate(count, work))
+    one, spooled, many_rate, spooled_many = map(statistics.median, found)
+    return one, spooled, many_rate, spooled_many
+
+
 def check(queue: mirrorq.MirroredQueue, count: int, new: int) -> None:
     """All are there, once, in the order in which they were put."""
-    wanted = [*range(count), *range(count), *range(99_000_000, 99_000_000 + new)]
+    part = count // ROUNDS
+    spooled = [n for turn in range(ROUNDS) for n in 2 * [*range(turn * part, (turn + 1) * part)]]
+    wanted = [*spooled, *range(99_000_000, 99_000_000 + new)]
     found: list[int] = []
     while len(found) < len(wanted):
         messages = queue.get_many(10_000, timeout=10)
@@ -87,11 +112,6 @@ def check(queue: mirrorq.MirroredQueue, count: int, new: int) -> None:
     assert found == wanted, "lost, doubled, or out of order"
     assert queue.empty()
     print("each is there once, in order")
-
-
-def batches(count: int) -> list[list[bytes]]:
-    """The same messages in lists of MANY."""
-    return [[body(n) for n in range(i, min(i + MANY, count))] for i in range(0, count, MANY)]
 
 
 def rate(count: int, work: Callable[[], object]) -> float:

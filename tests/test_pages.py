@@ -35,6 +35,7 @@ RUN_HERE = {
     "start.md",
     "clients.md",
     "coming-from.md",
+    "forward.md",
     "nodes.md",
     "partitions.md",
     "policies.md",
@@ -101,7 +102,9 @@ def test_every_page_with_python_is_run_somewhere() -> None:
         assert (ROOT / "tests" / test).is_file()
 
 
-@pytest.mark.parametrize("page", ["start.md", "coming-from.md", "nodes.md", "partitions.md"])
+@pytest.mark.parametrize(
+    "page", ["start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
+)
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program."""
     run(page, text_of(page), {"__name__": page})

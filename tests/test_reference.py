@@ -43,7 +43,7 @@ THREADS = re.compile(r"[Tt]hreads?\b|\bloop\b")
 USED = {
     *("MirroredQueue", "Node", "Client", "Message", "Confirmation", "Settlement", "Consumer"),
     *("Exchange", "Claim", "RangeLease", "SpawnedNode", "api.transactions.Transaction"),
-    *("SpooledQueue", "SpoolClient", "SpoolConfirmation"),
+    *("SpooledQueue", "SpoolClient", "SpoolConfirmation", "Forwarder"),
 }
 """Classes on whose objects several threads may come together."""
 EXAMPLE = re.compile(r"Example:\n((?:    .*\n|\n)+)")

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from mirrorq.security.roles import Key
     from mirrorq.security.settings import Security
     from mirrorq.spool.confirmation import SpoolConfirmation
+    from mirrorq.spool.forwarder import Forwarder, ForwardStatus
     from mirrorq.spool.queue import SpooledQueue
     from mirrorq.spool.route import SetAside, SpoolStatus
 
@@ -129,6 +130,9 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "SpoolConfirmation",
     "SpoolStatus",
     "SetAside",
+    # from one cluster to another
+    "Forwarder",
+    "ForwardStatus",
     # reading without taking
     "Batch",
     "Extent",
@@ -172,6 +176,8 @@ _HOMES = {
     "Confirmation": "mirrorq.api.confirmation",
     "Consumer": "mirrorq.api.consumer",
     "Exchange": "mirrorq.api.exchange",
+    "ForwardStatus": "mirrorq.spool.forwarder",
+    "Forwarder": "mirrorq.spool.forwarder",
     "Message": "mirrorq.api.message",
     "Key": "mirrorq.security.roles",
     "MirroredQueue": "mirrorq.api.queue",

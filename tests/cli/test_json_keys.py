@@ -92,3 +92,12 @@ def test_the_shell_completes_commands(typed: str, wanted: str) -> None:
     """As the documented line has it: click's own completion, of what the command is."""
     completion = BashComplete(main, {}, "mirrorq", "_MIRRORQ_COMPLETE")
     assert [item.value for item in completion.get_completions([], typed)] == [wanted]
+
+
+def test_a_forwarder_keeps_its_keys(run: Run, endpoint: str) -> None:
+    run("publish", "here", given=b"a\nb\n")
+    arguments = ("forward", f"{endpoint}/here", f"{endpoint}/there", "--once", "--json")
+    lines = run_alone(*arguments).stdout.splitlines()
+    last = json.loads(lines[-1])
+    assert promised("forward") == set(last)
+    assert (last["moved"], last["left"]) == (2, 0)

@@ -19,6 +19,7 @@ import mirrorq
 from mirrorq import clock
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
+from mirrorq.spool.local import Aside, LocalStore, Record
 
 pytestmark = pytest.mark.real
 
@@ -231,3 +232,16 @@ def test_a_nodes_spool_is_beside_its_store(tmp_path: Path) -> None:
         assert not (tmp_path / "n" / "spool").exists()
         assert (tmp_path / "n-spool" / "data.mdb").stat().st_mode & 0o077 == 0
         assert (tmp_path / "n-spool").stat().st_mode & 0o077 == 0
+
+
+def test_targets_beyond_a_page_of_records_are_known(tmp_path: Path) -> None:
+    names = {f"q{number}" for number in range(1100)}
+    store = LocalStore(tmp_path / "spool", Config())
+    for name in names:
+        store.note(Record(name, True, False))
+    store.put_aside([Aside("q1", "refused", b"", b"") for _ in range(1100)])
+    store.close()
+    store = LocalStore(tmp_path / "spool", Config())
+    assert store.records.keys() == names
+    assert store.aside_counts == {"q1": 1100}
+    store.close()

@@ -76,6 +76,8 @@ class World:
         self.copies: list[Disk] = []
         self.accepted: set[str] = set()
         self.dropped: set[str] = set()
+        self.not_stored: set[str] = set()
+        """Those of them that were certainly never sent: their producers are told so."""
         self.lost: set[str] = set()
         """They were only on a disk that is no more."""
         self.confirmed: set[str] = set()
@@ -110,7 +112,10 @@ class World:
         """The oldest that was not sent in this life ends."""
         unsent = [one for one in self.disk.live if one > self.line.read_to]
         for sequence in unsent[: self.random.randint(0, 1)]:
-            self.dropped.add(self.disk.live.pop(sequence))
+            body = self.disk.live.pop(sequence)
+            self.dropped.add(body)
+            if sequence > self.line.sent_to or self.left_out == "sent":
+                self.not_stored.add(body)
 
     def send(self) -> None:
         line, live = self.line, self.disk.live
@@ -222,6 +227,7 @@ class World:
         found += [
             f"{one} is doubled" for one in set(queue) - self.in_copies if queue.count(one) > 1
         ]
+        found += [f"{one} is stored" for one in self.not_stored & set(queue) - self.in_copies]
         if not self.in_copies and sorted(queue, key=lambda one: int(one[1:])) != queue:
             found.append("out of order")
         return found
@@ -242,6 +248,7 @@ RULES = {
     "number": "",
     "acked": "lost",
     "settled": "doubled",
+    "sent": "stored",
 }
 """A rule of `Line`, or of its use -> what comes of leaving it out."""
 
@@ -250,7 +257,7 @@ RULES = {
 def test_each_rule_is_needed(rule: str) -> None:
     """The mark's id for what was never sent; a mark that is not cut on the disk; one that is
     written too late; numbers that are places among what lives; an ack before the confirm; a master
-    that is told too early."""
+    that is told too early; a drop of what was sent before, told as one of what never was."""
     for seed in range(SEEDS):
         if any(RULES[rule] in text for text in run_broken(seed, rule)):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -163,6 +164,28 @@ def test_a_full_spool(place: Place) -> None:
     assert bodies == [b"%d" % number + body for number in range(20 - left, 20)]
 
 
+def test_what_is_dropped_after_it_was_sent_ends_unknown(place: Place) -> None:
+    """The queue may have it: its answer had not come when the connection was lost."""
+    place.found().close()
+    assert place.node is not None
+    place.node.set_policy("short", "orders", {"max-length": 1, "overflow": "block"})
+    orders = place.open(spool_bytes_max=1 << 20, spool_overflow="drop-head")
+    assert place.spool is not None
+    orders.put(b"stored").result(WAIT_S)
+    sent = orders.put(b"sent")
+    line = place.spool.routes["orders"].line
+    until(lambda: line.read_to == 2)
+    place.node.close()
+    until(lambda: not line.flights)
+    never_sent = orders.put(b"never sent")
+    for _ in range(20):
+        orders.put(b"x" * 100_000).accepted(WAIT_S)
+    with pytest.raises(mirrorq.ConfirmUnknown, match="spool_bytes_max"):
+        sent.result(WAIT_S)
+    with pytest.raises(mirrorq.NotConfirmed, match="spool_bytes_max"):
+        never_sent.result(WAIT_S)
+
+
 def test_what_is_too_old_is_dropped(place: Place) -> None:
     orders = place.open(spool_age_ms_max=1)
     old = orders.put(b"old")
@@ -207,6 +230,50 @@ def test_a_damaged_message_is_set_aside_and_the_rest_is_sent(place: Place) -> No
         assert [body[:6] for body in taken(queue, 2)] == [b"first\0", b"fourth"]
     assert [aside.body for aside in orders.set_aside()] == [b"", b""]
     assert all("is damaged" in aside.reason for aside in orders.set_aside())
+    assert orders.status().messages == 0
+
+
+TAIL = {
+    "first": (b"first", False),
+    "before others": (b"third", False),
+    "last": (b"fourth", False),
+    "in the log of a process that was killed": (b"third", True),
+    "a target's record": (b"\x95\xa6orders", False),
+}
+"""What is damaged -> its bytes, and whether the process was killed."""
+
+
+@pytest.mark.parametrize("where", TAIL)
+def test_damage_in_the_newest_messages_keeps_no_other_from_being_sent(
+    where: str, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No checkpoint covers them: ops are missing in the only copy."""
+    wanted, is_killed = TAIL[where]
+    path = place.path / "spool"
+    orders = place.open()
+    bodies = [b"first", b"second" + bytes(70_000), b"third", b"fourth"]
+    for body in bodies:
+        orders.put(body).accepted(WAIT_S)
+    shutil.copytree(path, place.path / "killed")
+    assert place.spool is not None
+    place.spool.close()
+    if is_killed:
+        shutil.rmtree(path)
+        (place.path / "killed").rename(path)
+    for name in ("data.mdb", "mirrorq.wal"):
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content.replace(wanted, wanted[:-1] + b"?"))
+    orders = place.open()
+    assert f"store {path}" in caplog.text
+    assert "`mirrorq verify` names all damage" in caplog.text
+    late = orders.put(b"late")
+    with place.found() as queue:
+        orders.wait_for_confirms(WAIT_S)
+        whole = [body for body in bodies if body != wanted]
+        assert late.result(WAIT_S) == len(whole) + 1
+        assert taken(queue, len(whole) + 1) == [*whole, b"late"]
+    assert len(orders.set_aside()) == 4 - len(whole)
+    orders = place.open()
     assert orders.status().messages == 0
 
 
@@ -357,34 +424,61 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
                 assert taken(queue, 1) == [b"1"]
 
 
-def test_threads_that_connect_at_once_have_one_client(tmp_path: Path) -> None:
-    """The spool's own is one of them: it closes none that a user has handles on."""
+class FakeClient:
+    """A client that no node ever answers."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = threading.Event()
+        self.is_over = threading.Event()
+
+    def close(self) -> None:
+        self.is_over.set()
+
+    def closed(self) -> bool:
+        return self.is_over.is_set()
+
+    def _wait_connected(self, timeout: float | None) -> None:
+        self.is_waited_for.set()
+        self.is_over.wait(WAIT_S)
+        raise mirrorq.ShutDown("the client is closed")
+
+
+def test_a_spool_that_closes_ends_the_forwarders_wait_for_a_node(tmp_path: Path) -> None:
+    made = FakeClient()
+    client = SpoolClient(tmp_path, Config(), lambda: made)  # type: ignore[type-var]
+    client.queue("orders").put(b"1").accepted(WAIT_S)
+    made.is_waited_for.wait(WAIT_S)
+    client.close()
+    spool = client._spools._spool
+    assert spool is not None
+    assert made.closed()
+    assert spool._ended.is_set()
+
+
+def test_threads_that_ask_for_the_client_at_once_have_the_same(tmp_path: Path) -> None:
+    """One of them is the forwarder: it closes no client on which a user has handles."""
     made: list[FakeClient] = []
-    both_connect = threading.Barrier(2, timeout=WAIT_S)
+    both_ask = threading.Barrier(2, timeout=WAIT_S)
 
-    class FakeClient:
-        is_open = True
-
-        def close(self) -> None:
-            self.is_open = False
-
-        def closed(self) -> bool:
-            return not self.is_open
-
-    def reach(timeout: float | None) -> FakeClient:
-        both_connect.wait()
+    def begin() -> FakeClient:
         made.append(FakeClient())
+        made[-1]._wait_connected = lambda _: None  # type: ignore[method-assign]
         return made[-1]
 
-    spooled = SpoolClient(tmp_path, Config(), reach)  # type: ignore[type-var]
-    for _ in range(2):
+    spooled = SpoolClient(tmp_path, Config(), begin)  # type: ignore[type-var]
+
+    def ask() -> None:
+        both_ask.wait()
+        found.append(spooled.client())
+
+    for number in (1, 2):
         found: list[FakeClient] = []
-        threads = [threading.Thread(target=lambda: found.append(spooled.client())) for _ in "ab"]  # noqa: B023
+        threads = [threading.Thread(target=ask) for _ in "ab"]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert found[0] is found[1]
-        assert [one for one in made if one.is_open] == found[:1]
-        found[0].close()
+        assert len(made) == number
+        assert found == [made[-1], made[-1]]
+        made[-1].close()
     spooled.close()

@@ -266,8 +266,8 @@ class Publisher(Publishing):
         """Put one message into the inbox, if that needs no closer look; else return what is to be
         put, when there is room: by `accepting`.
 
-        Nearly always there is, nobody bounds the queue, and the put before it still waits for the
-        host's thread: that is what this is quick at.
+        Nearly always there is, and the put before it still waits for the host's thread: that is
+        what this is quick at.
         """
         body_bytes = len(body)
         size = body_bytes + len(properties)
@@ -277,7 +277,7 @@ class Publisher(Publishing):
         if (
             self._put_count - self._over_count >= config.unconfirmed_count_max
             or self._put_size - self._over_size + size > config.unconfirmed_bytes_max
-            or self.credit.is_bounded
+            or (self.credit.is_bounded and not self.has_credit(1, body_bytes))
             or self.is_curious
             or channel.is_shut
         ):

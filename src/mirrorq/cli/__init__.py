@@ -13,6 +13,7 @@ from mirrorq.cli.check import check
 from mirrorq.cli.clients import clients, consumers, disconnect
 from mirrorq.cli.copies import backup, restore
 from mirrorq.cli.dashboard import dashboard
+from mirrorq.cli.forward import forward
 from mirrorq.cli.keys import keygen
 from mirrorq.cli.lines import browse, get, publish
 from mirrorq.cli.local import local
@@ -61,6 +62,7 @@ for command in (
     browse,
     purge_queue,
     redrive,
+    forward,
     delete_queue,
     backup,
     restore,

@@ -163,8 +163,11 @@ def connect(
     if spool is not None:
         from mirrorq.client.spooled import SpoolClient
 
-        reach = _reaching(texts, config, insecure, security)
-        return SpoolClient(Path(spool), config or Config(), reach)
+        limits = config or Config()
+        begin = partial(
+            Client, texts, limits, insecure=insecure, timeout=timeout, security=security
+        )
+        return SpoolClient(Path(spool), limits, begin)
     if said["fail_fast"]:
         _check_listening(texts)
     client = Client.__new__(Client)
@@ -192,19 +195,6 @@ def _opening_here(
     local: Callable[..., Client] = local_opening()
     named = {name: said[name] for name in ("linger", "name") if name in said}
     return partial(local, folder, config=said["config"], timeout=said["timeout"], **named)
-
-
-def _reaching(
-    endpoints: Sequence[str], config: Config | None, insecure: bool, security: Security | None
-) -> Callable[[float | None], Client]:
-    """What connects again and again, and each time waits for so many seconds."""
-
-    def reach(seconds: float | None) -> Client:
-        return connect(
-            endpoints, config=config, insecure=insecure, security=security, timeout=seconds
-        )
-
-    return reach
 
 
 def _check_listening(endpoints: Sequence[str]) -> None:

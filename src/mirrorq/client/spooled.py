@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from mirrorq.config import Config
 
 CONNECT_S = 10.0
-"""One try to connect, of those that are made all the time."""
+"""The forwarder waits so long for a node before it says why none answers."""
 
 
 class Reached(Host, Protocol):
@@ -27,6 +28,10 @@ class Reached(Host, Protocol):
         self, name: str, *, durable: bool, auto_delete: bool, timeout: float | None
     ) -> MirroredQueue:
         """Declare a queue and return a handle on it."""
+        ...
+
+    def _wait_connected(self, timeout: float | None) -> None:
+        """Wait until a node serves it. Raises NoQuorum: none did in time."""
         ...
 
     def close(self) -> None:
@@ -46,11 +51,11 @@ class SpoolClient(Generic[Client]):
     *Threads*: every method may be called from any thread; not in a forked child.
     """
 
-    def __init__(self, path: Path, config: Config, reach: Callable[[float | None], Client]) -> None:
-        self._reach = reach
+    def __init__(self, path: Path, config: Config, begin: Callable[[], Client]) -> None:
+        self._begin = begin
+        """Makes a client, and does not wait for a node."""
         self._client: Client | None = None
-        self._nexts: dict[Client | None, Client] = {}
-        """Former client, None at first -> the one that came after it."""
+        self._lock = threading.RLock()
         self._is_closed = False
         self._spools = Spools(path, config, lambda: self.client(CONNECT_S), self._open_queue)
         self._spools.resume()
@@ -72,28 +77,14 @@ class SpoolClient(Generic[Client]):
             NoQuorum: no node answered within `timeout` seconds.
             ShutDown: this is closed.
         """
-        if self._is_closed:
-            raise ShutDown("the client is closed")
-        client = self._client
-        if client is None or client.closed():
-            client = self._client = self._next(client, timeout)
+        with self._lock:
             if self._is_closed:
-                client.close()
                 raise ShutDown("the client is closed")
+            client = self._client
+            if client is None or client.closed():
+                client = self._client = self._begin()
+        client._wait_connected(timeout)
         return client
-
-    def _next(self, former: Client | None, timeout: float | None) -> Client:
-        """The client after this one, which is closed: the same for all who want it at once. Others
-        may have handles on what the first of them has made."""
-        mine, found = self._reach(timeout), self._client
-        if found is None or found.closed():
-            found = self._nexts.setdefault(former, mine)
-        if found is not mine:
-            mine.close()
-        for older in list(self._nexts):
-            if older is not former:
-                self._nexts.pop(older, None)
-        return found
 
     def _open_queue(
         self, name: str, durable: bool, auto_delete: bool, timeout: float | None
@@ -108,8 +99,11 @@ class SpoolClient(Generic[Client]):
     def close(self) -> None:
         """Have all that was put accepted, and close. What is left is sent when the spool is opened
         again. May be repeated."""
-        self._is_closed = True
-        self._spools.close()
-        client, self._client = self._client, None
+        self._spools.begin_closing()
+        with self._lock:
+            self._is_closed = True
+            client, self._client = self._client, None
         if client is not None:
+            # The forwarder may wait for a node: with its client the wait ends.
             client.close()
+        self._spools.close()

@@ -16,9 +16,17 @@ NODES: Sharing[Node] = Sharing()
 
 
 def acquire(
-    use: Use, name: str, *, path: str | os.PathLike[str], **options: Unpack[NodeOptions]
+    use: Use,
+    name: str,
+    *,
+    path: str | os.PathLike[str],
+    salvages: bool = False,
+    **options: Unpack[NodeOptions],
 ) -> Node:
     """The node on this path: the one that is open here, if its arguments are equal.
+
+    Args:
+        salvages: damaged ops in its log keep nothing else from being used.
 
     Raises:
         ConfigError: a node with other arguments has this path open in this process.
@@ -30,6 +38,7 @@ def acquire(
 
     def make() -> Node:
         node = Node.__new__(Node)
+        node._salvages = salvages
         try:
             Node.__init__(node, path=path, **arguments)
             return node

@@ -128,6 +128,9 @@ class Node(Access):
     """
 
     _survives_fork = False
+    _salvages = False
+    """Of a spool's node: ops that are damaged in this only copy keep nothing else from being used.
+    Set before it is begun."""
     spawn = staticmethod(spawn)
     """A node as a process of its own: see `mirrorq.node.spawned.spawn`."""
 
@@ -234,7 +237,13 @@ class Node(Access):
 
     def _open_store(self) -> Store:
         check_threads()
-        return Store(self.path, node=self.name, config=self.config, begin=False)
+        return Store(
+            self.path,
+            node=self.name,
+            config=self.config,
+            begin=False,
+            salvages=self._salvages,
+        )
 
     def _open_transport(self, address: str) -> Transport:
         incarnation = self._store.incarnation
@@ -320,7 +329,16 @@ class Node(Access):
                 error,
             )
             return QueueImage(queue_id, broken=str(error))
-        if image.damaged:
+        if image.salvaged:
+            log.error(
+                "store %s: the log of queue %d is damaged: %s. What is whole is used; messages "
+                "that are damaged are set aside (sequences: %s). `mirrorq verify` names all damage",
+                self.path,
+                queue_id,
+                image.salvaged,
+                ", ".join(f"{first} to {last}" for first, last in image.damaged) or "none",
+            )
+        elif image.damaged:
             log.warning(
                 "node %s: messages of queue %d are damaged on this disk (sequences %s) and are "
                 "fetched from another member that has them",

@@ -151,6 +151,8 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     """Why nothing can be made of it, "" as a rule: its copy is to be taken from others."""
     pages: tuple[Page, ...] = ()
     """Of the checkpoint, each kind in order."""
+    salvaged: str = ""
+    """Of an only copy: how its log is damaged, where stand-ins are among the entries."""
     stale: tuple[Page, ...] = ()
     """Pages on the disk that do not count, older ones first: they are to be taken off it."""
 

@@ -47,8 +47,8 @@ class Accepting(Protocol):
 class Batch:
     """Neighbouring local messages: whether they are accepted, and what became of them."""
 
-    __slots__ = ("__weakref__", "error", "failed", "first", "is_accepted", "is_lost", "is_over",
-                 "last", "stored", "watched")  # fmt: skip
+    __slots__ = ("__weakref__", "error", "failed", "first", "is_accepted", "is_over", "last",
+                 "stored", "watched")  # fmt: skip
 
     def __init__(self, first: int, last: int, error: MirrorQError | None = None) -> None:
         self.first = first
@@ -60,9 +60,8 @@ class Batch:
         """Why none of it was accepted, or of all that had no outcome when the spool ended."""
         self.stored: list[tuple[int, int, int]] = []
         """(index, count, first sequence)."""
-        self.failed: list[tuple[int, int, str]] = []
-        """(index, count, reason)."""
-        self.is_lost = False
+        self.failed: list[tuple[int, int, str, bool]] = []
+        """(index, count, reason, whether the target may have had them)."""
         self.watched: deque[SpoolConfirmation] = deque()
         """Those with callbacks."""
 
@@ -70,8 +69,7 @@ class Batch:
         """A flight with messages of it has ended, in order; whether all of it has now."""
         shift = flight.first - self.first
         self.stored += [(shift + index, count, at) for index, count, at in flight.stored]
-        self.failed += [(shift + index, count, why) for index, count, why in flight.failed]
-        self.is_lost |= flight.is_lost
+        self.failed += [(shift + one[0], *one[1:]) for one in flight.failed]
         self.is_over = flight.last >= self.last
         return self.is_over
 
@@ -144,8 +142,9 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
         Raises:
             NotConfirmed: certainly not stored: refused by the queue, or dropped here.
-            ConfirmUnknown: it was stored, and lost by an unclean promotion; or the spool was
-                closed, or has failed: what it has accepted is sent when it is opened again.
+            ConfirmUnknown: it was stored, and lost by an unclean promotion; or it was dropped here
+                after it was sent, before the queue answered; or the spool was closed, or has
+                failed: what it has accepted is sent when it is opened again.
             TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
         """
         error = self.exception(timeout)
@@ -231,8 +230,6 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         for batch, _, _ in parts:
             self._route.watched.add(batch)
             batch.watched.append(self)
-        if not parts:
-            return
         self._tell()
         for batch, _, _ in parts:
             if batch.is_over:
@@ -253,11 +250,11 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         for batch, index, count in self._parts:
             if batch.error is not None:
                 return batch.error
-            for first, number, why in batch.failed:
+            for first, number, why, may_be_there in batch.failed:
                 low, high = max(first, index), min(first + number, index + count)
                 if low < high:
                     refused.append(range(offset + low - index, offset + high - index))
-                    reason, is_lost = why, is_lost or batch.is_lost
+                    reason, is_lost = why, is_lost or may_be_there
             offset += count
         if not refused:
             return None

@@ -77,10 +77,8 @@ class Flight:
     """Messages without an outcome."""
     stored: list[tuple[int, int, int]] = field(factory=list)
     """(index, count, first sequence) of messages that the target has."""
-    failed: list[tuple[int, int, str]] = field(factory=list)
-    """(index, count, reason) of those that it has refused, or has had and lost."""
-    is_lost: bool = False
-    """An unclean promotion of the target has lost some."""
+    failed: list[tuple[int, int, str, bool]] = field(factory=list)
+    """(index, count, reason, whether the target may have had them) of the others."""
     is_told: bool = False
     """Its outcome was told."""
     payload: object = None
@@ -109,8 +107,9 @@ class Line:
         self._fresh = fresh
         self._kept_to = 0 if mark is None else mark.last
         """Up to here messages may have been sent before this opening, under the mark's id."""
-        has_sent = mark is not None and self._kept_to >= first
-        self.producer = mark.producer if mark is not None and has_sent else fresh
+        self.sent_to = self._kept_to
+        """Messages above this were never sent."""
+        self.producer = mark.producer if mark is not None and mark.last >= first else fresh
         self._next_number = 0
         """0: no session has begun."""
 
@@ -147,6 +146,7 @@ class Line:
         flight = Flight(first, count, count)
         self.flights.append(flight)
         self.read_to = flight.last
+        self.sent_to = max(self.sent_to, flight.last)
         self._next_number = self.read_to + 1
         return flight
 
@@ -168,8 +168,7 @@ class Line:
         self, flight: Flight, index: int, count: int, reason: str, *, is_lost: bool
     ) -> None:
         """The target has refused a part of it, or has lost what it had stored."""
-        flight.failed.append((index, count, reason))
-        flight.is_lost |= is_lost
+        flight.failed.append((index, count, reason, is_lost))
         flight.left -= count
 
     def ended(self) -> list[Flight]:

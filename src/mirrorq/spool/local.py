@@ -8,7 +8,7 @@ the former one is acked after that: the latest holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +25,7 @@ from mirrorq.spool.line import Mark
 
 if TYPE_CHECKING:
     from mirrorq.api.leases import Claim
+    from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.config import Config
 
@@ -81,7 +82,8 @@ class LocalStore:
             end(use)
 
         try:
-            self.node = cast(Access, acquire(use, "spool", path=path, config=config))
+            node = acquire(use, "spool", path=path, config=config, salvages=True)
+            self.node = cast(Access, node)
         except StoreLocked as error:
             raise StoreLocked(f"spool {path} is open: {error}: {_SHARED}") from error
         self._release: Callable[[], None] = release
@@ -98,9 +100,17 @@ class LocalStore:
         self.records: dict[str, Record] = {}
         self._places: dict[str, int] = {}
         """Sequence of each record."""
-        for message in self._records.browse():
+        for message in _all(self._records):
             if message.body:
                 self._note(msgspec.msgpack.decode(message.body, type=Record), message.sequence)
+        self.filled: dict[str, int] = {}
+        """Targets for which messages may have waited at the opening, and how many."""
+        for one in self.node.queues():
+            if not one.name.startswith(OWN):
+                # A record that is damaged is made anew.
+                self.records.setdefault(one.name, Record(one.name, True, False))
+                if one.messages or one.state != "running":
+                    self.filled[one.name] = one.messages
         self.aside_counts: dict[str, int] = {}
         for _, aside in self.set_aside():
             self.aside_counts[aside.name] = self.aside_counts.get(aside.name, 0) + 1
@@ -138,16 +148,6 @@ class LocalStore:
         """How long ago a local message was put, whatever the wall clock says."""
         return max(self._queue_ms + clock.now_ms() - self._at_ms - timestamp_us // 1000, 0)
 
-    def filled(self) -> dict[str, int]:
-        """Targets for which messages may wait, and how many."""
-        known = {one.name: one for one in self.node.queues()}
-        found = {name: known[name] for name in self.records if name in known}
-        return {
-            name: status.messages
-            for name, status in found.items()
-            if status.messages or status.state != "running"
-        }
-
     def note(self, record: Record) -> None:
         """Keep a target's record: it is on the disk when this returns.
 
@@ -181,7 +181,7 @@ class LocalStore:
         """All of them, each with its place."""
         return [
             (message.sequence, msgspec.msgpack.decode(message.body, type=Aside))
-            for message in self._aside.browse()
+            for message in _all(self._aside)
         ]
 
     def drop_aside(self, name: str) -> int:
@@ -195,6 +195,14 @@ class LocalStore:
     def close(self) -> None:
         """Close the node, and with it all handles on the local queues."""
         self._release()
+
+
+def _all(queue: MirroredQueue) -> Iterator[Message]:
+    """All messages of one of the spool's own queues."""
+    start = 1
+    while found := queue.browse(start):
+        yield from found
+        start = found[-1].sequence + 1
 
 
 _SHARED = "two processes never share one. Give each a path of its own"

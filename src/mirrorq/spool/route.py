@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,28 +17,23 @@ from weakref import WeakValueDictionary
 from attrs import frozen
 
 from mirrorq import clock
-from mirrorq.api import exit_flush
-from mirrorq.api.batching import OwnBatch, PutToken, packer
+from mirrorq.api.batching import PutToken
 from mirrorq.api.handle import Handle
 from mirrorq.api.leases import Claim
-from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import Publisher
-from mirrorq.api.waits import in_thread
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PreconditionFailed, StoreCorrupt
 from mirrorq.protocol.identities import spool_producer
-from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_WHOLE
-from mirrorq.session.calls import Failed, Put, Stored
+from mirrorq.session.calls import Failed, Stored
 from mirrorq.spool.confirmation import Batch, unknown_error
-from mirrorq.spool.line import Flight, Line, Turn, cut
+from mirrorq.spool.line import Flight, Line, Mark, cut
 from mirrorq.spool.local import STORE_S, Aside
+from mirrorq.spool.sender import OPEN_S, Sender, Sending, frames_of
 from mirrorq.waiting import Once
-from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq.api.channel import RingChannel
     from mirrorq.api.completion import Outcomes
-    from mirrorq.api.confirmation import Confirmation
     from mirrorq.api.host import Declared, Host
     from mirrorq.api.prefetch_buffer import Backlog
     from mirrorq.api.reader import Batch as Frames
@@ -49,9 +43,6 @@ if TYPE_CHECKING:
     from mirrorq.waiting import Doorbell
 
 log = logging.getLogger("mirrorq")
-
-OPEN_S = 5.0
-"""One try to open a target."""
 
 
 class Forwarding(Protocol):
@@ -140,57 +131,7 @@ class LocalHandle(Handle):
         self._route.on_step(ended_size)
 
 
-class Sending(OwnBatch):
-    """A flight, as the target handle's inbox and its session have it."""
-
-    __slots__ = ("_packed", "bodies", "count", "flight", "generation", "own_bytes", "properties",
-                 "put_ms", "route", "size", "whole")  # fmt: skip
-
-    def __init__(self, route: Route, pieces: Sequence[Frames]) -> None:
-        header = frames.header(pieces[0].frame)
-        bodies = [body for piece in pieces for body in frames.split(piece.frame)]
-        said = [frames.split_properties(piece.frame) or () for piece in pieces]
-        properties = [one for piece in said for one in piece]
-        self.route = route
-        self.generation = route.generation
-        self.flight: Flight | None = None
-        self.count = len(bodies)
-        self.bodies = bodies
-        self.properties = properties
-        self.whole = bool(header.flags & FLAG_WHOLE)
-        self.own_bytes = sum(map(len, bodies))
-        self.size = self.own_bytes + sum(map(len, properties))
-        age_ms = route.spool.store.age_ms(header.timestamp_us)
-        self.put_ms = clock.now_ms() - age_ms
-        terms = Terms(
-            not header.flags & FLAG_TRANSIENT,
-            header.priority,
-            max(header.delay_ms - age_ms, 0),
-            max(header.ttl_ms - age_ms, 1) if header.ttl_ms else 0,
-        )
-        self._packed = packer(bodies, properties, terms)
-
-    def batch(self) -> Put:
-        """The batch of the session."""
-        return Put(self, self.count, self.size, self._pack, self.whole, self.own_bytes)
-
-    def _pack(self, producer: int, first_number: int, settled: int) -> bytes:
-        line = self.route.line
-        assert self.flight is not None
-        assert first_number == self.flight.first
-        return self._packed(producer, first_number, line.settled(settled))
-
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """On the host's thread."""
-        self.route.hear(self, outcome)
-        return []
-
-    def end_unknown(self, why: str) -> None:
-        """The handle was closed."""
-        self.route.hear(self, Failed(self, 0, self.count, why, True))
-
-
-class Route:
+class Route(Sender):
     """One target's way through the spool.
 
     Args:
@@ -199,15 +140,15 @@ class Route:
     """
 
     def __init__(self, spool: Forwarding, name: str) -> None:
+        super().__init__(name, spool.bell)
         self.spool = spool
-        self.name = name
-        self.line: Line
-        """With `local` and `accepted_to`: there once it is open."""
         self.local: LocalHandle
+        """With `line` and `accepted_to`: there once it is open."""
         self.accepted_to = 0
         """All local messages up to here are on the disk, and their confirmations are known."""
         self._noted_to = 0
-        self._opening = Once(self._open)
+        self.open = Once(self._open).run
+        """Open the local queue, once. From any thread."""
         self.count = self.size = 0
         """Messages and bytes that wait; the bytes are about right."""
         self.dropped = 0
@@ -223,27 +164,14 @@ class Route:
         """What has an outcome that is to be told."""
         self.outcomes = spool.outcomes
         self.watched: set[Batch] = set()
-        self.why_not = ""
         self.is_filled = False
         """It waits for a place at the forwarder, or has one."""
         self.open_at = 0.0
         self.again_s = 0.0
-        self.target: Handle | None = None
-        self.generation = 0
-        """Of target handles: the outcomes of an earlier one are passed over."""
-        self._broken = ""
-        self._due: deque[tuple[Sending, Stored | Failed]] = deque()
         self._claim: Claim | None = None
-        self._pages: Iterator[list[Frames]] | None = None
         self._pages_to = 0
-        self._part: list[Frames] | None = None
-        """The next frame, in one or more pieces."""
 
     # --- Any thread ---------------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Open the local queue, once."""
-        self._opening.run()
 
     def _open(self) -> None:
         store = self.spool.store
@@ -263,8 +191,10 @@ class Route:
         self.count = sum(last - first + 1 for first, last in live)
         if live:
             self.size = counts.ready_bytes
-            batch = next(self.reader.read(live[0][0], live[0][0], bytes_max=1))
-            self.oldest_ms = clock.now_ms() - store.age_ms(batch.timestamp_us)
+            self.oldest_ms = clock.now_ms()
+            with suppress(StoreCorrupt):
+                batch = next(self.reader.read(live[0][0], live[0][0], bytes_max=1))
+                self.oldest_ms -= store.age_ms(batch.timestamp_us)
         self.local = local
 
     @property
@@ -280,11 +210,6 @@ class Route:
         oldest_s = 0.0 if oldest_ms is None else max(clock.now_ms() - oldest_ms, 0) / 1000
         aside, why = self.spool.store.aside_counts.get(self.name, 0), self.why
         return SpoolStatus(self.count, self.size, oldest_s, not why, why, aside, self.dropped)
-
-    def hear(self, sent: Sending, outcome: Stored | Failed) -> None:
-        """A part of a flight has an outcome. On the target's host's thread."""
-        self._due.append((sent, outcome))
-        self.spool.bell.ring()
 
     # --- The local host's thread ----------------------------------------------------------------
 
@@ -338,36 +263,11 @@ class Route:
         Raises:
             TimeoutError, MirrorQError: the own disk has not taken it; it is tried again.
         """
-        for _ in range(len(self._due)):
-            sent, outcome = self._due.popleft()
-            if sent.generation == self.generation:
-                self._note(sent, outcome)
-        ended = self.line.ended()
-        if ended:
+        if ended := self.take_outcomes():
             self._tell(ended)
             self._ack(ended)
         if self._broken:
             self.drop_target(self._broken)
-
-    def _note(self, sent: Sending, outcome: Stored | Failed) -> None:
-        flight, line = sent.flight, self.line
-        assert flight is not None
-        if isinstance(outcome, Stored):
-            line.on_stored(flight, outcome.index, outcome.count, outcome.first_sequence)
-        elif outcome.is_lost or not outcome.unknown:
-            lost = outcome.is_lost
-            line.on_failed(flight, outcome.index, outcome.count, outcome.reason, is_lost=lost)
-        elif self.target is not None and not self.target.is_closed:
-            log.warning(
-                "queue %s has settled what spool %s sends: an old copy of its files is in use. "
-                "Messages may come twice",
-                self.name,
-                self.spool.path,
-            )
-            self.drop_target("the spool's files are an old copy")
-            self.line.renew(_fresh())
-        else:
-            self._broken = outcome.reason
 
     def _tell(self, ended: list[Flight]) -> None:
         """End the confirmations of these; refusals that nobody hears are set aside."""
@@ -401,11 +301,10 @@ class Route:
             self._over.append(batch)
             return []
         sent: Any = flight.payload
+        messages = sent.messages() if flight.failed else []
         unheard: list[Aside] = []
-        for index, count, reason in flight.failed:
-            for place in range(index, index + count):
-                properties = sent.properties[place] if sent.properties else b""
-                unheard.append(Aside(self.name, reason, sent.bodies[place], properties))
+        for index, count, reason, _ in flight.failed:
+            unheard += [Aside(self.name, reason, *one) for one in messages[index : index + count]]
         return unheard
 
     def _batch_of(self, sequence: int) -> Batch | None:
@@ -448,39 +347,6 @@ class Route:
             self.oldest_ms = None
             self.spool.outcomes.notify()
 
-    def send(self) -> None:
-        """Send what may be sent.
-
-        Raises:
-            TimeoutError, MirrorQError: the target, its cluster or the own disk has refused it.
-        """
-        line = self.line
-        while (part := self._next_part()) is not None:
-            first, count = part[0].first, sum(piece.count for piece in part)
-            turn = line.turn(first, count)
-            if turn is Turn.WAIT:
-                return
-            if turn is Turn.WRITE_MARK:
-                mark = line.mark_due(first, count)
-                self.spool.store.note_mark(self.name, mark)
-                line.mark = mark
-            elif turn is Turn.BEGIN:
-                self._begin(first)
-            elif not self._send(first, Sending(self, part)):
-                return
-
-    def _send(self, first: int, sent: Sending) -> bool:
-        """Whether the target's handle had room for it."""
-        target = self.target
-        assert target is not None
-        if not target.puts.has_room(sent.count, sent.size):
-            return False
-        sent.flight = self.line.send(first, sent.count)
-        sent.flight.payload = sent
-        in_thread(target.puts.accepting_free(sent, block=False))
-        self._part = None
-        return True
-
     def _next_part(self) -> list[Frames] | None:
         """The next frame of messages that live and are accepted, None where there is none."""
         line = self.line
@@ -489,7 +355,7 @@ class Route:
                 if line.read_to >= self.accepted_to:
                     return None
                 self._pages_to = self.accepted_to
-                self._pages = _frames(self.reader.read(line.read_to + 1, self._pages_to))
+                self._pages = frames_of(self.reader.read(line.read_to + 1, self._pages_to))
             try:
                 part = next(self._pages, None)
             except StoreCorrupt as error:
@@ -523,7 +389,7 @@ class Route:
         """Look which messages have ended here that were not read yet."""
         first, last = self.line.read_to + 1, self.accepted_to
         if self.target is None:
-            self._part = self._pages = None  # what was read may end as well
+            self._part = self._made = self._pages = None  # what was read may end as well
         if self._part is not None or first > last:
             return
         before = self.dropped
@@ -557,56 +423,36 @@ class Route:
                 known: list[Any] = self._batches.valuerefs()
                 place = min((one.key for one in known if place < one.key <= last), default=last + 1)
                 continue
-            count = min(last, batch.last) - place + 1
-            gone = Flight(place, count, 0, failed=[(0, count, why)])
+            was_sent = place <= self.line.sent_to
+            stop = min(last, batch.last, self.line.sent_to if was_sent else last)
+            count = stop - place + 1
+            gone = Flight(place, count, 0, failed=[(0, count, why, was_sent)])
             self._current = None if batch.note(gone) else batch
             self._over.append(batch)
             place += count
         self._tell_over()
 
-    def _begin(self, first: int) -> None:
-        """Have a session with the target that goes on from this number."""
-        line = self.line
-        target = self.target
-        if target is not None and target.identity[0] != line.producer:
-            self.drop_target("")
-            target = None
-        if target is None:
-            target = self._opened(first)
-            self.target, self.why_not, self.again_s = target, "", 0.0
-        else:
-            session = target.session
-            assert session is not None
-            target.on_host(lambda: session.go_on_from(first))
-        line.begin(first)
+    def age_ms(self, timestamp_us: int) -> int:
+        return self.spool.store.age_ms(timestamp_us)
 
-    def _opened(self, first: int) -> Handle:
-        """A handle on the target."""
-        record = self.spool.store.records[self.name]
-        host = self.spool.host()
-        declared = host._declare(
+    def _keep_mark(self, mark: Mark) -> None:
+        self.spool.store.note_mark(self.name, mark)
+
+    def _declared(self) -> tuple[Host, Declared]:
+        record, host = self.spool.store.records[self.name], self.spool.host()
+        return host, host._declare(
             self.name, durable=record.durable, auto_delete=record.auto_delete, timeout=OPEN_S
         )
-        if declared.shards:
-            raise PreconditionFailed(
-                f"queue {self.name!r} is sharded: only queues without shards can be spooled"
-            )
-        target = Handle(host, declared, self.name)
-        target.identity = (self.line.producer, first)
-        target.open()
-        exit_flush.forget(target)
-        return target
 
-    def drop_target(self, why: str) -> None:
-        """Close the session with the target. What was on its way is sent anew over the next one."""
-        target, self.target = self.target, None
-        self._broken = ""
-        self.generation += 1
-        self.why_not = why
-        self._pages = self._part = None
-        self.line.begin_again()
-        if target is not None:
-            target.abandon()
+    def _on_forgotten(self, sent: Sending, outcome: Failed) -> None:
+        log.warning(
+            "queue %s has settled what spool %s sends: an old copy of its files is in use. "
+            "Messages may come twice",
+            self.name,
+            self.spool.path,
+        )
+        self.drop_target("the spool's files are an old copy")
+        self.line.renew(_fresh())
 
     def end_open(self, text: str) -> None:
         """The spool ends: confirmations that are open end unknown."""
@@ -617,27 +463,6 @@ class Route:
             batch.is_over = True
         self._over += left
         self._tell_over()
-
-
-def _frames(pieces: Iterable[Frames]) -> Iterator[list[Frames]]:
-    """What was read, with the pieces of each frame together: a page may end within a frame."""
-    frame: list[Frames] = []
-    try:
-        for piece in pieces:
-            if frame and (_lsn(piece) != _lsn(frame[0]) or piece.first != frame[-1].last + 1):
-                yield frame
-                frame = []
-            frame.append(piece)
-    except StoreCorrupt as error:
-        if frame:
-            yield frame
-        raise error
-    if frame:
-        yield frame
-
-
-def _lsn(piece: Frames) -> int:
-    return frames.header(piece.frame).lsn
 
 
 def _fresh() -> int:

@@ -69,7 +69,7 @@ class Spool:
         """Those of all puts."""
         self.bell = Doorbell()
         """Wakes the forwarder."""
-        self.is_closing = False
+        self.is_closing = self.is_closed = False
         self._failure = ""
         self._ended = Latch()
         self.why = ""
@@ -84,7 +84,7 @@ class Spool:
         self.store = LocalStore(path, config)
         self.routes = {name: Route(self, name) for name in self.store.records}
         """By their targets' names."""
-        for name, count in self.store.filled().items():
+        for name, count in self.store.filled.items():
             self.routes[name].count = count
             self.fill(self.routes[name])
         thread = threading.Thread(target=self._run, name="mirrorq-forwarder", daemon=True)
@@ -119,29 +119,35 @@ class Spool:
         if not route.is_filled:
             route.is_filled = True
             self._waiting.append(route)
-        self.bell.ring()
+        if not self.why:  # while the cluster is away the forwarder looks by itself
+            self.bell.ring()
 
     @property
     def dropped_text(self) -> str:
         """Why messages end in a local queue."""
         config = self.config
-        why = ["its ttl was over"]
+        why = "its ttl was over"
         if config.spool_age_ms_max:
-            why.append(f"it waited for longer than spool_age_ms_max {config.spool_age_ms_max}")
+            why = f"it waited for longer than spool_age_ms_max {config.spool_age_ms_max} or {why}"
         if config.spool_overflow == "drop-head":
-            why.append(f"the spool is full (spool_bytes_max {config.spool_bytes_max})")
-        return " or ".join(reversed(why))
+            why = f"the spool is full (spool_bytes_max {config.spool_bytes_max}) or {why}"
+        return why
 
-    def close(self) -> None:
-        """Have all that was put accepted, and end. What is not confirmed is sent when the spool is
-        opened again. May be repeated."""
-        if self.is_closing:
-            return
+    def begin_closing(self) -> None:
+        """Have all that was put accepted, and forward nothing more."""
         for route in list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
         self.is_closing = True
         self.bell.ring()
+
+    def close(self) -> None:
+        """Have all that was put accepted, and end. What is not confirmed is sent when the spool is
+        opened again. May be repeated."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.begin_closing()
         self._ended.wait(CLOSE_S)
         self._end_open("was closed")
         self.store.close()
@@ -260,17 +266,18 @@ class Spool:
     def _note_away(self, why: str) -> None:
         self._away_s = min(max(2 * self._away_s, AGAIN_S[0]), AGAIN_S[1])
         self._away_until = clock.monotonic() + self._away_s
-        if not self.why:
+        if not self.why and not self.is_closing:
             log.warning("puts are spooled in %s: %s", self.path, why)
         self.why = why
 
     def _note_reached(self) -> None:
         if self.why:
             log.info("the cluster is reached: what is spooled in %s is sent", self.path)
+            self.bell.ring()
         self.why, self._away_s = "", 0.0
 
     def _note_refused(self, route: Route, why: str) -> None:
-        if why.partition(":")[0] != route.why_not.partition(":")[0]:
+        if not self.is_closing and why.partition(":")[0] != route.why_not.partition(":")[0]:
             log.warning("puts into queue %s are spooled: %s", route.name, why)
         route.again_s = min(max(2 * route.again_s, AGAIN_S[0]), AGAIN_S[1])
         route.open_at = clock.monotonic() + route.again_s

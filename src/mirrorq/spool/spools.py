@@ -117,6 +117,11 @@ class Spools:
             sum(one.dropped for one in found),
         )
 
+    def begin_closing(self) -> None:
+        """Have everything that was put accepted, and forward nothing more."""
+        if self._spool is not None:
+            self._spool.begin_closing()
+
     def close(self) -> None:
         """Have everything that was put accepted, and close the store. What is left in it is sent
         when it is opened again."""

@@ -35,8 +35,13 @@ def check_format(txn: Transaction, tables: Tables, path: Path) -> None:
         )
 
 
-def left_in_log(txn: Transaction, tables: Tables, path: Path) -> list[QueueWrite]:
+def left_in_log(
+    txn: Transaction, tables: Tables, path: Path, *, salvages: bool = False
+) -> list[QueueWrite]:
     """What the logs of the store at `path` hold that LMDB has not, one write a queue.
+
+    Args:
+        salvages: of the write-ahead log all records that are whole count.
 
     Raises:
         StoreError: Another version of mirrorq has made the store.
@@ -45,7 +50,7 @@ def left_in_log(txn: Transaction, tables: Tables, path: Path) -> list[QueueWrite
     check_format(txn, tables, path)
     logged: list[QueueWrite] = []
     if txn.get(MARK, db=tables.meta) is not None:
-        logged = left_in(path, _mark(txn, tables, MARK))
+        logged = left_in(path, _mark(txn, tables, MARK), salvages=salvages)
     if txn.get(RAIL_MARK, db=tables.meta) is None:
         return logged
     known = QueueLog(txn, tables)
@@ -53,9 +58,9 @@ def left_in_log(txn: Transaction, tables: Tables, path: Path) -> list[QueueWrite
     return merged(logged, [one for one in railed if known.record(one.queue_id) is not None])
 
 
-def take_in(txn: Transaction, tables: Tables, path: Path) -> None:
+def take_in(txn: Transaction, tables: Tables, path: Path, *, salvages: bool = False) -> None:
     """Have everything in LMDB, and the log at its end: nothing in it counts any more."""
-    writes = left_in_log(txn, tables, path)
+    writes = left_in_log(txn, tables, path, salvages=salvages)
     log = QueueLog(txn, tables)
     for write in writes:
         log.apply(write)

@@ -93,7 +93,13 @@ class Store:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, node: str, config: Config, begin: bool = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        node: str,
+        config: Config,
+        begin: bool = True,
+        salvages: bool = False,
     ) -> None:
         """Lock the store's path, look at what is there, and `begin`.
 
@@ -104,6 +110,7 @@ class Store:
             config: `store_bytes_max` bounds what messages may fill.
             begin: False: the caller begins, when nothing else can refuse its start. Until then
                 only `raft_image` may be asked, and no byte of the store is changed.
+            salvages: It is the only copy: damaged ops keep nothing else from being used.
 
         Raises:
             StoreLocked: Another process, or another `Store` of this one, has it open.
@@ -113,6 +120,7 @@ class Store:
         """
         self.node = node
         self.path = Path(path)
+        self._salvages = salvages
         self._records: dict[int, Record] = {}
         self._hints: dict[int, Hint] = {}
         self._file: LogFile | None = None
@@ -216,7 +224,12 @@ class Store:
                 f"store {self.path} belongs to node {owner!r}, not to {self.node!r}: "
                 f"give the path of {self.node!r}, or start this node as {owner!r}"
             )
-        left_in_log(txn, tables, self.path)
+        try:
+            left_in_log(txn, tables, self.path)
+        except Damaged as error:
+            if not self._salvages:
+                raise
+            log.error("store %s: %s. All records that are whole are used", self.path, error)
         self._found = RaftLog(txn, tables.raft).image()
         previous = self._get(txn, tables, INCARNATION, unpack_u64)
         known = None
@@ -237,7 +250,7 @@ class Store:
             self._put(txn, _NODE, self.node.encode())
             self._put(txn, STORE_ID, pack_u64(self.store_id))
         else:
-            take_in(txn, self._environment.tables, self.path)
+            take_in(txn, self._environment.tables, self.path, salvages=self._salvages)
         self._put(txn, INCARNATION, pack_u64(self.incarnation))
 
     def _put(self, txn: lmdb.Transaction[memoryview], key: bytes, data: bytes) -> None:
@@ -277,7 +290,9 @@ class Store:
         """
         behind = self._pending.of_queue(queue_id)
         image = self._environment.read(
-            lambda txn: self._log(txn).image(queue_id, next_sequence, whole=whole)
+            lambda txn: self._log(txn).image(
+                queue_id, next_sequence, whole=whole, salvages=self._salvages
+            )
         )
         if behind is None:
             return image

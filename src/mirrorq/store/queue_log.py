@@ -9,7 +9,7 @@ and hold every other queue up. The table `garbage` lists what is left to be dele
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 
 import lmdb
@@ -42,6 +42,7 @@ from mirrorq.store.records import (
 )
 from mirrorq.store.run_table import NUMBER_MAX, Budget, Hint, RunTable, generations_of
 from mirrorq.store.runs import RUN_BYTES_MAX
+from mirrorq.store.salvage import bridged
 
 DELETED_RUNS_MAX = 4096
 """Runs that one transaction deletes: about 20 ms, and far from LMDB's 131,072 changed pages."""
@@ -55,6 +56,7 @@ _GENERATION_KEY = b"generation"
 _TABLE_OF_CODE = {b"m": "messages", b"o": "ops"}
 
 
+Wrong = list[tuple[Range, Damaged]]
 NextSequence = Callable[[bytes | None], int]
 """Tells of a checkpoint what the first message after it has at least."""
 
@@ -129,11 +131,17 @@ class QueueLog:
         return None if value is None else decoded("queues", key, value, _decode_record)
 
     def image(
-        self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
+        self,
+        queue_id: int,
+        next_sequence: NextSequence = none_may,
+        *,
+        whole: bool = True,
+        salvages: bool = False,
     ) -> QueueImage:
         """The checkpoint and every entry after it.
 
         Args:
+            salvages: stand-ins take the places of what is damaged: see `salvage`.
             whole: with all pages; else of those that are read when they are wanted only the names.
             next_sequence: what the first message after a checkpoint has at least: what is damaged
                 below that is of no op that is to be applied.
@@ -150,21 +158,22 @@ class QueueLog:
         ops, damaged_ops = self._runs("ops", queue_id, record).entries_after(state_lsn)
         entries += ops
         entries.sort(key=lambda entry: entry.lsn)
-        for (_, last), error in damaged_ops:
-            if last > state_lsn:
-                raise error
-        for (_, last), error in damaged:
-            if last >= next_sequence(state):
-                raise error
-        for expected, entry in enumerate(entries, state_lsn + 1):
-            if entry.lsn != expected:
-                raise Damaged("ops", key, f"op {expected} of queue {queue_id} is missing")
+        wrong = _first_wrong(entries, damaged, damaged_ops, state_lsn, next_sequence(state))
+        if wrong is not None and not salvages:
+            raise wrong
+        spoiled = [piece for piece, _ in damaged]
+        if wrong is not None:
+            last_of = [(lsn, 0) for (_, lsn), _ in damaged_ops] + [(0, last) for _, last in spoiled]
+            end = tuple(map(max, *last_of, (record.stable, 0), (0, 0)))
+            after = state_lsn, max(next_sequence(state), 1) - 1
+            entries, lost = bridged(queue_id, entries, after, end)
+            spoiled += lost
         key = lacking_key(queue_id)
         value = self._txn.get(key, db=self._tables.queues)
         lacking = RangeSet()
         if value is not None:
             lacking = decoded("queues", key, value, RangeSet.from_bytes)
-        for piece, _ in damaged:
+        for piece in spoiled:
             lacking.add(*piece)
         pages, stale = sorted_out(self._pages(queue_id, record.generation, whole), state_lsn)
         return QueueImage(
@@ -173,11 +182,12 @@ class QueueLog:
             state_lsn,
             tuple(entries),
             tuple(lacking),
-            record.stable,
+            record.stable if wrong is None else entries[-1].lsn,
             self._time_ahead_us(queue_id),
-            tuple(sorted(piece for piece, _ in damaged)),
+            tuple(RangeSet(spoiled)),
             pages=pages,
             stale=stale,
+            salvaged="" if wrong is None else str(wrong),
         )
 
     def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes | None:
@@ -397,6 +407,26 @@ def _has_content(write: QueueWrite) -> bool:
     marks = (write.truncate_to, write.state, write.lacking, write.stable, write.time_ahead_us)
     has_items = write.append or write.fetched or write.pages
     return bool(has_items) or any(mark is not None for mark in marks)
+
+
+def _first_wrong(
+    entries: Sequence[Entry],
+    damaged: Wrong,
+    damaged_ops: Wrong,
+    state_lsn: int,
+    next_sequence: int,
+) -> Damaged | None:
+    """Why these are not all ops after a checkpoint, None when they are."""
+    for (_, last), error in damaged_ops:
+        if last > state_lsn:
+            return error
+    for (_, last), error in damaged:
+        if last >= next_sequence:
+            return error
+    for expected, entry in enumerate(entries, state_lsn + 1):
+        if entry.lsn != expected:
+            return Damaged("ops", b"", f"op {expected} of queue {entry.header.queue_id} is missing")
+    return None
 
 
 def _append(messages: RunTable, ops: RunTable, entries: tuple[Entry, ...]) -> None:

@@ -141,6 +141,13 @@ def surviving(data: bytes, mark: Mark) -> list[bytes]:
     return found
 
 
+def all_whole(data: bytes, mark: Mark) -> list[bytes]:
+    """As `surviving`, whatever is damaged between them."""
+    records = (_record_at(data, at, mark.salt) for at in range(0, len(data), PAGE_BYTES))
+    found = dict(record for record in records if record is not None and record[0] > mark.number)
+    return [found[number] for number in sorted(found)]
+
+
 def _refuse_hole(data: bytes, at: int, salt: int, last: int, name: str = FILE_NAME) -> None:
     """A record was written when the one before it was durable: that one is damaged, not torn."""
     for later in range(at, len(data), PAGE_BYTES):
@@ -445,16 +452,19 @@ def contents(path: Path, name: str = FILE_NAME) -> bytes | None:
         return None
 
 
-def left_in(path: Path, mark: Mark) -> list[QueueWrite]:
+def left_in(path: Path, mark: Mark, *, salvages: bool = False) -> list[QueueWrite]:
     """What the log of a store holds that its LMDB has not, one write a queue.
+
+    Args:
+        salvages: all records that are whole count.
 
     Raises:
         LogDamaged: It is missing, or is not as it was written.
     """
     data = contents(path)
-    if data is None:
+    if data is None and not salvages:
         raise LogDamaged("it is missing, and the last commits may be in it")
     pending = Pending()
-    for payload in surviving(data, mark):
+    for payload in all_whole(data or b"", mark) if salvages else surviving(data or b"", mark):
         pending.add(unpacked(payload))
     return pending.writes()

@@ -1,0 +1,329 @@
+"""`Forwarder`: moves the messages of one queue into a queue of another cluster, each once.
+
+It has the source alone (a claim), reads it in order, publishes into the target, and acks at the
+source what the target has confirmed. It keeps nothing on a disk of its own. A message's number is
+its sequence in the source, and the producer id is made of the two queues and the filter: a
+forwarder that begins again, on whatever machine, sends the same messages under the same numbers,
+and the target takes each once.
+
+Not guaranteed: a message that a consumer of the source takes while the claim is lost may be in both
+queues. A source that is set back to an older copy of its stores uses sequences again: what it has
+anew under them is not moved, it stays in the source, and `ForwardStatus.kept` counts it.
+
+What the target refuses stays in the source too, and is refused again under its number; a forwarder
+of another label has other numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from mirrorq import clock
+from mirrorq.api.arguments import SEQUENCE_MAX
+from mirrorq.api.reader import Batch as Frames
+from mirrorq.containers.ranges import RangeSet
+from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
+from mirrorq.protocol.identities import spool_producer
+from mirrorq.spool.line import Line, Mark
+from mirrorq.spool.sender import OPEN_S, Sender, Sending
+from mirrorq.waiting import Doorbell
+from mirrorq.wire import frames
+
+if TYPE_CHECKING:
+    from mirrorq.api.host import Declared, Host
+    from mirrorq.api.leases import Claim
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.session.calls import Failed
+
+log = logging.getLogger("mirrorq")
+
+LOOK_S = 0.5
+"""How often the source is asked how far it goes, and how often the state is told."""
+AGAIN_S = 1.0
+"""What could not be reached is tried again after this."""
+CLAIM_S = 10.0
+"""Other consumers of the source have so long to leave it."""
+ACK_S = 30.0
+CLOSE_S = 5.0
+"""What is on its way at the end has so long to be confirmed."""
+
+
+@frozen
+class ForwardStatus:
+    """How far a forwarder has come."""
+
+    moved: int
+    """Messages since it began."""
+    left: int
+    """Messages that the source has, those of other keys and those that are kept among them."""
+    oldest_s: float
+    """How long ago the oldest that is being moved was put, in seconds; 0: there is none."""
+    kept: int
+    """Messages that the target has refused: they stay in the source."""
+    why: str
+    """Why nothing is moved, or why messages are kept; "" when all is well."""
+
+
+class Forwarder:
+    """Moves messages from one queue into another, of another cluster or of the same one.
+
+    Durability: a message is acked at the source when the target has confirmed it. Whatever is
+    killed in between, it is once in the target, as long as both clusters keep their stores.
+
+    Args:
+        source: a handle on the queue to be emptied, without shards. Nobody else may consume it
+            meanwhile.
+        target: a handle on the queue to be filled, without shards.
+        key: only messages with this key are moved; the others stay. Others of the same pair of
+            queues, with another key, are other producers to the target.
+        rate: most messages a second, on average; None: as many as can be.
+        label: a forwarder of another label is another producer: what the target has refused is
+            tried again. The former one has to have ended with nothing on its way.
+
+    Raises:
+        ConfigError: both are the same queue, or the rate is not above 0.
+
+    *Threads*: `run` belongs to one thread; any may call `status` and `stop`.
+    """
+
+    def __init__(
+        self,
+        source: MirroredQueue,
+        target: MirroredQueue,
+        *,
+        key: str | None = None,
+        rate: float | None = None,
+        label: str = "",
+    ) -> None:
+        self._moving = Moving(source, target, key=key, rate=rate, label=label)
+
+    def run(
+        self, *, once: bool = False, on_status: Callable[[ForwardStatus], object] | None = None
+    ) -> None:
+        """Move messages until `stop` is called.
+
+        Args:
+            once: until all is moved that the source has, rather.
+            on_status: called twice a second.
+
+        Raises:
+            PreconditionFailed: others consume the source, or one of the queues has shards.
+            ShutDown: one of the handles is closed.
+            MirrorQError: one of the queues is gone, or this process may not use it.
+        """
+        self._moving.run(once=once, on_status=on_status)
+
+    def stop(self) -> None:
+        """Have `run` return when what is on its way is confirmed."""
+        self._moving.stop()
+
+    def status(self) -> ForwardStatus:
+        """How far it has come. Never waits."""
+        return self._moving.status()
+
+
+class Moving(Sender):
+    """A forwarder at work. Arguments and errors as of `Forwarder`."""
+
+    def __init__(
+        self,
+        source: MirroredQueue,
+        target: MirroredQueue,
+        *,
+        key: str | None,
+        rate: float | None,
+        label: str,
+    ) -> None:
+        super().__init__(target.name, Doorbell())
+        if source.identity == target.identity:
+            raise ConfigError(f"queue {source.name!r} is the source and the target: name another")
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"rate is {rate!r}: give messages a second, above 0")
+        self._source = source
+        self._into = target
+        self._key = key
+        self._rate = rate
+        self._label = label
+        self._next_at = 0.0
+        """The rate allows the next message then."""
+        self._is_stopping = False
+        self._claim: Claim
+        self._end = self._pages_to = 0
+        """Last sequence of the source, as far as is known; of what is being read."""
+        self._look_at = 0.0
+        self._moved = self._left = 0
+        self._kept = RangeSet()
+        self._why_kept = ""
+
+    def run(self, *, once: bool, on_status: Callable[[ForwardStatus], object] | None) -> None:
+        with self._source.claim(f"forwarder to {self.name}", CLAIM_S) as self._claim:
+            self._begin_line()
+            try:
+                while not self._is_stopping and not (once and self._is_done):
+                    pause_s = self._round()
+                    if on_status is not None:
+                        on_status(self.status())
+                    self.bell.wait(pause_s)
+            finally:
+                self._finish()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self.bell.ring()
+
+    def status(self) -> ForwardStatus:
+        flight = next(iter(list(self.line.flights)), None)
+        sent, part = flight.payload if flight is not None else None, self._part
+        oldest_s = 0.0
+        if isinstance(sent, Sending):
+            oldest_s = (clock.now_ms() - sent.put_ms) / 1000
+        elif part is not None:
+            oldest_s = self.age_ms(part[0].timestamp_us) / 1000
+        why = self.why_not or self._why_kept
+        return ForwardStatus(self._moved, self._left, oldest_s, self._kept.count, why)
+
+    # --- What it does ---------------------------------------------------------------------------
+
+    @property
+    def _is_done(self) -> bool:
+        return bool(self._look_at) and not self.line.flights and self.line.read_to >= self._end
+
+    def _begin_line(self) -> None:
+        names = repr((self._source.identity, self._into.name, self._key, self._label)).encode()
+        producer = spool_producer(int.from_bytes(hashlib.blake2b(names, digest_size=8).digest()))
+        self.line = Line(1, Mark(producer, SEQUENCE_MAX), producer)
+
+    def _round(self) -> float:
+        """Do what is due; return after how many seconds to look again."""
+        try:
+            self._look()
+            self._settle()
+            self.send()
+        except (NoQuorum, QueueDown, Full, TimeoutError) as error:
+            if not self.why_not:
+                log.warning("queue %s is not moved: %s", self._source.name, error)
+            self.drop_target(str(error))
+            return AGAIN_S
+        now = clock.monotonic()
+        return max(min(self._look_at, max(self._next_at, now + 0.001)) - now, 0.0)
+
+    def _look(self) -> None:
+        """Look how far the source goes."""
+        now = clock.monotonic()
+        if now >= self._look_at:
+            extent = self._source.extent()
+            self._end, self._left = extent.next_sequence - 1, extent.messages
+            self._look_at = now + LOOK_S
+
+    def _settle(self) -> None:
+        """Ack at the source what the target has."""
+        ended = self.take_outcomes()
+        stored, count = RangeSet(), 0
+        for flight in ended:
+            for index, number, _ in flight.stored:
+                stored.add(flight.first + index, flight.first + index + number - 1)
+                count += number
+            for index, number, why, _ in flight.failed:
+                self._keep(flight.first + index, flight.first + index + number - 1, why)
+        for first, last in stored:
+            self._claim.ensure(CLAIM_S)
+            self._claim.ack(first, last, ACK_S)
+        self.line.on_acked(ended)
+        self._moved += count
+        self._left = max(self._left - count, 0)
+        if self._broken:
+            self.drop_target(self._broken)
+
+    def _keep(self, first: int, last: int, why: str) -> None:
+        """These stay in the source."""
+        if why != self._why_kept:
+            log.warning("messages of queue %s stay there: %s", self._source.name, why)
+        self._why_kept = why
+        self._kept.add(first, last)
+
+    def _finish(self) -> None:
+        """Wait until what is on its way has its outcome, for a while."""
+        until = clock.monotonic() + CLOSE_S
+        with suppress(MirrorQError, TimeoutError):
+            while self.line.flights and self.target is not None and clock.monotonic() < until:
+                self._settle()
+                self.bell.wait(0.1)
+        self.drop_target("it was stopped")
+
+    # --- As a sender ----------------------------------------------------------------------------
+
+    def age_ms(self, timestamp_us: int) -> int:
+        return max(clock.wall_us() - timestamp_us, 0) // 1000
+
+    def _next_part(self) -> list[Frames] | None:
+        while self._part is None:
+            if self._pages is None:
+                if self.line.read_to >= self._end:
+                    return None
+                self._pages_to = self._end
+                self._pages = self._chosen(self.line.read_to + 1, self._pages_to)
+            self._part = next(self._pages, None)
+            first = self._pages_to + 1 if self._part is None else self._part[0].first
+            self.line.pass_over(max(first - 1, self.line.read_to))
+            if self._part is None:
+                self._pages = None
+        return self._part
+
+    def _chosen(self, first: int, last: int) -> Iterator[list[Frames]]:
+        """What is to be moved: parts of frames."""
+        size_max = max(int(self._rate), 1) if self._rate is not None else SEQUENCE_MAX
+        for batch in self._source.read(first, last):
+            if self._key is None and not self._kept and batch.count <= size_max:
+                yield [batch]
+                continue
+            for start, stop in self._runs(batch, size_max):
+                frame = frames.cut(batch.frame, start, stop)
+                at, count = batch.first + start, stop - start
+                yield [Frames(frame, at, count, batch.delivery_count, batch.timestamp_us)]
+
+    def _runs(self, batch: Frames, size_max: int) -> list[tuple[int, int]]:
+        """Neighbouring messages of a frame that are to be moved: from and up to which."""
+        properties = batch.properties() if self._key is not None else None
+        found: list[tuple[int, int]] = []
+        for index in range(batch.count):
+            is_chosen = self._key is None or (
+                properties is not None and properties[index].key in (self._key, self._key.encode())
+            )
+            if is_chosen and batch.first + index not in self._kept:
+                start, stop = found[-1] if found else (0, -1)
+                if stop == index and index - start < size_max:
+                    found[-1] = (start, index + 1)
+                else:
+                    found.append((index, index + 1))
+        return found
+
+    def _send(self, first: int, sent: Sending) -> bool:
+        now = clock.monotonic()
+        if now < self._next_at or not super()._send(first, sent):
+            return False
+        if self._rate is not None:
+            self._next_at = max(now, self._next_at) + sent.count / self._rate
+        return True
+
+    def _keep_mark(self, mark: Mark) -> None:
+        """Its mark reaches as far as sequences do, and is on no disk."""
+
+    def _declared(self) -> tuple[Host, Declared]:
+        host = self._into._ring_for("Forwarder").host
+        return host, host._declare(self.name, timeout=OPEN_S)
+
+    def _on_forgotten(self, sent: Sending, outcome: Failed) -> None:
+        """Another forwarder has moved these, and they are gone from the source; or they stay."""
+        flight = sent.flight
+        assert flight is not None
+        first = flight.first + outcome.index
+        extent = self._source.extent()
+        self.drop_target("another forwarder was at work")
+        for low, high in self._source.live_ranges(first, first + outcome.count - 1, extent):
+            self._keep(low, high, f"queue {self.name} has refused them before, or had others then")
