@@ -26,9 +26,9 @@ NO_CODE = {
 BUDGETS = {
     "(root)": 800,
     "_native": 100,
-    "aio": 930,
-    "api": 6_150,
-    "cli": 2_070,
+    "aio": 935,
+    "api": 6_190,
+    "cli": 2_100,
     "client": 1_190,
     "cluster": 4_350,
     "containers": 1_100,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from itertools import pairwise
 from threading import get_ident
 from typing import Any
 
@@ -142,9 +143,32 @@ def test_a_failing_callback_gives_the_message_back(stage: Stage) -> None:
     queue = stage.queue()
     queue.put_many([b"bad", b"good"]).result(WAIT_S)
     consumer = queue.consume(work, prefetch=1)
+    stage.until(lambda: len(seen) == 4)
     stage.until(lambda: stage.messages() == 0)
     assert seen == [(b"bad", 1), (b"good", 1), (b"bad", 2), (b"bad", 3)]
     assert consumer.is_active
+
+
+def test_a_message_comes_again_later_each_time(stage: Stage) -> None:
+    """After twice as long, up to a bound; what has failed together comes again apart."""
+    times: dict[int, list[float]] = {}
+
+    def work(message: Message) -> None:
+        times.setdefault(message.sequence, []).append(stage.cluster.now)
+        if message.delivery_count < 5:
+            raise RuntimeError("not yet")
+
+    queue = stage.queue()
+    with queue.consume(work, retry_delay="2s", retry_delay_max=timedelta(seconds=6)):
+        fill(queue, 10)
+        stage.until(lambda: len(times) == 10 and all(len(seen) == 5 for seen in times.values()))
+    for seen in times.values():
+        pauses = [after - before for before, after in pairwise(seen)]
+        for pause, wanted in zip(pauses, (2, 4, 6, 6), strict=True):
+            assert 0.74 * wanted <= pause <= 1.3 * wanted + 0.5
+    assert len({round(seen[1], 2) for seen in times.values()}) > 3
+    with pytest.raises(ConfigError, match="retry_delay_max is '1s': it must be at least"):
+        queue.consume(work, retry_delay=2, retry_delay_max="1s")
 
 
 def test_a_callback_that_returns_has_its_message_acked(stage: Stage) -> None:

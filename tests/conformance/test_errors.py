@@ -106,8 +106,10 @@ queue.put(b"x", tll=5)
     TypeError: 'tll'; did you mean 'ttl'?
 queue.put(b"x", routing_key="a")
     TypeError: 'routing_key'; it takes headers, message_id
-queue.put(b"x", ttl="5s")
-    ConfigError: ttl is '5s'; a number of seconds, or a timedelta
+queue.put(b"x", ttl="5 weeks")
+    ConfigError: ttl is '5 weeks'; a number of seconds, a text with a unit, as '30s'; or a timedelta
+queue.put(b"x", ttl="5")
+    ConfigError: ttl is '5'; a text with a unit
 queue.put(b"x", priority=100)
     ConfigError: priority is 100; from 0 to 31
 queue.get(5)
@@ -274,7 +276,7 @@ host.queue("r", expires=0)
     ConfigError: expires is
 host.queue("r", expires=-1)
     ConfigError: expires is
-host.queue("r", expires="1 h")
+host.queue("r", expires="1 hour")
     ConfigError: expires is
 host.queue("r", max_length=1.5)
     ConfigError: max-length is

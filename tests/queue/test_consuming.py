@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 import mirrorq
-from mirrorq.api.consumer import PAUSE_FIRST_S, PAUSE_MAX_S, pause_s
 from mirrorq.api.receiver import CALLS_AHEAD
 from mirrorq.api.waits import Waits
 from mirrorq.errors import QueueDown
@@ -199,11 +198,3 @@ def test_what_comes_for_a_consumer_that_is_cancelled_in_the_same_step_goes_back(
     queue = cluster.queue("q", on="a")
     queue._handle._on_deliver(Returning(), Deliver(99, pieces))  # type: ignore[arg-type]
     assert given_back == [pieces]
-
-
-def test_the_delay_of_a_failing_callback_grows_to_a_bound() -> None:
-    """Doubled with each delivery."""
-    assert [pause_s(count) for count in (1, 2, 3)] == [
-        PAUSE_FIRST_S, 2 * PAUSE_FIRST_S, 4 * PAUSE_FIRST_S,
-    ]  # fmt: skip
-    assert pause_s(10_000) == PAUSE_MAX_S

@@ -38,9 +38,11 @@ from mirrorq.api.options import (
     packed,
     spelled_out,
 )
+from mirrorq.api.publish_options import Seconds
 from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
+from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.stdlib_queue import AckAt
 from mirrorq.api.waits import Waits
 from mirrorq.errors import AckRefused, Full, ShutDown
@@ -442,6 +444,8 @@ class MirroredQueue:
         exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
+        retry_delay: Seconds = RETRY_S,
+        retry_delay_max: Seconds = RETRY_MAX_S,
     ) -> Consumer:
         """Have `await callback(message)` run in this loop for each message, one at a time, by a
         task of its own.
@@ -458,6 +462,7 @@ class MirroredQueue:
             exclusive=exclusive,
             on_cancel=None if on_cancel is None else partial(self._call_in_loop, on_cancel),
             cancel_on_failover=cancel_on_failover,
+            retries=Retries.of(retry_delay, retry_delay_max),
         )
         return await opened(consumer._begun, lambda consumer: consumer.cancel())
 

@@ -132,10 +132,10 @@ class Access(Administration, ExchangeHost):
             passive: do not make it.
             shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
                 None: as it is; a new one is one ring, not sharded.
-            expires, message_ttl, consumer_timeout: times in seconds, or a timedelta; these and
-                the next are what a policy says by the same words, said of this queue alone and
-                kept with it. Where a policy says it too, the lesser number holds, and else the
-                policy's word. None: as it is.
+            expires, message_ttl, consumer_timeout: times: seconds, a text as "5m" or a timedelta;
+                these and the next are what a policy says by the same words, said of this queue
+                alone and kept with it. Where a policy says it too, the lesser number holds, and
+                else the policy's word. None: as it is.
             max_length, max_length_bytes, delivery_limit: numbers, as a policy's.
             overflow: a word, as a policy's.
             dead_letter_queue: the name of the queue for what ends here without an ack. It is made,

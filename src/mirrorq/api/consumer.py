@@ -14,6 +14,7 @@ from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flag
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of
 from mirrorq.api.prefetch_buffer import Backlog
+from mirrorq.api.retries import Retries
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.machine import Session
@@ -24,9 +25,6 @@ log = logging.getLogger("mirrorq")
 
 WAIT_S = 1.0
 """A call waits so long for the host's thread, which is busy or has ended, or for a callback."""
-PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 60.0
-"""Delay of a message that its callback has failed on: doubled with each of its deliveries."""
 
 AckMode = Literal["return", "manual", "receipt"]
 """When a consumer's messages are acked: when the callback returns, by the callback or later by
@@ -231,6 +229,7 @@ class Consumer:
         exclusive: bool,
         on_cancel: Callable[[Consumer], object] | None,
         cancel_on_failover: bool,
+        retries: Retries,
     ) -> None:
         """Arguments as of `MirroredQueue.consume`; it is nothing to its queue before `_begun`."""
         if not callable(callback):
@@ -255,6 +254,7 @@ class Consumer:
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self._acks_at = ack
         self._exclusive = exclusive
+        self._retries = retries
         self._prefetch = prefetch
         self._channel = channel
         self._callback = callback
@@ -471,7 +471,7 @@ class Consumer:
 
         Others are served meanwhile; where all fail, each waits longer every time.
         """
-        delay_s = pause_s(message.delivery_count)
+        delay_s = self._retries.delay_s(message)
         log.exception(
             "a callback failed on message %d of queue %s; it comes again in %.1f s%s",
             message.sequence,
@@ -481,8 +481,3 @@ class Consumer:
         )
         if not message._is_settled:
             message.nack(delay=delay_s)
-
-
-def pause_s(delivery_count: int) -> float:
-    """How long a message waits after its callback has failed for the so many-th time."""
-    return min(PAUSE_FIRST_S * 2.0 ** min(delivery_count - 1, 30), PAUSE_MAX_S)

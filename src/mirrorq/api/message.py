@@ -288,7 +288,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         Args:
             requeue: False ends the message without delivering it again.
-            delay: seconds, or a timedelta, until it comes again.
+            delay: seconds, a text as "5m" or a timedelta, until it comes again.
 
         Returns:
             The settlement, as in `ack`.
@@ -323,7 +323,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         message comes again, as everything that is held does.
 
         Args:
-            seconds: or a timedelta; 0: for as long as this handle is there.
+            seconds: or a text as "5m", or a timedelta; 0: for as long as this handle is there.
 
         Returns:
             The settlement: it ends with AckRefused when the message is not held any more, or its

@@ -13,10 +13,11 @@ from attrs import frozen
 
 from mirrorq.api.arguments import check_flag
 from mirrorq.errors import ConfigError
+from mirrorq.protocol.durations import milliseconds_in
 from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
 
-Seconds = float | timedelta
-"""A time as users give it."""
+Seconds = float | str | timedelta
+"""A time as users give it: seconds, a text with a unit as "5m", or a timedelta."""
 
 SECONDS_MAX = 100 * 366 * 24 * 3600
 """Longest time that a message may wait: a hundred years."""
@@ -67,15 +68,21 @@ def terms_of(
 
 
 def milliseconds(name: str, seconds: Seconds) -> int:
-    """A time that a user gave in seconds or as a timedelta, rounded up to milliseconds.
+    """A time that a user gave, rounded up to milliseconds.
 
     Raises:
         ConfigError: it is none, below 0, or longer than a hundred years.
     """
+    given = seconds
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
+    elif isinstance(seconds, str) and (found := milliseconds_in(seconds)) is not None:
+        seconds = found / 1000
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise ConfigError(f"{name} is {seconds!r}: it must be a number of seconds, or a timedelta")
+        raise ConfigError(
+            f"{name} is {given!r}: it must be a number of seconds, a text with a unit, as '30s', "
+            "'5m' or '250ms', or a timedelta"
+        )
     if not 0 <= seconds <= SECONDS_MAX:
         raise ConfigError(f"{name} is {seconds}: it must be from 0 to {SECONDS_MAX} seconds")
     return math.ceil(seconds * 1000)

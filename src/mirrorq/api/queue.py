@@ -40,10 +40,11 @@ from mirrorq.api.options import (
     spelled_out,
     split_options,
 )
-from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.publish_options import PLAIN, Seconds
 from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.reader import BATCH_BYTES, Batch, Extent, Reader
 from mirrorq.api.receiver import unsee
+from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.sharing import Use
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
@@ -257,10 +258,10 @@ class MirroredQueue(Target):
             message_id: carried, not used to find duplicates.
             reply_to, correlation_id, content_type: texts that are carried.
             priority: 0 to 31; higher ones are delivered first, each in its own order.
-            ttl: seconds, or a timedelta, after which the message ends if nobody has taken it by
-                then; where the queue's policy has a message-ttl (in ms) too, the lesser holds.
-            delay: seconds, or a timedelta, until the message is ready; it then comes after all
-                that are ready in its priority.
+            ttl: seconds, a text as "5m" or a timedelta, after which the message ends if nobody has
+                taken it by then; where the queue's policy has a message-ttl too, the lesser holds.
+            delay: the same, until the message is ready; it then comes after all that are ready in
+                its priority.
             key: carried; of a sharded queue, messages of one key keep their order.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
@@ -470,14 +471,16 @@ class MirroredQueue(Target):
         exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
         cancel_on_failover: bool = False,
+        retry_delay: Seconds = RETRY_S,
+        retry_delay_max: Seconds = RETRY_MAX_S,
     ) -> Consumer:
         """Have `callback(message)` called for each message, on a thread of its own; one thread
         for all shards of a sharded queue.
 
         A callback that returns has its message acked, unless it has settled the message itself. A
         callback that raises has it given back: it comes again after a delay that doubles with
-        each of its deliveries, from 0.1 to 60 s, and others are served meanwhile. At most
-        `prefetch` messages are held unacknowledged.
+        each of its deliveries, and others are served meanwhile. At most `prefetch` messages are
+        held unacknowledged.
 
         Args:
             callback: a plain function. What it raises is logged with its traceback.
@@ -489,6 +492,9 @@ class MirroredQueue(Target):
             exclusive: nobody else may consume meanwhile, from any shard.
             on_cancel: called with the consumer when the queue, not its user, ends it.
             cancel_on_failover: end it when another master takes over.
+            retry_delay: a message whose callback has raised comes again after about this, doubled
+                with each of its deliveries: seconds, a text as "5m" or a timedelta; 0: at once.
+            retry_delay_max: and after no more than about this.
 
         Returns:
             The consumer. It runs until `cancel`, or until this handle is closed.
@@ -496,7 +502,8 @@ class MirroredQueue(Target):
         Raises:
             PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
             TypeError: the callback cannot be called, or is a coroutine function.
-            ConfigError: the prefetch is no whole number, or below 0; or `ack` is none of the three.
+            ConfigError: the prefetch is no whole number, or below 0; `ack` is none of the three; or
+                a delay is none.
 
         Example:
             ```python
@@ -519,6 +526,7 @@ class MirroredQueue(Target):
             exclusive=exclusive,
             on_cancel=on_cancel,
             cancel_on_failover=cancel_on_failover,
+            retries=Retries.of(retry_delay, retry_delay_max),
         )._begun()
 
     def lease(

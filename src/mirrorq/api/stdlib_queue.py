@@ -29,9 +29,9 @@ from msgspec.structs import replace
 
 from mirrorq import clock
 from mirrorq.api.arguments import check_callable
-from mirrorq.api.consumer import pause_s
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.receiver import unsee
+from mirrorq.api.retries import Retries
 from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import (
     AckRefused,
@@ -183,7 +183,7 @@ class Items(Generic[Item]):
             return self._loads(body)
         except BaseException as error:
             if isinstance(error, Exception):
-                message.nack(delay=pause_s(message.delivery_count))
+                message.nack(delay=Retries().delay_s(message))
             raise
 
 

@@ -76,6 +76,13 @@ STOPPED = (0, -signal.SIGTERM)
     help="Messages that each thread or task holds, the one it works on included.",
 )
 @click.option(
+    "--retry-delay",
+    default="100ms",
+    show_default=True,
+    help="After which a message whose call has raised comes again, doubled with each delivery.",
+)
+@click.option("--retry-delay-max", default="1m", show_default=True, help="The longest of these.")
+@click.option(
     "--stop-timeout",
     default=30.0,
     show_default=True,
@@ -100,6 +107,8 @@ def worker(
     concurrency: int,
     processes: int,
     prefetch: int,
+    retry_delay: str,
+    retry_delay_max: str,
     stop_timeout: float,
     directory: Path,
     metrics: str | None,
@@ -110,9 +119,9 @@ def worker(
 ) -> None:
     """Call MODULE:FUNCTION with each message of a queue until SIGTERM or Ctrl-C.
 
-    A message is acked when the function returns. When it raises, the message comes again after
-    0.1 s, doubled with each delivery up to 60 s; a policy's delivery-limit ends that. The first
-    signal lets running functions return; the second one ends at once.
+    A message is acked when the function returns. When it raises, the message comes again, each
+    time later; a policy's delivery-limit ends that. The first signal lets running functions
+    return; the second one ends at once.
 
     Exit status: 0 stopped; 1 the queue ended the worker, or a function did not return in time; 2
     the function cannot be imported.
@@ -122,6 +131,7 @@ def worker(
             raise Misused("--metrics serves one process: leave --processes out")
         arguments = [function, f"--queue={queue}", f"--concurrency={concurrency}"]
         arguments += [f"--prefetch={prefetch}", f"--stop-timeout={stop_timeout}"]
+        arguments += [f"--retry-delay={retry_delay}", f"--retry-delay-max={retry_delay_max}"]
         arguments += [f"--directory={directory}", f"--connect={endpoints}", f"--wait={wait}"]
         arguments += ["--insecure"] * insecure + [f"--keys={keys}"] * (keys is not None)
         Processes(arguments, processes, stop_timeout).run()
@@ -131,7 +141,12 @@ def worker(
         client = ending.enter_context(connected(endpoints, insecure=insecure, wait=wait, keys=keys))
         if metrics is not None:
             ending.callback(work.serve_metrics(metrics))
-        work.run(client, concurrency, prefetch, stop_timeout)
+        options = {
+            "prefetch": prefetch,
+            "retry_delay": retry_delay,
+            "retry_delay_max": retry_delay_max,
+        }
+        work.run(client, concurrency, options, stop_timeout)
 
 
 def imported(name: str, directory: Path) -> Callable[[Message], Any]:
@@ -179,8 +194,13 @@ class Work:
         self._told_at = clock.monotonic()
         self._told_done = 0
 
-    def run(self, client: Client, concurrency: int, prefetch: int, stop_timeout: float) -> None:
+    def run(
+        self, client: Client, concurrency: int, options: dict[str, Any], stop_timeout: float
+    ) -> None:
         """Work until a signal.
+
+        Args:
+            options: those of `consume`.
 
         Raises:
             Failed: the queue has ended a consumer, or a function did not return in time.
@@ -189,7 +209,7 @@ class Work:
             count = f"{concurrency} {'tasks' if self._is_async else 'threads'}"
             echo(f"worker of queue {self._queue} runs: {count}", err=True)
             run = self._run_in_loop if self._is_async else self._run_on_threads
-            run(client, concurrency, prefetch, stop_timeout, signals)
+            run(client, concurrency, options, stop_timeout, signals)
         self._tell()
         if self.in_hand:
             raise Failed(
@@ -201,12 +221,16 @@ class Work:
             raise Failed(f"queue {self._queue} has ended the worker: {why}")
 
     def _run_on_threads(
-        self, client: Client, count: int, prefetch: int, stop_timeout: float, signals: list[int]
+        self,
+        client: Client,
+        count: int,
+        options: dict[str, Any],
+        stop_timeout: float,
+        signals: list[int],
     ) -> None:
         queue = client.queue(self._queue)
         consumers = [
-            queue.consume(self._work, prefetch=prefetch, on_cancel=self._ended.append)
-            for _ in range(count)
+            queue.consume(self._work, on_cancel=self._ended.append, **options) for _ in range(count)
         ]
         while not self._is_over(signals):
             time.sleep(LOOK_S)
@@ -218,16 +242,19 @@ class Work:
             time.sleep(LOOK_S)
 
     def _run_in_loop(
-        self, client: Client, count: int, prefetch: int, stop_timeout: float, signals: list[int]
+        self,
+        client: Client,
+        count: int,
+        options: dict[str, Any],
+        stop_timeout: float,
+        signals: list[int],
     ) -> None:
         from mirrorq import aio
 
         async def main() -> None:
             queue = aio.MirroredQueue(handle)
             consumers = [
-                await queue.consume(
-                    self._work_in_loop, prefetch=prefetch, on_cancel=self._ended.append
-                )
+                await queue.consume(self._work_in_loop, on_cancel=self._ended.append, **options)
                 for _ in range(count)
             ]
             while not self._is_over(signals):

@@ -13,6 +13,7 @@ that no queue could have, and what it returns is kept in the catalog as it stand
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
@@ -21,6 +22,7 @@ import msgspec
 from attrs import asdict, evolve, fields_dict, frozen
 
 from mirrorq.errors import MALFORMED, PolicyError
+from mirrorq.protocol.durations import milliseconds_in
 from mirrorq.protocol.name_pattern import PatternError, compiled, is_found
 from mirrorq.protocol.printable import unprintable
 
@@ -131,6 +133,8 @@ _LEAST: dict[str, int] = {
     "min-in-sync": 1,
 }
 """Least value of each number."""
+_TIMES = ("consumer-timeout", "expires", "message-ttl")
+"""Numbers of milliseconds; a text with a unit, as "5m", means one, too."""
 
 
 @frozen
@@ -375,6 +379,9 @@ def _value(key: str, value: object) -> object:
         if not isinstance(value, str) or value not in _CHOICES[key]:
             raise PolicyError(f"{key} is one of {', '.join(_CHOICES[key])}, not {value!r}")
         return value
+    if key in _TIMES and isinstance(value, str):
+        found = milliseconds_in(value)
+        value = value if found is None else math.ceil(found)
     if key in _LEAST:
         return _number(key, value, _LEAST[key])
     if key == "ha-params":
