@@ -27,6 +27,7 @@ BUDGETS = {
     "(root)": 800,
     "_native": 100,
     "aio": 935,
+    "arrow": 200,
     "api": 6_190,
     "cli": 2_100,
     "client": 1_190,

@@ -36,6 +36,7 @@ ROOMS = {
     "demo": "api client node session protocol wire containers monitoring security transport",
     "testing": "node client security store transport engine cluster replication api session "
     "protocol wire containers monitoring",
+    "arrow": "api protocol",
     "contrib": "aio",
     "cli": "*",
     "_native": "",
@@ -284,6 +285,7 @@ PUBLIC = frozenset(
         "api.queue",
         "api.reader",
         "api.staged",
+        "arrow",
         "client.client",
         "config",
         "errors",

@@ -32,6 +32,7 @@ DOCS = ROOT / "docs"
 DEADLINE_S = 60
 RUN_HERE = {
     "README.md",
+    "arrow.md",
     "start.md",
     "clients.md",
     "coming-from.md",
@@ -103,7 +104,7 @@ def test_every_page_with_python_is_run_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
+    "page", ["arrow.md", "start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
 )
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program."""

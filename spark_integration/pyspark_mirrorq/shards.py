@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
-from mirrorq.protocol.shard_names import logical_name, split_name
+from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import handle_on
 
-__all__ = ["given_for", "name_and_shard", "parts_of"]
+__all__ = ["given_for", "parts_of"]
 
 Value = TypeVar("Value")
 
@@ -31,11 +31,6 @@ def parts_of(client: Client, name: str, timeout_s: float) -> list[MirroredQueue]
         return [queue]
     with queue:
         return [queue.shard(number) for number in range(queue.shards)]
-
-
-def name_and_shard(part: str) -> tuple[str, int]:
-    """The columns queue and shard of what is read from a part."""
-    return split_name(part) or (part, 0)
 
 
 def given_for(given: Mapping[str, Value], part: str, otherwise: Value) -> Value:

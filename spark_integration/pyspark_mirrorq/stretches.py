@@ -19,11 +19,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from mirrorq.api.reader import Batch, Extent
+from mirrorq.arrow import record_batches
 from mirrorq.errors import MirrorQError, NoQuorum, ProtocolError, QueueDown, ShutDown
 from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import Options
-from pyspark_mirrorq.record_batches import record_batches
 
 __all__ = ["Stretch", "cut", "read_stretch", "split"]
 

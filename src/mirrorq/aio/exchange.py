@@ -60,7 +60,8 @@ class Exchange:
             The message's sequence in each queue that it reached, by name.
 
         Raises:
-            Errors of `mirrorq.Exchange.publish` and of its confirmation.
+            NotConfirmed, ConfirmUnknown, Full, NoQuorum, QueueDown: as `mirrorq.Exchange.publish`
+                and its confirmation have it.
             TimeoutError: the message was accepted, and is not confirmed after `timeout` seconds.
         """
         until = deadline_of(timeout)

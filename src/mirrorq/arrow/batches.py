@@ -15,9 +15,8 @@ from functools import partial
 import pyarrow as pa
 
 from mirrorq.api.reader import Batch
-from pyspark_mirrorq.shards import name_and_shard
-
-__all__ = ["record_batches"]
+from mirrorq.errors import ConfigError
+from mirrorq.protocol.shard_names import split_name
 
 ROWS_MAX = 50_000
 """Of one record batch: a frame may hold more."""
@@ -26,11 +25,19 @@ BYTES_MIN = 1 << 20
 """Frames are joined until a record batch has so many rows, or its frames so many bytes."""
 
 
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of these columns. Raises ConfigError: there is none of this name."""
+    for name in columns:
+        if name not in _ARROW:
+            raise ConfigError(f"there is no column {name!r}: they are {', '.join(_ARROW)}")
+    return pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+
+
 def record_batches(
     batches: Iterable[Batch], queue: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Make record batches of these columns out of batches of one queue, or of one shard."""
-    schema = pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+    schema = schema_of(columns)
     for group in _groups(batches):
         arrays = [_column(name, group, queue) for name in columns]
         whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -74,11 +81,13 @@ def _timestamps(batch: Batch, queue: str) -> pa.Array:
 
 
 def _queues(batch: Batch, queue: str) -> pa.Array:
-    return pa.repeat(pa.scalar(name_and_shard(queue)[0], pa.string()), batch.count)
+    name, _ = split_name(queue) or (queue, 0)
+    return pa.repeat(pa.scalar(name, pa.string()), batch.count)
 
 
 def _shards(batch: Batch, queue: str) -> pa.Array:
-    return pa.repeat(pa.scalar(name_and_shard(queue)[1], pa.int32()), batch.count)
+    _, shard = split_name(queue) or (queue, 0)
+    return pa.repeat(pa.scalar(shard, pa.int32()), batch.count)
 
 
 def _headers(batch: Batch, queue: str) -> pa.Array:

@@ -1,0 +1,186 @@
+"""Queues as Arrow tables. Needs the extra `arrow`; only the Spark connector imports this module.
+
+    import pyarrow.parquet as pq
+    from mirrorq import arrow
+
+    with arrow.take(queue) as reader:
+        pq.write_table(reader.read_all(), "orders.parquet")
+
+A frame's two buffers are an Arrow binary array as they stand (docs/disk-format.md): no Python
+object is made for a message. Only headers and texts, where they are asked for, are read one by one.
+
+*Threads*: a reader is one thread's at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+try:
+    import pyarrow as pa
+except ImportError as error:
+    raise ImportError("mirrorq.arrow needs pyarrow: pip install 'mirrorq[arrow]'") from error
+
+from mirrorq.arrow.batches import record_batches, schema_of
+from mirrorq.errors import ConfigError, StoreCorrupt
+
+if TYPE_CHECKING:
+    from mirrorq.api.confirmation import Confirmation
+    from mirrorq.api.leases import RangeLease
+    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.reader import Batch
+
+__all__ = ["read", "record_batches", "take", "write"]
+
+COLUMNS = ("value", "sequence", "timestamp")
+LEASE_S = 30.0
+"""The queue's master has so long to hand messages out."""
+AHEAD_COUNT = 4
+"""Record batches that `write` has on their way unconfirmed."""
+
+
+def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBatchReader:
+    """Look at all messages that a queue has now, ready, held and delayed, and take none.
+
+    Args:
+        queue: a handle of a node or a client; of a sharded queue the shards follow each other.
+        columns: of `value` (binary), `sequence` (int64), `timestamp` (UTC), `queue`, `shard`,
+            `headers` (map of texts), `message_id`, `reply_to`, `correlation_id`, `content_type`,
+            `redelivered` and `delivery_count`.
+
+    Returns:
+        A reader in the order of publishing. It reads from the copy at hand while it goes on.
+
+    Raises:
+        ConfigError: there is no such column.
+        NoQuorum, QueueDown: there is no master.
+    """
+    schema = schema_of(columns)
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        with _rings(queue) as rings:
+            for ring in rings:
+                extent = ring.extent()
+                found = ring.read(1, extent.next_sequence - 1, extent=extent)
+                yield from record_batches(found, ring.name, columns)
+
+    return pa.RecordBatchReader.from_batches(schema, parts())
+
+
+@contextmanager
+def take(
+    queue: MirroredQueue,
+    columns: Sequence[str] = COLUMNS,
+    *,
+    count_max: int | None = None,
+    timeout: float = LEASE_S,
+) -> Iterator[pa.RecordBatchReader]:
+    """Take the messages that are ready now: acked at the end of a `with` that nothing has left by
+    an exception, given back else.
+
+    Args:
+        queue: as for `read`.
+        columns: as for `read`.
+        count_max: at most so many; of a sharded queue of each shard. None: all.
+        timeout: seconds to wait for each answer of the queue's master.
+
+    Yields:
+        A reader, in the order of publishing.
+
+    Raises:
+        AckRefused: at the end: some of the messages had gone back to the queue meanwhile.
+        ConfigError, PreconditionFailed, NoQuorum, QueueDown: as `MirroredQueue.lease`.
+    """
+    schema = schema_of(columns)
+    with _rings(queue) as rings, ExitStack() as held:
+        leases = [
+            (ring, held.enter_context(ring.lease(count_max, "arrow", timeout))) for ring in rings
+        ]
+        yield pa.RecordBatchReader.from_batches(schema, _leased(leases, columns))
+        for _, lease in leases:
+            lease.ack(timeout)
+
+
+def write(
+    queue: MirroredQueue,
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    column: str = "value",
+    **options: Any,
+) -> int:
+    """Put the values of a column, each a message, in order; return how many when all are confirmed.
+
+    Args:
+        queue: a handle of a node or a client.
+        data: a table, a record batch or more, or a reader of them.
+        column: binary or texts, without nulls.
+        options: as for `MirroredQueue.put_many`; of all messages.
+
+    Raises:
+        ConfigError: there is no such column, it has other types, or nulls.
+        NotConfirmed, ConfirmUnknown: as of `put_many`'s confirmation. What was confirmed before
+            stays in the queue.
+    """
+    if isinstance(data, pa.Table):
+        data = data.to_batches()
+    elif isinstance(data, pa.RecordBatch):
+        data = [data]
+    count = 0
+    on_way: deque[Confirmation] = deque()
+    for batch in data:
+        bodies = _bodies(batch, column)
+        on_way.append(queue.put_many(bodies, **options))
+        count += len(bodies)
+        while len(on_way) > AHEAD_COUNT:
+            on_way.popleft().result()
+    for confirmation in on_way:
+        confirmation.result()
+    return count
+
+
+def _bodies(batch: pa.RecordBatch, column: str) -> list[bytes]:
+    at = batch.schema.get_field_index(column)
+    if at < 0:
+        raise ConfigError(f"there is no column {column!r}: {', '.join(batch.schema.names)}")
+    values = batch.column(at)
+    if values.null_count:
+        raise ConfigError(f"column {column!r} has {values.null_count} nulls: a message is bytes")
+    kind = values.type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise ConfigError(f"column {column!r} is {kind}: give binary values, or texts")
+        values = values.cast(pa.large_binary())
+    return values.to_pylist()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _rings(queue: MirroredQueue) -> Iterator[list[MirroredQueue]]:
+    """Handles on the shards of a queue, or the handle itself."""
+    with ExitStack() as opened:
+        shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
+        yield shards or [queue]
+
+
+def _leased(
+    leases: Iterable[tuple[MirroredQueue, RangeLease]], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    for ring, lease in leases:
+        extent = ring.extent()
+        for first, last in lease.ranges:
+            found = _all_of(ring.read(first, last, extent=extent), ring.name, first, last)
+            yield from record_batches(found, ring.name, columns)
+
+
+def _all_of(found: Iterable[Batch], queue: str, first: int, last: int) -> Iterator[Batch]:
+    """Hand these on. Raises StoreCorrupt at their end: some of the messages were not among them."""
+    missing = last - first + 1
+    for batch in found:
+        missing -= batch.count
+        yield batch
+    if missing:
+        raise StoreCorrupt(
+            f"queue {queue!r}: {missing} of the messages {first} to {last}, which are taken, are "
+            "not in the copy at hand: they are given back"
+        )

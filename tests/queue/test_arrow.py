@@ -1,0 +1,93 @@
+"""`mirrorq.arrow`: queues as Arrow tables, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from mirrorq import ConfigError, MirroredQueue, arrow
+from mirrorq.testing import SimulatedCluster
+
+WAIT_S = 30
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(3) as cluster:
+        yield cluster
+
+
+def filled(queue: MirroredQueue, count: int = 10) -> MirroredQueue:
+    """Bodies 0 to count - 1."""
+    queue.put_many([b"%d" % number for number in range(count)], key="k").result(WAIT_S)
+    return queue
+
+
+def values(table: pa.Table) -> list[bytes]:
+    """The bodies in a table."""
+    found: list[bytes] = table["value"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_who_reads_takes_nothing(cluster: SimulatedCluster, shards: int | None) -> None:
+    """Held messages are seen, too; the columns are those that were asked for."""
+    queue = cluster.connect("web").queue("orders", shards=shards)
+    assert arrow.read(queue).read_all().num_rows == 0
+    held = filled(queue).get(timeout=WAIT_S)
+    table = arrow.read(queue).read_all()
+    assert table.schema.names == ["value", "sequence", "timestamp"]
+    assert values(table) == [b"%d" % number for number in range(10)]
+    assert table["sequence"].to_pylist() == list(range(1, 11))
+    assert held.ack().result(WAIT_S) is None
+    queue.put(b"last", headers={"n": 1}, message_id="m", key="k").result(WAIT_S)
+    columns = ("queue", "shard", "headers", "message_id", "redelivered", "delivery_count")
+    (*_, last) = arrow.read(queue, columns).read_all().to_pylist()
+    assert (last["queue"], last["message_id"], last["headers"]) == ("orders", "m", [("n", "1")])
+    with pytest.raises(ConfigError, match="no column 'vaule': they are value, sequence"):
+        arrow.read(queue, ["vaule"])
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_what_is_taken_is_acked_at_a_clean_end(
+    cluster: SimulatedCluster, shards: int | None
+) -> None:
+    """An exception gives it back, counted."""
+    queue = filled(cluster.queue("orders", on="a", shards=shards))
+    with pytest.raises(ZeroDivisionError), arrow.take(queue) as reader:
+        assert 1 / (reader.read_all().num_rows - 10)
+    cluster.run_until(lambda: queue.qsize() == 10, WAIT_S)
+    with arrow.take(queue, ["value", "delivery_count"], count_max=4) as reader:
+        table = reader.read_all()
+    assert values(table) == [b"0", b"1", b"2", b"3"]
+    assert queue.qsize() == 6
+
+
+def test_what_is_taken_nobody_else_is_given(cluster: SimulatedCluster) -> None:
+    """Over a failover, too."""
+    queue, other = filled(cluster.queue("orders", on="b")), cluster.queue("orders", on="c")
+    with arrow.take(queue) as reader:
+        reader.read_all()
+        cluster.crash("a")
+        cluster.run_until(lambda: queue.status().master not in (None, "a"), WAIT_S)
+        assert other.get_many(10, timeout=5) == []
+    assert queue.browse() == []
+
+
+def test_a_table_is_written_in_order(cluster: SimulatedCluster) -> None:
+    """Texts as UTF-8; options are those of put_many."""
+    queue = cluster.queue("orders", on="a")
+    table = pa.table({"name": ["\u00e4", "b"] * 5_000, "n": range(10_000)})
+    assert arrow.write(queue, table, "name", headers={"from": "table"}) == 10_000
+    assert arrow.write(queue, pa.record_batch({"value": [b"x"]})) == 1
+    assert arrow.write(queue, iter(table.to_batches(max_chunksize=100)), "name") == 10_000
+    found = values(arrow.read(queue).read_all())
+    assert found == ["\u00e4".encode(), b"b"] * 5_000 + [b"x"] + ["\u00e4".encode(), b"b"] * 5_000
+    assert queue.get(timeout=WAIT_S).headers == {"from": "table"}
+    for column, words in (("n", "is int64: give binary"), ("no", "there is no column 'no': name")):
+        with pytest.raises(ConfigError, match=words):
+            arrow.write(queue, table, column)
+    with pytest.raises(ConfigError, match="has 1 nulls"):
+        arrow.write(queue, pa.table({"value": [b"a", None]}))
