@@ -1,6 +1,7 @@
 """Spools beside a standalone node: puts a second, then what a cluster that comes back is sent.
 
     python benches/spool.py --messages 1000000
+    python benches/spool.py --targets 1000
 
 100-byte messages, one process, in turn: `put` and `put_many` of 1,000 into a standalone node and
 into a spool (to accepted, no cluster there), five times each: medians. Then a node comes, and is
@@ -11,8 +12,10 @@ and in order.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +28,8 @@ from mirrorq.spool.spool import Spool
 BODY = b"x" * 92
 MANY = 1000
 ROUNDS = 5
+SHARE_S = 20.0
+"""Over which the time of the processor is measured."""
 
 
 def body(number: int) -> bytes:
@@ -35,10 +40,36 @@ def body(number: int) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--targets", type=int, default=0, help="only the cost of so many targets")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.path) as place:
-        measure(Path(place), options.messages)
+        if options.targets:
+            cost(Path(place), options.targets)
+        else:
+            measure(Path(place), options.messages)
+
+
+def cost(place: Path, count: int) -> None:
+    """What a spool of many targets costs while the cluster is away, opened and opened again."""
+    files, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    for name in ("filled", "opened again"):
+        with mirrorq.connect("tcp://127.0.0.1:9", spool=place) as client:
+            begun = time.perf_counter()
+            if name == "filled":
+                puts = [client.queue(f"q{number}").put(BODY) for number in range(count)]
+                for put in puts:
+                    put.accepted()
+            print(f"{name}: {time.perf_counter() - begun:.1f} s", flush=True)
+            for _ in range(6):
+                used = time.process_time()
+                time.sleep(SHARE_S)
+                print(
+                    f"{threading.active_count() - threads} threads, "
+                    f"{len(os.listdir('/proc/self/fd')) - files} files, "
+                    f"{(time.process_time() - used) / SHARE_S:.2%} of a core",
+                    flush=True,
+                )
 
 
 def measure(place: Path, count: int) -> None:

@@ -177,6 +177,23 @@ def test_many_queues_cost_no_threads_and_files(site: Site) -> None:
     assert most_threads <= 10
 
 
+@pytest.mark.slow
+def test_a_thousand_targets_cost_no_threads_and_files(site: Site) -> None:
+    """Neither when they are filled, nor when the spool is opened again. Nobody answers."""
+    files, threads = files_open(), threading.active_count()
+    with site.spool() as first:
+        puts = [first.queue(f"q{number}").put(b"1") for number in range(1000)]
+        for put in puts:
+            put.accepted(WAIT_S)
+        assert files_open() - files <= 50
+        assert threading.active_count() - threads <= 10
+    second = site.spool()
+    until(lambda: len(second.spooled()) == 1000)
+    assert all(status.messages == 1 for status in second.spooled().values())
+    assert files_open() - files <= 50
+    assert threading.active_count() - threads <= 10
+
+
 def test_an_empty_spool_makes_no_queue(site: Site) -> None:
     node = site.begin()
     with site.spool() as first:

@@ -130,6 +130,7 @@ class LocalStore:
 
     def _own_queue(self, name: str) -> tuple[MirroredQueue, Claim]:
         queue = self.node.queue(OWN + name)
+        queue.extent(STORE_S)  # with a thousand targets it has no master yet
         return queue, queue.claim("spool", timeout=0)
 
     def _stamp(self) -> tuple[int, int]:
