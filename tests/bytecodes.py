@@ -21,20 +21,27 @@ if sys.version_info >= (3, 12):
     _TOOL = sys.monitoring.DEBUGGER_ID
     _INSTRUCTION = sys.monitoring.events.INSTRUCTION
 
-    def watch(call: Callable[[], object], note: Note) -> None:
+    def watch(call: Callable[[], object], note: Note, under: tuple[str, ...] = ("",)) -> None:
         """Call it, and `note` before each bytecode of the frames below, on this thread.
 
         What `note` raises comes out of that bytecode.
+
+        Args:
+            under: only of code whose file's path has one of these in it.
         """
         thread = get_ident()
         monitoring = sys.monitoring
 
-        def on_instruction(code: CodeType, offset: int) -> None:
+        def on_instruction(code: CodeType, offset: int) -> object:
+            if not any(part in code.co_filename for part in under):
+                return monitoring.DISABLE
             if get_ident() == thread and code is not watch.__code__:
                 note(sys._getframe(1), offset)
+            return None
 
         monitoring.use_tool_id(_TOOL, "mirrorq's tests")
         monitoring.register_callback(_TOOL, _INSTRUCTION, on_instruction)
+        monitoring.restart_events()
         monitoring.set_events(_TOOL, _INSTRUCTION)
         try:
             call()
@@ -45,14 +52,26 @@ if sys.version_info >= (3, 12):
 
 else:
 
-    def watch(call: Callable[[], object], note: Note) -> None:
+    def watch(call: Callable[[], object], note: Note, under: tuple[str, ...] = ("",)) -> None:
         """Call it, and `note` before each bytecode of the frames below, on this thread.
 
         What `note` raises comes out of that bytecode.
+
+        Args:
+            under: only of code whose file's path has one of these in it.
         """
+        known: dict[CodeType, bool] = {}
+
+        def is_watched(code: CodeType) -> bool:
+            found = known.get(code)
+            if found is None:
+                found = known[code] = any(part in code.co_filename for part in under)
+            return found
 
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
             if event == "call":
+                if not is_watched(frame.f_code):
+                    return None
                 frame.f_trace_opcodes = True
                 frame.f_trace_lines = False
             elif event == "opcode":

@@ -29,6 +29,17 @@ def test_the_next_is_the_least_of_what_holds(changes: list[tuple[int, int | None
         assert deadlines.next_ms == min(plain.values(), default=FOREVER_MS)
 
 
+def test_so_many_are_taken_at_a_time() -> None:
+    """Those that are left stay due."""
+    deadlines = Deadlines()
+    for key in range(5):
+        deadlines.set(key, key)
+    assert deadlines.take_due(10, 3) == [0, 1, 2]
+    assert deadlines.next_ms == 3
+    assert deadlines.take_due(10, 3) == [3, 4]
+    assert deadlines.next_ms == FOREVER_MS
+
+
 def test_times_that_move_on_leave_nothing_behind() -> None:
     """A busy queue moves its time at every step, for as long as the node lives."""
     deadlines = Deadlines()

@@ -73,7 +73,7 @@ LATE_MS = 10
 """What the rail has taken is handed over within this."""
 IDLE_STEPS_MAX = 10
 """After so many steps that nothing came for and that did not wait, it never ends."""
-PORTION_STEPS_MAX = 1000
+PORTION_STEPS_MAX = 5000
 """The same of steps that each do a portion of something."""
 UNREAD_STEPS_MAX = 30
 """Frames that one node finds damaged one after the other, each in a step of its own."""
@@ -1219,6 +1219,9 @@ def _chunk(node: SimulatedNode, fetch: FetchFrames) -> tuple[FrameChunk, list[St
 def _goes_on(engine: Engine) -> bool:
     """Whether the node, or a master that was stepped, has a next portion: a cause for a step."""
     if engine.has_portions:
+        return True
+    wake_ms = engine._leadership._controller._agenda.wake_at_ms(engine._wanted_ms)
+    if wake_ms is not None and wake_ms <= engine._wanted_ms + 1:
         return True
     stepped = (engine.replicas.get(queue_id) for queue_id in engine.hosting.stepped)
     masters = (replica.master for replica in stepped if replica is not None)

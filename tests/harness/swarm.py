@@ -16,6 +16,7 @@ from harness import checkers
 from harness.chain import Chain, Drain, unpaired
 from harness.clock_faults import ClockFaults
 from harness.cluster import SimulatedCluster
+from harness.crowd import Crowd
 from harness.damage import ByteFaults
 from harness.fan import Fan, uneven
 from harness.faults import Faults
@@ -65,6 +66,8 @@ DELAY_SHARE = 0.15
 HOLD_SHARE = 0.15
 FLEETING_SHARE = 0.15
 OWNED_SHARE = 0.15
+CROWD_SHARE = 0.08
+"""Of all runs: those with hundreds of small queues, and portions of one."""
 RETURN_MS = 10_000
 """An owner is waited for so long where there are any, in place of half a minute."""
 CLIENT_SHARE = 0.25
@@ -129,6 +132,7 @@ class Swarm:
         holders: bool | None = None,
         fleeting: bool | None = None,
         owned: bool | None = None,
+        crowd: bool | None = None,
         is_short: bool | None = None,
         bulk: bool | None = None,
         clients: bool | None = None,
@@ -200,6 +204,9 @@ class Swarm:
         self.owned: Owned | None = None
         if self._has_owned:
             self.cluster.config = evolve(self.cluster.config, consumer_return_ms=RETURN_MS)
+        by_chance = is_plain and Random(f"{seed} crowd").random() < CROWD_SHARE
+        self._has_crowd = by_chance if crowd is None else crowd
+        self.crowd: Crowd | None = None
         entries = Random(f"{seed} clients")
         by_chance = is_plain and entries.random() < CLIENT_SHARE
         self._clients = entries if (by_chance if clients is None else clients) else None
@@ -270,13 +277,21 @@ class Swarm:
         """Queues that go with somebody."""
         return [one for one in (self.fleeting, self.owned) if one is not None]
 
+    @property
+    def _beside(self) -> list[Visits | Crowd]:
+        return [*self._visits, *self._crowds]
+
+    @property
+    def _crowds(self) -> list[Crowd]:
+        return [] if self.crowd is None else [self.crowd]
+
     def _queue_ids(self) -> list[int]:
         dead = [self.dead_id] if self.dead_id and self.dead is None else []
         return [load.life.queue_id for load in self._all_loads] + dead
 
     def run(self) -> Report:
         by_chance = Random(f"{self.seed} pages").random() < PAGES_SHARE
-        has_pages = by_chance if self._pages is None else self._pages
+        has_pages = by_chance or self._has_crowd if self._pages is None else self._pages
         with tiny_pages() if has_pages else nullcontext():
             return self._run()
 
@@ -288,8 +303,8 @@ class Swarm:
             load.quiet_down()
         if self.fan is not None:
             self.fan.quiet_down()
-        for visits in self._visits:
-            visits.quiet_down()
+        for one in self._beside:
+            one.quiet_down()
         wrong, healed_ms = self._heal_and_drain()
         tally = checkers.Tally()
         for life in self._lives():
@@ -348,8 +363,8 @@ class Swarm:
             load.start()
         if self.fan is not None:
             self.fan.start()
-        for visits in self._visits:
-            visits.start()
+        for one in self._beside:
+            one.start()
         self.faults.start()
         if self.clocks is not None:
             self.clocks.start()
@@ -385,6 +400,9 @@ class Swarm:
         if self._has_owned:
             own = Random(f"{self.seed} owners")
             self.owned = Owned(cluster, own, self.faults.counts, pace=min(pace, 3))
+        if self._has_crowd:
+            own = Random(f"{self.seed} crowds")
+            self.crowd = Crowd(cluster, own, self.faults.counts, list(self.data_nodes))
 
     def _extra(self, kind: type[L], name: str, pace: int) -> L:
         queue_id = self.cluster.declare(self.random.choice(self.data_nodes), name)
@@ -405,7 +423,8 @@ class Swarm:
 
     def _lives(self) -> list[Life]:
         fleeting = [life for visits in self._visits for life in visits.lives]
-        return [*(life for load in self._all_loads for life in load.lives), *fleeting]
+        crowded = [life for crowd in self._crowds for life in crowd.lives]
+        return [*(life for load in self._all_loads for life in load.lives), *fleeting, *crowded]
 
     # --- The end ------------------------------------------------------------------------
 
@@ -422,8 +441,8 @@ class Swarm:
             load.drain()
         if self.fan is not None:
             self.fan.drain()
-        for visits in self._visits:
-            visits.drain()
+        for one in self._beside:
+            one.drain()
         began_ms = cluster.now_ms
         self._press()
         if self.policies is not None:
@@ -437,7 +456,8 @@ class Swarm:
                 least, least_ms = left, cluster.now_ms
         healed_ms = cluster.now_ms - began_ms
         wrong = [] if done else [f"no progress: {self._situation()}"]
-        cluster.quiet_down(self._queue_ids(), QUIET_MS, DRAIN_MS)
+        crowded = [life.queue_id for crowd in self._crowds for life in crowd.lives]
+        cluster.quiet_down([*self._queue_ids(), *crowded], QUIET_MS, DRAIN_MS)
         return wrong + self._check(), healed_ms
 
     def _check(self) -> list[str]:
@@ -521,12 +541,14 @@ class Swarm:
             return False
         if not all(visits.is_over for visits in self._visits):
             return False
+        if not all(crowd.is_drained(count) for crowd in self._crowds):
+            return False
         return all(load.is_drained for load in self._all_loads) and all(
             len(self.cluster.in_sync(queue_id)) == count for queue_id in self._queue_ids()
         )
 
     def _situation(self) -> str:
-        parts = []
+        parts = [crowd.situation() for crowd in self._crowds]
         for load in self._all_loads:
             queue_id = load.life.queue_id
             master = self.cluster.master(queue_id)

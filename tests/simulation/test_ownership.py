@@ -236,7 +236,7 @@ def test_connections_queues_go_with_their_owners_whatever_breaks(seed: int) -> N
 
 def test_connections_queues_in_a_swarm() -> None:
     """The same beside all other faults, and other queues."""
-    swarm = Swarm(2, chain=False, fan=False, owned=True)
+    swarm = Swarm(4, chain=False, fan=False, owned=True)
     assert swarm.run().wrong == []
     assert swarm.owned is not None
     assert sum(len(life.journal.attempts) for life in swarm.owned.lives) > 50

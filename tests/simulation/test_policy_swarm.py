@@ -28,7 +28,7 @@ def test_nothing_is_lost_while_nodes_join_and_leave(seed: int) -> None:
 
 def test_what_an_unclean_promotion_loses_is_counted() -> None:
     """Copies that are not in sync are promoted; no more is missing than their masters say."""
-    swarm = Swarm(41, unclean=True, chain=False, fan=False)
+    swarm = Swarm(46, unclean=True, chain=False, fan=False)
     report = swarm.run()
     assert report.wrong == []
     assert report.faults["unclean promotion"] > 0
@@ -36,6 +36,6 @@ def test_what_an_unclean_promotion_loses_is_counted() -> None:
 
 def test_what_waited_across_an_unclean_promotion_comes_flagged() -> None:
     """The end of a delay and a delivery are lost with a past: the next one says redelivered."""
-    report = Swarm(0, unclean=True, chain=False, fan=False, pages=False).run()
+    report = Swarm(7, unclean=True, chain=False, fan=False, pages=False).run()
     assert report.wrong == []
     assert report.faults["unclean promotion"] > 0

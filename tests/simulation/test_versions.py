@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mirrorq.cluster.catalog.commands import LaterVersion
-from mirrorq.cluster.raft.messages import RaftEntry
 from mirrorq.engine import follower
 from mirrorq.protocol.commands import SetPolicy
+from mirrorq.protocol.effects import RaftEntry
 from mirrorq.protocol.policy import parse, to_text
 
 from .test_policies import ALL, Placed
@@ -23,10 +23,10 @@ class Older:
         apply, unpack = follower.Follower._apply_command, follower.unpack
         applying = ""
 
-        def applied(here: follower.Follower, now_ms: int, entry: RaftEntry) -> None:
+        def applied(here: follower.Follower, now_ms: int, entry: RaftEntry) -> int:
             nonlocal applying
             applying = here._context.me.node
-            apply(here, now_ms, entry)
+            return apply(here, now_ms, entry)
 
         def unpacked(entry: RaftEntry) -> Any:
             found = unpack(entry)

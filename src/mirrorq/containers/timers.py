@@ -17,6 +17,8 @@ from operator import attrgetter
 
 FOREVER_MS = 1 << 62
 """Later than every time."""
+ALL = 1 << 62
+"""More than there ever are."""
 
 
 class Timer:
@@ -120,10 +122,11 @@ class Deadlines:
                 heapreplace(heap, (at_ms, key))
         return FOREVER_MS
 
-    def take_due(self, now_ms: int) -> list[int]:
-        """The keys whose time has come, the earliest first. Each has none until set anew."""
+    def take_due(self, now_ms: int, most: int = ALL) -> list[int]:
+        """Return so many keys whose time has come, the earliest first. Each has none until set
+        anew."""
         found: list[int] = []
-        while self.next_ms <= now_ms:
+        while self.next_ms <= now_ms and len(found) < most:
             _, key = heappop(self._heap)
             del self._at[key], self._entries[key]
             found.append(key)

@@ -23,6 +23,8 @@ ASK_AGAIN_MS = 500
 """A catalog request that nothing came of is sent again after this."""
 RETRY_MS = 20
 """The same when the leader said that it cannot do it yet."""
+SENT_MAX = 64
+"""Requests that are sent in one step."""
 NOBODY = 0
 """Token of an ask whose answer nobody waits for."""
 
@@ -106,8 +108,8 @@ class CatalogRequests:
         return next(iter(self._open))
 
     def due(self, now_ms: int) -> list[PendingRequest]:
-        """Those to be sent now, which counts as done."""
-        found = [self._open[number] for number in self._again.take_due(now_ms)]
+        """Those to be sent now, which counts as done: so many in one step."""
+        found = [self._open[number] for number in self._again.take_due(now_ms, SENT_MAX)]
         for ask in found:
             ask.sent_ms = now_ms
             self._again.set(ask.number, now_ms + ASK_AGAIN_MS)

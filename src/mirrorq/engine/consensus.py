@@ -57,7 +57,7 @@ class Consensus:
         raft: Raft,
         joins: tuple[str, ...],
         now_ms: int,
-        on_installed: Callable[[int, RaftSnapshot], None],
+        on_installed: Callable[[RaftSnapshot], None],
         on_stepped: Callable[[int, bool], None],
     ) -> None:
         self.raft = raft
@@ -172,7 +172,7 @@ class Consensus:
         for store, message in effects.send:
             out.send.append((store.node, message))
         if effects.install is not None:
-            self._on_installed(now_ms, effects.install)
+            self._on_installed(effects.install)
         if not was_founded and raft.is_founded:
             self._on_founded(now_ms)
         is_news = was_leader is not raft.is_leader

@@ -180,7 +180,7 @@ class Engine:
 
     # --- Raft ---------------------------------------------------------------------------
 
-    def _on_installed(self, now_ms: int, snapshot: RaftSnapshot) -> None:
+    def _on_installed(self, snapshot: RaftSnapshot) -> None:
         self._follower.restore(snapshot)
 
     def _apply_portion(self, now_ms: int) -> None:
@@ -283,6 +283,8 @@ class Engine:
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
+        if hosting.is_due_left or hosting.reports.is_reminding:
+            return True
         is_applying = follower.is_restoring or self._consensus.raft.has_committed
         return is_applying or follower.is_making_snapshot
 
@@ -301,7 +303,7 @@ class Engine:
             return False
         return not any(
             record.view.members[0].id == self.me and len(in_sync_ids(record.view)) > 1
-            for record in self.catalog.queues()
+            for record in self.catalog.led_by(self.me.node)
         )
 
     def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
@@ -312,9 +314,9 @@ class Engine:
         if not is_term or master is None or master.has_yielded:
             return False
         record = self.catalog.queue(reply.queue_id)
-        if record is None or record.view.master_epoch != reply.epoch:
-            return False  # The copy here is still to be told.
-        return now_ms < self.hosting.lease.until_ms
+        # The copy here may still be to be told.
+        is_newest = record is not None and record.view.master_epoch == reply.epoch
+        return is_newest and now_ms < self.hosting.lease.until_ms
 
     def waiting_text(self) -> str:
         """What keeps this node from taking part in a cluster, "" when nothing does."""
@@ -358,6 +360,8 @@ class Engine:
             self._consensus.note_leader(now_ms)
         if self._follower.is_restoring or self._consensus.raft.has_committed:
             self._apply_portion(now_ms)
+        if hosting.reports.is_reminding:
+            self._greetings.remind()
         if self._consensus.has_news:
             self._consensus.tend(now_ms)
         if self._follower.is_making_snapshot or self._follower.is_log_long:

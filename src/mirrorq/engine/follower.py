@@ -53,18 +53,17 @@ class Follower:
         """Index of the last entry."""
         self._pages: Iterator[Compact] | None = None
         """Left of the snapshot that is being made."""
-        self._taken: _Taken | None = None
+        self._reading: Iterator[Catalog | None] | None = None
         """A snapshot that has come and is being read."""
+        self._read_index = 0
+        """Its index."""
 
     # --- Entries --------------------------------------------------------------------------
 
     def apply_portion(self, now_ms: int, raft: Raft) -> None:
         """Apply entries that are committed, as many as may change `APPLIED_MAX` queues."""
         left = APPLIED_MAX
-        while left > 0:
-            entry = raft.take_committed()
-            if entry is None:
-                break
+        while left > 0 and (entry := raft.take_committed()) is not None:
             left -= 1 + self.apply(now_ms, entry)
 
     def apply(self, now_ms: int, entry: RaftEntry) -> int:
@@ -148,28 +147,26 @@ class Follower:
     @property
     def is_restoring(self) -> bool:
         """Whether a snapshot is being read."""
-        return self._taken is not None
+        return self._reading is not None
 
     def restore(self, snapshot: RaftSnapshot) -> None:
         """Begin with a snapshot, which is read page by page."""
         self._pages, self._since_compact = None, 0
-        if not snapshot.pages:
-            self._applied = snapshot.index
-            return
-        self.applied_max = min(self.applied_max, self._applied)
-        self._taken = _Taken(snapshot)
+        if snapshot.pages:
+            self.applied_max = min(self.applied_max, self._applied)
+            self._reading, self._read_index = Catalog.read(snapshot.pages), snapshot.index
 
     def restore_page(self, now_ms: int) -> None:
         """Read the next page; with the last one the catalog is the snapshot's."""
-        assert self._taken is not None
+        assert self._reading is not None
         try:
-            catalog = self._taken.next_page()
+            catalog = next(self._reading)
         except ProtocolError as error:
-            self._taken = None
+            self._reading = None
             self._stop(0, str(error))
             return
         if catalog is not None:
-            self._applied, self._taken = self._taken.index, None
+            self._applied, self._reading = self._read_index, None
             self._replace(now_ms, catalog)
 
     def _replace(self, now_ms: int, catalog: Catalog) -> None:
@@ -181,19 +178,3 @@ class Follower:
         context.hosting.on_catalog_replaced(catalog)
         self._list_nodes()
         self._leadership.supervise(now_ms, CatalogReplaced(catalog))
-
-
-class _Taken:
-    """A snapshot that is read page by page into a catalog of its own."""
-
-    def __init__(self, snapshot: RaftSnapshot) -> None:
-        self.index = snapshot.index
-        self._left = iter(snapshot.pages)
-        self._catalog = Catalog()
-
-    def next_page(self) -> Catalog | None:
-        """Read a page; return the catalog when it is whole."""
-        page = next(self._left, None)
-        if page is None:
-            raise ProtocolError("a catalog snapshot ends before its last page")
-        return self._catalog if self._catalog.take_page(page) else None

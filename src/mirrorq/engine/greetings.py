@@ -110,13 +110,13 @@ class Greetings:
         hosting.reports.tell_again()
         hosting.sync_reports.tell_again()
         self.say(node)
-        self._remind(node)
+        hosting.reports.remind(node)
 
-    def _remind(self, node: str) -> None:
-        """Tell an incarnation that has just begun what the masters of queues that are down had
-        said: it may be the one to go on with less, and to count the loss."""
+    def remind(self) -> None:
+        """Tell incarnations that have just begun what the masters of queues that are down had said,
+        a portion of it: one of them may go on with less, and counts the loss."""
         context = self._context
-        for report in context.hosting.reports.all():
+        for node, report in context.hosting.reports.next_reminders():
             record = context.catalog.queue(report.queue_id)
             if record is not None and not context.hosting.is_alive(record.view.members[0].id):
                 context.out.send.append((node, report))

@@ -196,6 +196,8 @@ class Hosting:
         """Queues whose copy here is in sync, and has bodies that are damaged."""
         self.damage_count = 0
         """Damaged frames that were found since the start."""
+        self._handing: dict[int, int] = {}
+        """Queue that is led here -> until when it wants the lease."""
         self.is_handing_stale = False
         """A master here is no more: `handing_until_ms` may be its wish."""
         self._asked_to_yield: dict[int, None] = {}
@@ -219,6 +221,8 @@ class Hosting:
         """Queues whose copies here are still to be told what the catalog says of them."""
         self.tells_left = TOLD_MAX
         """So many of them may be told in this step."""
+        self.is_due_left = False
+        """More copies are due than are stepped in one step."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self.out = EngineEffects()
@@ -231,6 +235,7 @@ class Hosting:
         self.out = out
         self.stepped = self.led = ()
         self.tells_left = TOLD_MAX
+        self.is_due_left = False
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -275,15 +280,16 @@ class Hosting:
     def post_masters(self, event: ReplicaEvent) -> None:
         """What only masters are concerned with: of a thousand queues a third are led here. (What
         has come before in this step may make a master of another copy.)"""
-        for queue_id, replica in self.replicas.items():
-            if replica.master is not None or queue_id in self.inbox:
-                self.inbox.setdefault(queue_id, []).append(event)
+        inbox = self.inbox
+        for queue_id in {**self._handing, **inbox}:
+            inbox.setdefault(queue_id, []).append(event)
 
     def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
         if self.due.next_ms <= now_ms:
-            for queue_id in self.due.take_due(now_ms):
+            for queue_id in self.due.take_due(now_ms, RUN_MAX):
                 self.inbox.setdefault(queue_id, []).append(TICK)
+            self.is_due_left = self.due.next_ms <= now_ms
         self.stepped = inbox = self._take_portion()
         led = []
         for queue_id, events in inbox.items():
@@ -305,7 +311,8 @@ class Hosting:
                 elif replica is not None:
                     self._promise(replica)
         if self.is_handing_stale:
-            self._count_handing()
+            self.is_handing_stale = False
+            self.handing_until_ms = max(self._handing.values(), default=NEVER_MS)
 
     def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
         """Take what came for the copies that are to be stepped now, those first that have waited
@@ -327,16 +334,10 @@ class Hosting:
         master = replica.master
         if was_master is not None and master is not was_master:
             self.is_handing_stale = True
+            self._handing.pop(replica.queue_id, None)
         if master is not None:
-            wanted_ms = master.lease_wanted_until_ms
+            wanted_ms = self._handing[replica.queue_id] = master.lease_wanted_until_ms
             self.handing_until_ms = max(self.handing_until_ms, wanted_ms)
-
-    def _count_handing(self) -> None:
-        """Masters are no more: until when do the others want the lease?"""
-        self.is_handing_stale = False
-        masters = (replica.master for replica in self.replicas.values())
-        wanted = (one.lease_wanted_until_ms for one in masters if one is not None)
-        self.handing_until_ms = max(wanted, default=NEVER_MS)
 
     def promise_again(self) -> None:
         """Tell the leader, until the view changes, that nothing more is handed out in it."""
@@ -411,8 +412,8 @@ class Hosting:
 
     def take_reports(self, now_ms: int) -> list[object]:
         """What all nodes are to be told of the copies here, for their status."""
-        joining = [self.replicas[queue_id] for queue_id in self._joining]
-        return [*self.sync_reports.due(now_ms, joining), *self.reports.due(self.replicas)]
+        joining = self.sync_reports.due(now_ms, self._joining, self.replicas)
+        return [*joining, *self.reports.due(self.replicas)]
 
     def on_committed(self, committed: CommitBatch) -> None:
         for queue_id, write_number in committed.writes:
@@ -554,6 +555,7 @@ class Hosting:
         if replica is not None:
             self.out.rail.append((queue_id, RailDisarm()))
             self.is_handing_stale = True
+            self._handing.pop(queue_id, None)
             if replica.master is not None:
                 for request in replica.master.departures.couriers.end():
                     self.route(request)
@@ -584,9 +586,8 @@ class Hosting:
     def end_owner(self, owner: SessionId) -> None:
         """The handle is no more, or got nothing, and its exclusive queue ends with it."""
         if self.sessions.disown(owner):
-            for record in self.catalog.queues():
-                if record.owner == owner:
-                    self._requests.wish(DeleteQueue(record.id))
+            for queue_id in self.catalog.load_counts.of_handles.get(owner, ()):
+                self._requests.wish(DeleteQueue(queue_id))
 
     def _is_ownerless(self, record: QueueRecord) -> bool:
         """Whether its owner was a handle on this incarnation of this node, and is no more."""

@@ -9,12 +9,18 @@ at that were stepped since the last one: a thousand idle queues cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice, repeat
 
 from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.protocol.control import QueueReport
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
+
+REPORTED_MAX = 256
+"""Queues that are looked at for a report at one sign of life, and queues of whose reports a node
+that has come is reminded in one step."""
 
 
 class QueueReports:
@@ -25,6 +31,8 @@ class QueueReports:
         self._told: dict[int, QueueReport] = {}
         self._stepped: dict[int, None] = {}
         """Queues whose counts may be others than what was told."""
+        self._to_remind: deque[tuple[str, int]] = deque()
+        """(node that has come, queue)."""
 
     def get(self, queue_id: int) -> tuple[QueueReport, int] | None:
         """The last report of a queue's master, and when it came."""
@@ -41,8 +49,21 @@ class QueueReports:
         if is_masters or known is None or known[0].master_epoch < report.master_epoch:
             self._known[report.queue_id] = (report, now_ms)
 
-    def all(self) -> list[QueueReport]:
-        return [report for report, _ in self._known.values()]
+    def remind(self, node: str) -> None:
+        """A node has come: it is to be told the reports of queues that are down."""
+        self._to_remind.extend(zip(repeat(node), tuple(self._known), strict=False))
+
+    @property
+    def is_reminding(self) -> bool:
+        """Whether there are such reports to look at."""
+        return bool(self._to_remind)
+
+    def next_reminders(self) -> Iterator[tuple[str, QueueReport]]:
+        """Give so many of them, each with the node."""
+        for _ in range(min(REPORTED_MAX, len(self._to_remind))):
+            node, queue_id = self._to_remind.popleft()
+            if queue_id in self._known:
+                yield node, self._known[queue_id][0]
 
     def note_step(self, queue_id: int) -> None:
         """The copy here of this queue was stepped."""
@@ -64,10 +85,11 @@ class QueueReports:
         self._stepped.pop(queue_id, None)
 
     def due(self, replicas: Mapping[int, Replica]) -> list[QueueReport]:
-        """What has changed here and is to be told to all."""
-        stepped, self._stepped = self._stepped, {}
+        """What has changed here and is to be told to all: of so many queues at one heartbeat, those
+        first that have waited longest."""
         found = []
-        for queue_id in stepped:
+        for queue_id in list(islice(self._stepped, REPORTED_MAX)):
+            del self._stepped[queue_id]
             report = _report_of(replicas[queue_id])
             if report is not None and self._told.get(queue_id) != report:
                 self._told[queue_id] = report

@@ -6,10 +6,12 @@ decided by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from attrs import frozen
 
+from mirrorq.engine.reports import REPORTED_MAX
 from mirrorq.protocol.control import SyncReport
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
@@ -36,14 +38,17 @@ class SyncReports:
 
     def __init__(self, me: MemberId) -> None:
         self._me = me
-        self._known: dict[tuple[int, MemberId], SyncReport] = {}
+        self._known: dict[int, dict[MemberId, SyncReport]] = {}
+        """Queue -> member -> what it said."""
         self._told: dict[int, SyncReport] = {}
+        self._left: dict[int, None] = {}
+        """Queues to look at before those again that were looked at."""
 
     def note(self, member: MemberId, report: SyncReport) -> None:
-        for key in [k for k in self._known if k[0] == report.queue_id and k[1] != member]:
-            if key[1].node == member.node:
-                del self._known[key]  # An older incarnation of that node.
-        self._known[report.queue_id, member] = report
+        known = self._known.setdefault(report.queue_id, {})
+        for older in [one for one in known if one.node == member.node]:
+            del known[older]
+        known[member] = report
 
     def tell_again(self) -> None:
         """A node has come that has heard nothing yet."""
@@ -52,13 +57,23 @@ class SyncReports:
     def drop(self, queue_id: int) -> None:
         """The queue is no more."""
         self._told.pop(queue_id, None)
-        for key in [key for key in self._known if key[0] == queue_id]:
-            del self._known[key]
+        self._known.pop(queue_id, None)
 
-    def due(self, now_ms: int, replicas: Iterable[Replica]) -> list[SyncReport]:
-        """What has changed here and is to be told to all."""
+    def due(
+        self, now_ms: int, joining: Mapping[int, None], replicas: Mapping[int, Replica]
+    ) -> list[SyncReport]:
+        """What has changed here and is to be told to all: of so many queues at one heartbeat.
+
+        Args:
+            joining: the queues whose copy here is not in sync.
+        """
         found = []
-        for replica in replicas:
+        self._left = self._left or dict.fromkeys(joining)
+        for queue_id in list(islice(self._left, REPORTED_MAX)):
+            del self._left[queue_id]
+            if queue_id not in joining:
+                continue
+            replica = replicas[queue_id]
             report = _report_of(now_ms, replica)
             if report is None:
                 self._told.pop(replica.queue_id, None)
@@ -73,7 +88,7 @@ class SyncReports:
         """The progress of these members together; None when there are none."""
         reports = []
         for member in members:
-            report = self._known.get((queue_id, member))
+            report = self._known.get(queue_id, {}).get(member)
             if member == self._me and own is not None:
                 report = _report_of(now_ms, own)
             reports.append(report or SyncReport(queue_id, 0, 0, 0, 0))

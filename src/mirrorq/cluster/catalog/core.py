@@ -134,7 +134,7 @@ class Catalog:
         """Return the queues that have no other copy in sync, and do not go with their owner."""
         return tuple(
             queue
-            for queue in self._queues.records.values()
+            for queue in self._queues.on_node(store.node)
             if all(is_on(one.id, store) for one in queue.view.members if one.in_sync)
             and not (queue.owner_incarnation is not None and is_on(queue.owner_incarnation, store))
         )
@@ -181,6 +181,10 @@ class Catalog:
     def queues(self) -> tuple[QueueRecord, ...]:
         """Return all queues that are rings, shards too, in order of id."""
         return tuple(self._queues.records.values())
+
+    def led_by(self, node: str) -> Iterator[QueueRecord]:
+        """Give the queues whose view a node heads."""
+        return map(self._queues.records.__getitem__, self.load_counts.masters.get(node, ()))
 
     def queue_ids(self) -> Collection[int]:
         """Return the ids of the same, as they are now and change."""
@@ -371,7 +375,7 @@ class Catalog:
     def _drop_store(self, store: StoreId) -> tuple[int, ...]:
         """Take a store out of every view; return the queues in whose view it was."""
         dropped = []
-        for queue in self.queues():
+        for queue in self._queues.on_node(store.node):
             view = without(queue.view, store, self.definition_of(queue.name).durability)
             if view is not None:
                 self._queues.change_view(queue, evolve(queue, view=view))
@@ -385,7 +389,7 @@ class Catalog:
         current = "" if known is None else f"{node}/{known.incarnation}"
         ended = tuple(
             queue.id
-            for queue in self._queues.records.values()
+            for queue in self._queues.owned_on(node)
             if (queue.connection.startswith(past) and queue.connection != current)
             or (
                 queue.owner_incarnation is not None
@@ -649,17 +653,26 @@ class Catalog:
         return tuple(page for page, _ in self.pages())
 
     @classmethod
-    def restore(cls, pages: Sequence[bytes]) -> Catalog:
-        """Return the catalog that a snapshot holds.
+    def read(cls, pages: Iterable[bytes]) -> Iterator[Catalog | None]:
+        """Read a snapshot; give the catalog after its last page, and None after each other.
 
         Raises:
             ProtocolError: these are not all pages of a snapshot, in order and of this version.
         """
         catalog = cls()
-        is_whole = [catalog.take_page(page) for page in pages][-1:]
-        if is_whole != [True]:
-            raise ProtocolError(f"the catalog snapshot ends with page {len(pages)}, too early")
-        return catalog
+        for page in pages:
+            if catalog.take_page(page):
+                yield catalog
+                return
+            yield None
+        raise ProtocolError(
+            f"the catalog snapshot ends after page {catalog._pages_taken}, too early"
+        )
+
+    @classmethod
+    def restore(cls, pages: Iterable[bytes]) -> Catalog:
+        """Return the catalog that a snapshot holds; raise what `read` raises."""
+        return next(catalog for catalog in cls.read(pages) if catalog is not None)
 
     def take_page(self, data: bytes) -> bool:
         """Go on with the next page of a snapshot, from an empty catalog; say whether it is whole.

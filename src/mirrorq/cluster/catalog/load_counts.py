@@ -1,4 +1,4 @@
-"""Which queues each node leads, and of which it holds a copy: noted as views change. Pure.
+"""Which queues each node leads, has and owns, and which a handle owns: noted as views change. Pure.
 
 The catalog's leader asks for the numbers at every judgement, and for the queues when a node dies or
 comes back. To look at all queues for it would make a thousand declarations, or the failover of a
@@ -8,10 +8,12 @@ thousand queues, a million looks at queues.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from attrs import define, field
 
 from mirrorq.cluster.catalog.records import QueueRecord
+from mirrorq.protocol.identities import SessionId
 
 
 @define
@@ -23,7 +25,9 @@ class LoadCounts:
     copies: dict[str, dict[int, None]] = field(factory=dict)
     """Node -> queues of whose view it is a member."""
     owned: dict[str, dict[int, None]] = field(factory=dict)
-    """Node -> exclusive queues of a handle there."""
+    """Node -> exclusive queues of a handle or a connection there."""
+    of_handles: dict[SessionId, dict[int, None]] = field(factory=dict)
+    """Handle -> exclusive queues of it."""
 
     def enter(self, queue: QueueRecord) -> None:
         """A queue has this view from now on."""
@@ -37,10 +41,13 @@ class LoadCounts:
             if not queues[node]:
                 del queues[node]
 
-    def _places(self, queue: QueueRecord) -> Iterator[tuple[dict[str, dict[int, None]], str]]:
+    def _places(self, queue: QueueRecord) -> Iterator[tuple[dict[Any, dict[int, None]], object]]:
         members = queue.view.members
         yield self.masters, members[0].id.node
         for member in members:
             yield self.copies, member.id.node
         if queue.owner_incarnation is not None:
             yield self.owned, queue.owner_incarnation.node
+            yield self.of_handles, queue.owner
+        elif queue.connection:
+            yield self.owned, queue.connection.partition("/")[0]

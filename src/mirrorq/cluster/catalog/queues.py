@@ -30,6 +30,14 @@ class Queues:
         queue_id = self._ids.get(name)
         return None if queue_id is None else self.records[queue_id]
 
+    def on_node(self, node: str) -> tuple[QueueRecord, ...]:
+        """Return the queues of whose view a node is a member, in order of id."""
+        return tuple(self.records[one] for one in sorted(self.load_counts.copies.get(node, ())))
+
+    def owned_on(self, node: str) -> tuple[QueueRecord, ...]:
+        """Return the exclusive queues whose owner is on a node, in order of id."""
+        return tuple(self.records[one] for one in sorted(self.load_counts.owned.get(node, ())))
+
     def give_id(self) -> int:
         """Return the id of a new queue."""
         self.next_id += 1

@@ -244,7 +244,7 @@ class Admission:
         is_unjudged = self._nodes.status(record.member) is Status.UNKNOWN
         if not self._nodes.catalog.was_stopped(record.member):
             is_unjudged |= self._nodes.liveness.may_come_back(name)
-        queues = self._nodes.catalog.queues()
+        queues = self._nodes.catalog.led_by(name)
         if is_unjudged or any(self._waits_for(queue, store) for queue in queues):
             return CatalogAnswer(number, 0, retry=True)
         return replace(command, store=record.store, voters=tuple(stores[1:]))

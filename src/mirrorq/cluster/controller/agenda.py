@@ -77,9 +77,9 @@ class Agenda:
     # --- Taking ---------------------------------------------------------------------------
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Mark the queues whose time has come; return those that waited for another look."""
-        self.mark(self._retries.take_due(now_ms))
-        due = self._waits.take_due(now_ms)
+        """Mark so many queues whose time has come; return those that waited for another look."""
+        self.mark(self._retries.take_due(now_ms, JUDGED_MAX))
+        due = self._waits.take_due(now_ms, JUDGED_MAX)
         self.mark(due)
         return due
 
