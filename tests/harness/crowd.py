@@ -13,7 +13,7 @@ from random import Random
 from harness.cluster import SimulatedCluster
 from harness.load import Life
 from harness.visits import Guest
-from harness.workload import Consumer, Journal
+from harness.workload import Consumer, Journal, Place
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareQueue
 
@@ -62,7 +62,7 @@ class Crowd:
             life = self._used[queue_id] = Life(queue_id, Journal())
             self.lives.append(life)
         name = f"crowd {queue_id} at {self.cluster.now_ms}"
-        Guest(self.cluster, node, queue_id, name, self.random, life.journal).publish()
+        Guest(Place(self.cluster, node, queue_id, name, self.random), life.journal).publish()
 
     def queue_ids(self) -> list[int]:
         """Return the ids of those that are declared, as a node that runs knows them."""
@@ -83,9 +83,8 @@ class Crowd:
             if known is None or (now_ms > known[1] + CONSUMER_MS and not known[0].is_alive):
                 node = self.random.choice(running)
                 name = f"end of {life.queue_id} at {now_ms}"
-                one = Consumer(
-                    self.cluster, node, life.queue_id, name, self.random, life.journal, 0.0
-                )
+                place = Place(self.cluster, node, life.queue_id, name, self.random)
+                one = Consumer(place, life.journal, 0.0)
                 self._ends[life.queue_id] = one, now_ms
 
     def is_drained(self, copies: int) -> bool:
