@@ -89,13 +89,18 @@ if TYPE_CHECKING:
     from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.api.reader import Batch, Extent, Reader
+    from mirrorq.api.stdlib_queue import QueueAdapter
+    from mirrorq.api.transactions import Transaction
     from mirrorq.client.client import Client, connect
     from mirrorq.client.spooled import SpoolClient
     from mirrorq.config import Config
+    from mirrorq.monitoring.alarms import Alarm
+    from mirrorq.monitoring.presence import ClientStatus, ConsumerStatus
     from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
     from mirrorq.node.local import local
     from mirrorq.node.node import Node
     from mirrorq.node.spawned import SpawnedNode
+    from mirrorq.protocol.effects import Notice
     from mirrorq.security.roles import Key
     from mirrorq.security.settings import Security
     from mirrorq.spool.confirmation import SpoolConfirmation
@@ -120,9 +125,15 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "Confirmation",
     "Settlement",
     "Consumer",
+    "Transaction",
+    "QueueAdapter",
     "QueueStatus",
     "NodeStatus",
     "PolicyStatus",
+    "ClientStatus",
+    "ConsumerStatus",
+    "Alarm",
+    "Notice",
     "wait",
     # going on without the cluster
     "SpoolClient",
@@ -166,6 +177,12 @@ logging.getLogger("mirrorq").addHandler(Unheard())
 logging.getLogger("mirrorq").addFilter(Shown())
 
 _HOMES = {
+    "Alarm": "mirrorq.monitoring.alarms",
+    "ClientStatus": "mirrorq.monitoring.presence",
+    "ConsumerStatus": "mirrorq.monitoring.presence",
+    "Notice": "mirrorq.protocol.effects",
+    "QueueAdapter": "mirrorq.api.stdlib_queue",
+    "Transaction": "mirrorq.api.transactions",
     "Batch": "mirrorq.api.reader",
     "Extent": "mirrorq.api.reader",
     "Reader": "mirrorq.api.reader",

@@ -59,7 +59,12 @@ def test_what_reaches_no_queue(stage: Stage) -> None:
 
 
 def test_alternates_in_a_circle_end(stage: Stage) -> None:
+    with pytest.raises(QueueNotFound, match="no exchange is named 'two': declare it before"):
+        stage.exchange("one", "direct", alternate="two")
+    stage.exchange("two", "direct").delete()
+    two = stage.exchange("two", "direct")
     one = stage.exchange("one", "direct", alternate="two")
+    two.delete()
     stage.exchange("two", "direct", alternate="one")
     assert one.publish("k", b"1").result(WAIT_S) == {}
 

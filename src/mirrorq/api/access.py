@@ -238,7 +238,7 @@ class Access(Administration, ExchangeHost):
 
         Raises:
             PreconditionFailed: it exists with other properties.
-            QueueNotFound: `passive`, and it does not exist.
+            QueueNotFound: `passive`, and it does not exist; or there is no such `alternate`.
             NoQuorum: no majority within `timeout` seconds.
 
         Example:

@@ -119,6 +119,14 @@ class Exchange:
         wrong = exchange_error(name, kind, alternate or "")
         if wrong:
             raise ConfigError(wrong)
+        if alternate:
+            try:
+                cls(host, alternate)._begun(0).close()
+            except QueueNotFound:
+                raise QueueNotFound(
+                    f"no exchange is named {alternate!r}: declare it before exchange {name!r}, "
+                    "whose alternate it is to be"
+                ) from None
         version = host._administer(DeclareExchange(name, str(kind), alternate or ""), timeout)
         return cls(host, name)._begun(version)
 

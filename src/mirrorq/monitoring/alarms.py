@@ -98,7 +98,9 @@ class Alarm:
     """An alarm that is raised at one node."""
 
     name: str
+    """Which alarm, as docs/monitoring.md lists them."""
     since_ms: int
+    """When it was raised, in milliseconds of the node's steady clock."""
     text: str
     """What happened, with values, and what to do."""
 

@@ -36,9 +36,11 @@ class ClientStatus:
     role: str = ""
     """Of its key."""
     handles: int = 0
+    """How many queue handles it has open."""
     queues: tuple[str, ...] = ()
     """Names of those it has handles on."""
     consumers: int = 0
+    """How many `consume` calls of it run."""
     messages_unacknowledged: int = 0
     """What it holds, in all queues; what a `get` has fetched ahead included."""
 
@@ -56,9 +58,13 @@ class ConsumerStatus:
     node: str
     """That its handle is on, or that serves its client."""
     prefetch: int = 0
+    """The most messages it may hold unacknowledged; 0: no bound."""
     messages_unacknowledged: int = 0
+    """Messages that it holds."""
     exclusive: bool = False
+    """True: nobody else may consume the queue."""
     auto_ack: bool = False
+    """True: its messages are acked before its callback is called."""
     active: bool = True
     """False: it waits for its turn (single-active-consumer, or a job leases the queue)."""
     label: str = ""

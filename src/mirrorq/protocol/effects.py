@@ -24,8 +24,11 @@ class Notice(Struct, frozen=True, gc=False):
     """Something that listeners and the log are told."""
 
     kind: str
+    """What it is about, such as "paused", "leader" or "loss"."""
     text: str
+    """The same in a sentence."""
     queue_id: int = 0
+    """The queue's id; 0: it is about the node or the client."""
 
 
 @frozen
