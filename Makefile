@@ -41,8 +41,9 @@ CELERY_TESTS ?= worker inspect tasks canvas
 COMPARE ?=
 # Arguments of `make brokers`; `--help` lists them.
 BROKERS ?=
-# Arguments of `make scale`; `--help` lists them.
+# Arguments of `make scale` and of `make sim-scale`; `--help` lists them.
 SCALE ?=
+SIM_SCALE ?=
 # Where `make pipeline` leaves its output: a folder that is empty or not there.
 PIPELINE_OUT ?= pipeline-out
 # The versions of Spark, and the other Pythons, that `make compat` runs: commands or paths.
@@ -288,6 +289,10 @@ brokers: $(VENV)/.compare  ## Celery over mirrorq, Redis and RabbitMQ: BROKERS='
 
 scale: $(VENV)/.compare  ## curves over nodes, queues, producers, sizes, depth, days; and what became of each aim: SCALE='--only nodes'
 	cd benches && ../$(BIN)/python -m scale $(SCALE)
+
+.PHONY: sim-scale
+sim-scale: $(STAMP)  ## fifty nodes in three sites on virtual time, one site lost and back: SIM_SCALE='--queues 2000 --pairs 24'
+	$(BIN)/python benches/sim_scale.py $(SIM_SCALE)
 
 shape: $(STAMP)  ## a queue of messages that are not alike, however deep: SHAPE='--messages 10000000 --only lease'
 	cd benches && ../$(BIN)/python -m shape $(SHAPE)

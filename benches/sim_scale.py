@@ -117,7 +117,7 @@ class Sites:
         """Print one line of figures."""
         spent_s = round(time.process_time() - self.began_s)
         shown = {
-            key: round(one, 1) if isinstance(one, float) else one for key, one in figures.items()
+            key: round(one, 3) if isinstance(one, float) else one for key, one in figures.items()
         }
         print(json.dumps({"what": what, **shown, "cpu s so far": spent_s}), flush=True)
 

@@ -36,6 +36,7 @@ class Crowd:
         """Of the queues that got messages."""
         self._used: dict[int, Life] = {}
         self._is_quiet = False
+        self._handles: list[Consumer] = []
         self._ends: dict[int, tuple[Consumer, int]] = {}
         """Queue -> who empties it, since when."""
         self.count = random.choice(QUEUE_COUNTS)
@@ -62,7 +63,9 @@ class Crowd:
             life = self._used[queue_id] = Life(queue_id, Journal())
             self.lives.append(life)
         name = f"crowd {queue_id} at {self.cluster.now_ms}"
-        Guest(Place(self.cluster, node, queue_id, name, self.random), life.journal).publish()
+        guest = Guest(Place(self.cluster, node, queue_id, name, self.random), life.journal)
+        guest.publish()
+        self._handles.append(guest)
 
     def queue_ids(self) -> list[int]:
         """Return the ids of those that are declared, as a node that runs knows them."""
@@ -78,6 +81,9 @@ class Crowd:
     def drain(self) -> None:
         """Have each queue that got messages emptied."""
         now_ms, running = self.cluster.now_ms, self._nodes()
+        for handle in self._handles:
+            if handle.is_open and not handle.is_alive:
+                handle.die()
         for life in self.lives:
             known = self._ends.get(life.queue_id)
             if known is None or (now_ms > known[1] + CONSUMER_MS and not known[0].is_alive):
@@ -86,6 +92,7 @@ class Crowd:
                 place = Place(self.cluster, node, life.queue_id, name, self.random)
                 one = Consumer(place, life.journal, 0.0)
                 self._ends[life.queue_id] = one, now_ms
+                self._handles.append(one)
 
     def is_drained(self, copies: int) -> bool:
         """Whether all are empty, and have so many copies in sync."""

@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from random import Random
 from typing import TypeVar
+from unittest.mock import patch
 
 from attrs import define, evolve, field
 
@@ -29,6 +30,7 @@ from harness.policy_faults import PolicyFaults
 from harness.tiny_pages import tiny_pages
 from harness.visits import Visits
 from harness.workload import Attempt
+from mirrorq.engine import hosting
 
 L = TypeVar("L", bound=Load)
 
@@ -68,6 +70,8 @@ FLEETING_SHARE = 0.15
 OWNED_SHARE = 0.15
 CROWD_SHARE = 0.08
 """Of all runs: those with hundreds of small queues, and portions of one."""
+CROWD_RUN_MAX = 4
+"""Copies stepped in one step there."""
 RETURN_MS = 10_000
 """An owner is waited for so long where there are any, in place of half a minute."""
 CLIENT_SHARE = 0.25
@@ -293,7 +297,11 @@ class Swarm:
         by_chance = Random(f"{self.seed} pages").random() < PAGES_SHARE
         has_pages = by_chance or self._has_crowd if self._pages is None else self._pages
         with tiny_pages() if has_pages else nullcontext():
-            return self._run()
+            if not self._has_crowd:
+                return self._run()
+            # Each step of a copy is a commit: one at a time, hundreds of queues never come to rest.
+            with patch.object(hosting, "RUN_MAX", CROWD_RUN_MAX):
+                return self._run()
 
     def _run(self) -> Report:
         cluster = self.cluster
