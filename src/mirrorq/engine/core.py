@@ -283,7 +283,7 @@ class Engine:
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
-        if hosting.is_due_left or hosting.reports.is_reminding:
+        if hosting.reports.is_reminding:
             return True
         is_applying = follower.is_restoring or self._consensus.raft.has_committed
         return is_applying or follower.is_making_snapshot

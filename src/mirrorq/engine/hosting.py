@@ -221,8 +221,6 @@ class Hosting:
         """Queues whose copies here are still to be told what the catalog says of them."""
         self.tells_left = TOLD_MAX
         """So many of them may be told in this step."""
-        self.is_due_left = False
-        """More copies are due than are stepped in one step."""
         self._told_epochs: dict[int, int] = {}
         """Views of copies here of which listeners have been told."""
         self.out = EngineEffects()
@@ -235,7 +233,6 @@ class Hosting:
         self.out = out
         self.stepped = self.led = ()
         self.tells_left = TOLD_MAX
-        self.is_due_left = False
 
     @property
     def broken(self) -> tuple[int, ...]:
@@ -287,9 +284,8 @@ class Hosting:
     def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
         if self.due.next_ms <= now_ms:
-            for queue_id in self.due.take_due(now_ms, RUN_MAX):
+            for queue_id in self.due.take_due(now_ms):
                 self.inbox.setdefault(queue_id, []).append(TICK)
-            self.is_due_left = self.due.next_ms <= now_ms
         self.stepped = inbox = self._take_portion()
         led = []
         for queue_id, events in inbox.items():
