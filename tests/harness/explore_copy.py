@@ -47,6 +47,7 @@ from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
 from mirrorq.replication.master.settling import Duties, PendingSettle, Settling
 from mirrorq.replication.master.stages import Stages
+from mirrorq.replication.master.suspects import Suspects
 from mirrorq.replication.master.term import Lease, Term
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.queue_time import QueueTime
@@ -112,6 +113,7 @@ PLAIN = (
     Stages,
     Staging,
     StateProducers,
+    Suspects,
     Table,
     Timer,
     Timers,
@@ -239,7 +241,8 @@ def _copy_delivery(value: OpenDelivery, memo: dict[int, Any]) -> OpenDelivery:
 
 def _key_delivery(value: OpenDelivery, seen: set[int]) -> Any:
     until = None if value.until is None else tuple(value.until.items())
-    return value.key, value.count, value.left.to_bytes(), value.handed_ms, until
+    left = value.left.to_bytes()
+    return value.key, value.count, left, value.handed_ms, value.is_suspect, until
 
 
 def _key_producer(value: Producer, seen: set[int]) -> Any:

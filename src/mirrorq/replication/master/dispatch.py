@@ -856,7 +856,9 @@ class Dispatch:
 
     def leave(self, session: SessionId) -> None:
         """The same of all that a session held."""
-        self.leaving.extend(self._held.pop(session, ()))
+        for number in self._held.pop(session, ()):
+            self.open[number].is_suspect = True
+            self.leaving.append(number)
         self._suspects.trials.pop(session, None)
         self.fetching.pop((session, 0), None)
 
@@ -865,14 +867,15 @@ class Dispatch:
         taken: list[Range] = []
         while self.leaving:
             number = self.leaving[0]
-            left = self.open[number].left
+            left, is_suspect = self.open[number].left, self.open[number].is_suspect
             if taken and len(taken) + len(left) > count:
                 break
             self.leaving.popleft()
             del self.open[number]
             self.unacknowledged -= left.count
             self._note_back(number, left)
-            self._suspects.add(left)
+            if is_suspect:
+                self._suspects.add(left)
             taken += left
         return taken
 
