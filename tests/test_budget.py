@@ -43,7 +43,7 @@ BUDGETS = {
     "replication": 8_770,
     "security": 350,
     "session": 650,
-    "spool": 1_490,
+    "spool": 1_512,
     "store": 2_625,
     "testing": 1_450,
     "transport": 1_850,

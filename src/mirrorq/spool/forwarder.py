@@ -30,6 +30,7 @@ from mirrorq.api.reader import Batch as Frames
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
 from mirrorq.protocol.identities import spool_producer
+from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_TRANSIENT
 from mirrorq.spool.line import Line, Mark
 from mirrorq.spool.sender import OPEN_S, Sender, Sending
 from mirrorq.waiting import Doorbell
@@ -50,6 +51,9 @@ AGAIN_S = 1.0
 CLAIM_S = 10.0
 """Other consumers of the source have so long to leave it."""
 ACK_S = 30.0
+PART_COUNT = 1000
+PART_BYTES = 256 << 10
+"""Small frames are sent together, up to this."""
 CLOSE_S = 5.0
 """What is on its way at the end has so long to be confirmed."""
 
@@ -254,7 +258,7 @@ class Moving(Sender):
             while self.line.flights and self.target is not None and clock.monotonic() < until:
                 self._settle()
                 self.bell.wait(0.1)
-        self.drop_target("it was stopped")
+        self.drop_target("")
 
     # --- As a sender ----------------------------------------------------------------------------
 
@@ -267,7 +271,7 @@ class Moving(Sender):
                 if self.line.read_to >= self._end:
                     return None
                 self._pages_to = self._end
-                self._pages = self._chosen(self.line.read_to + 1, self._pages_to)
+                self._pages = self._parts(self.line.read_to + 1, self._pages_to)
             self._part = next(self._pages, None)
             first = self._pages_to + 1 if self._part is None else self._part[0].first
             self.line.pass_over(max(first - 1, self.line.read_to))
@@ -275,19 +279,32 @@ class Moving(Sender):
                 self._pages = None
         return self._part
 
-    def _chosen(self, first: int, last: int) -> Iterator[list[Frames]]:
+    def _parts(self, first: int, last: int) -> Iterator[list[Frames]]:
+        """What is to be moved, neighbours that are alike together."""
+        part: list[Frames] = []
+        size = 0
+        count_max = PART_COUNT if self._rate is None else min(max(int(self._rate), 1), PART_COUNT)
+        for piece in self._chosen(first, last, count_max):
+            size += len(piece.frame)
+            if part and (size > PART_BYTES or not _fits(part, piece, count_max)):
+                yield part
+                part, size = [], len(piece.frame)
+            part.append(piece)
+        if part:
+            yield part
+
+    def _chosen(self, first: int, last: int, count_max: int) -> Iterator[Frames]:
         """What is to be moved: parts of frames."""
-        size_max = max(int(self._rate), 1) if self._rate is not None else SEQUENCE_MAX
         for batch in self._source.read(first, last):
-            if self._key is None and not self._kept and batch.count <= size_max:
-                yield [batch]
+            if self._key is None and not self._kept and batch.count <= count_max:
+                yield batch
                 continue
-            for start, stop in self._runs(batch, size_max):
+            for start, stop in self._runs(batch, count_max):
                 frame = frames.cut(batch.frame, start, stop)
                 at, count = batch.first + start, stop - start
-                yield [Frames(frame, at, count, batch.delivery_count, batch.timestamp_us)]
+                yield Frames(frame, at, count, batch.delivery_count, batch.timestamp_us)
 
-    def _runs(self, batch: Frames, size_max: int) -> list[tuple[int, int]]:
+    def _runs(self, batch: Frames, count_max: int) -> list[tuple[int, int]]:
         """Neighbouring messages of a frame that are to be moved: from and up to which."""
         properties = batch.properties() if self._key is not None else None
         found: list[tuple[int, int]] = []
@@ -297,7 +314,7 @@ class Moving(Sender):
             )
             if is_chosen and batch.first + index not in self._kept:
                 start, stop = found[-1] if found else (0, -1)
-                if stop == index and index - start < size_max:
+                if stop == index and index - start < count_max:
                     found[-1] = (start, index + 1)
                 else:
                     found.append((index, index + 1))
@@ -327,3 +344,14 @@ class Moving(Sender):
         self.drop_target("another forwarder was at work")
         for low, high in self._source.live_ranges(first, first + outcome.count - 1, extent):
             self._keep(low, high, f"queue {self.name} has refused them before, or had others then")
+
+
+def _fits(part: list[Frames], piece: Frames, count_max: int) -> bool:
+    """Whether a piece of a frame may be sent together with the ones before it."""
+    one, other = frames.header(part[0].frame), frames.header(piece.frame)
+    return (
+        piece.first == part[-1].last + 1
+        and piece.last - part[0].first < count_max
+        and not (one.flags ^ other.flags) & (FLAG_TRANSIENT | FLAG_PRIORITY)
+        and not any((one.delay_ms, one.ttl_ms, other.delay_ms, other.ttl_ms))
+    )

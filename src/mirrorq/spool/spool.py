@@ -42,7 +42,7 @@ TURN_S = 5.0
 """A route that does not get on leaves its place to another one after this."""
 LOOK_S = 1.0
 """How often the forwarder looks for messages that have ended in their local queues."""
-LOOKED_AT = 32
+LOOKED_AT = 8
 """Local queues of one such look."""
 CLOSE_S = 5.0
 
