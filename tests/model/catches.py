@@ -240,10 +240,10 @@ SEEDS: dict[str, Seeds] = {
     "delay of a put forgotten": Seeds(runs.delays, "early", 0, 2),
     "durations by the wall clock": Seeds(runs.clocks, "time: ", 3, 4),
     "cut that keeps publishes on disk": Seeds(runs.store, "StoreCorrupt", 0, 3),
-    "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 3),
-    "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 3),
-    "deleted queue's runs come back": Seeds(runs.store, "", 0, 3),
-    "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 3),
+    "release of runs that are partly live": Seeds(runs.store, "messages_are_there", 0, 20),
+    "checkpoint without its state": Seeds(runs.store, "log_is_equal", 0, 20),
+    "deleted queue's runs come back": Seeds(runs.store, "", 0, 20),
+    "fetched frames not written": Seeds(runs.store, "messages_are_there", 0, 20),
     "ack refused when it comes again": Seeds(runs.clients, "misrefused", 5, 10),
     "client's handle another one at its next entry node": Seeds(
         runs.entry_nodes, "overtaken", 0, 4
