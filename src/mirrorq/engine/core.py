@@ -1,4 +1,11 @@
-"""One node's engine: gives what arrives and what is due to the part that it concerns."""
+"""`Engine`: the pure half of a node. Hands each event, and each timer that is due, to a part.
+
+The parts are the founding and Raft (`consensus`), the applied catalog (`follower`), the leader's
+judgement (`leadership`), the lease (`lease_keeping`), greetings between nodes (`greetings`),
+requests to the leader (`leader_requests`), and the copies of queues (`hosting`). The driver calls
+`step` on the node's thread and carries out the effects. A step does a bounded portion of long work;
+`wake_at_ms` is now while a portion is left.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +97,14 @@ from mirrorq.replication.events import (
 from mirrorq.replication.events import WriteAll as WriteAllOf
 
 LATE_FACTOR = 5
-"""Steps that are late by more than a heartbeat divided by this are told to Raft."""
+"""Raft is told of a step that is late by more than a heartbeat divided by this."""
 
 
 class Engine:
-    """The pure half of a node."""
+    """One node's state machine.
+
+    *Threads*: the node's thread only.
+    """
 
     def __init__(
         self,
@@ -112,11 +122,11 @@ class Engine:
         now_ms: int = 0,
         read_page: PageReader | None = None,
     ) -> None:
-        """Continue from what the disk holds.
+        """Go on from the images of the disk.
 
         Args:
-            endpoint: where others reach this node, "" when it listens nowhere.
-            peers: the nodes that the configuration names, with their endpoints.
+            endpoint: endpoint at which other nodes reach this node; "": it listens nowhere.
+            peers: names and endpoints of the nodes in the configuration.
             join: endpoints of a cluster through which an empty store joins it.
             read_page: reads pages of this node's disk.
         """
@@ -157,15 +167,15 @@ class Engine:
     def _begin_timers(self, now_ms: int) -> None:
         context, config = self._context, self.config
         self._hello = context.timers.new()
-        """When it shows that it lives, if anybody listens."""
+        """When this node sends its next sign of life, if another node listens."""
         self._is_hello_open = True
-        """When that is has still to be said."""
+        """Whether the time of the next sign of life is still to be set."""
         self._hello_ms = now_ms - config.heartbeat_ms
-        """When it did so last."""
+        """When this node sent its last sign of life."""
         self._again = context.timers.new()
-        """When what it has asked of the catalog's leader is asked again."""
+        """When requests to the catalog's leader are sent again."""
         self._wanted_ms = FOREVER_MS
-        """When this node wanted to be stepped next."""
+        """When the last step wanted the next one."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
@@ -209,12 +219,12 @@ class Engine:
 
     @property
     def catalog(self) -> Catalog:
-        """As applied on this node."""
+        """The catalog, as far as this node has applied the log."""
         return self._context.catalog
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """Names of those that are raised here; set by the driver."""
+        """Names of the alarms raised at this node. The driver sets them."""
         return self._context.alarms
 
     @alarms.setter
@@ -222,12 +232,12 @@ class Engine:
         self._context.alarms = names
 
     def note_spooled(self, messages: int, oldest_s: int) -> None:
-        """What waits in this node's spools, for other nodes to show."""
+        """Note how many messages wait in this node's spools; signs of life tell other nodes."""
         self._context.spooled = (messages, oldest_s) if messages else ()
 
     @property
     def leader(self) -> str | None:
-        """Name of the catalog's leader as this node knows it."""
+        """Name of the catalog's leader, as far as this node knows; None: there is none."""
         leader = self._consensus.raft.leader
         return leader.node if leader is not None else None
 
@@ -237,12 +247,12 @@ class Engine:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the catalog knows this incarnation of the node: it takes part."""
+        """Whether the catalog knows this incarnation of the node. Then the node takes part."""
         return self._context.is_registered
 
     @property
     def outdated(self) -> str:
-        """Why this node has stopped following the catalog, "" as a rule."""
+        """Why this node has stopped following the catalog; "": it follows."""
         return self._follower.outdated
 
     @property
@@ -250,7 +260,7 @@ class Engine:
         return self._consensus.raft.voters
 
     def is_paused(self, now_ms: int) -> bool:
-        """No contact with a majority of the cluster."""
+        """Whether this node has no contact with a majority of the cluster."""
         return now_ms - self._consensus.led_at(now_ms) > self.config.heartbeat_ms
 
     def is_alive(self, member: MemberId) -> bool:
@@ -258,14 +268,14 @@ class Engine:
         return member == self.me or self._leadership.is_alive(member)
 
     def alarms_of(self, member: MemberId) -> tuple[str, ...]:
-        """Names of the alarms of this incarnation of a node, as it last said."""
+        """Return the alarms that this incarnation of a node has told last."""
         if member == self.me:
             return self.alarms
         said = self._last_hello(member)
         return () if said is None else said.alarms
 
     def spooled_by(self, member: MemberId) -> tuple[int, int]:
-        """(messages, seconds that the oldest waits) in the spools of this incarnation of a node."""
+        """Return (messages, seconds that the oldest one waits) of a node's spools."""
         said = self._last_hello(member)
         known = self._context.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
@@ -278,8 +288,7 @@ class Engine:
 
     @property
     def has_portions(self) -> bool:
-        """Whether something that is done in portions has a next one, in a step that waits for
-        nothing."""
+        """Whether work that is done in portions has a next portion."""
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
@@ -290,9 +299,11 @@ class Engine:
 
     @property
     def has_left(self) -> bool:
-        """After `Release`: whether nothing more is to be waited for. The catalog knows that
-        this end is a shutdown, and no queue with a mirror in sync is mastered here; or no
-        majority runs that could do anything."""
+        """Whether the process may end after `Release`.
+
+        It may when the catalog knows that the end is a shutdown, and no queue with a mirror in sync
+        has its master here. It may, too, when no majority runs.
+        """
         stores = [self._context.store]
         for peer in self._admission.peers.all():
             if peer.member is not None and not peer.gone:
@@ -307,19 +318,19 @@ class Engine:
         )
 
     def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
-        """Whether a delivery decided here may still be sent: the term and the lease go on."""
+        """Whether a delivery of a master here may be sent: its term and the lease go on."""
         replica = self.hosting.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         is_term = master is not None and master.master_epoch == reply.epoch
         if not is_term or master is None or master.has_yielded:
             return False
         record = self.catalog.queue(reply.queue_id)
-        # The copy here may still be to be told.
+        # The copy here may not know the newest view yet.
         is_newest = record is not None and record.view.master_epoch == reply.epoch
         return is_newest and now_ms < self.hosting.lease.until_ms
 
     def waiting_text(self) -> str:
-        """What keeps this node from taking part in a cluster, "" when nothing does."""
+        """Return why this node takes part in no cluster; "": it takes part."""
         if self.outdated:
             return f"has stopped following the catalog: {self.outdated}"
         if self._admission.unwelcome and self._may_be_kept_out:
@@ -328,24 +339,32 @@ class Engine:
 
     @property
     def is_out_for_good(self) -> bool:
-        """Whether this store is no part of its cluster any more: `waiting_text` says why."""
+        """Whether the cluster has forgotten this store: `waiting_text` says why."""
         return self._admission.is_out_for_good and self._may_be_kept_out
 
     @property
     def _may_be_kept_out(self) -> bool:
-        """A node that takes part is told nothing of the kind."""
+        """Whether the word that this node is kept out is believed: not while it takes part."""
         return not self.is_registered or self.leader is None
 
     # --- The step -----------------------------------------------------------------------
 
     def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
-        """Take everything that arrived; see the module's text for what to do with the rest."""
+        """Take the events that have arrived and do what is due.
+
+        Args:
+            now_ms: the process's monotonic clock, in milliseconds.
+            steady_us: the clock of messages' times, in microseconds; it never goes back.
+
+        Returns:
+            What the driver is to write, send and answer, and when to step again.
+        """
         out, context, hosting = self._next_out, self._context, self.hosting
         requests, lease_keeping = self.requests, self._lease_keeping
         context.out = self._admission.out = out
         hosting.begin(out)
         if now_ms - self._wanted_ms > self._late_ms:
-            # Others are not silent because this process was given no time.
+            # Other nodes are not silent just because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
         if hosting.holding:
             hosting.count_held_back()
@@ -393,7 +412,7 @@ class Engine:
         return out
 
     def _run_queues(self, now_ms: int, steady_us: int) -> None:
-        """Step the copies for which something has come, and do what they want of this node."""
+        """Step the copies that have events or are due, and ask the leader for what they want."""
         hosting = self.hosting
         until_ms = hosting.handing_until_ms
         hosting.run(now_ms, steady_us)
@@ -428,7 +447,7 @@ class Engine:
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
-                    # Others wait for this word to know it dead (`failure_detector`).
+                    # Other nodes wait for this word to take the node for dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
                 self._leader_requests.begin(event.token, event.command)
@@ -478,7 +497,7 @@ class Engine:
         if kind in _OF_QUEUES:
             is_foreign = self._consensus.is_peer_foreign(peer, store)
             if is_foreign and not peer.is_kept_out:
-                # What its handles have said is gone: they have to attach again.
+                # Requests of the node's handles were dropped: the handles have to attach again.
                 self.hosting.on_link(member.node)
             peer.is_kept_out = is_foreign
             if not is_foreign:
@@ -495,7 +514,7 @@ class Engine:
             self._greetings.on_hello(now_ms, hello)
 
     def _on_queue(self, member: MemberId, kind: type, message: object) -> None:
-        """Something for one queue: of its ring, or between a handle and its master."""
+        """Take a message of a queue's ring, or one between a handle and the queue's master."""
         if kind is SessionRequest:
             self.hosting.take_request(message)  # type: ignore[arg-type]
         elif kind is SessionReply:
@@ -544,7 +563,7 @@ class Engine:
         self._consensus.run_timers(now_ms)
         self._consensus.note_leader(now_ms)
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
-            # All nodes' ticks are at the same times, so that a node's queues wake it but once.
+            # Ticks of all nodes are at the same times, so that queues wake a node once.
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
             self._hello.clear()
@@ -553,7 +572,7 @@ class Engine:
             self._leadership.supervise(now_ms, ControllerTick())
 
     def _set_timers(self) -> None:
-        """The step ends: what goes by where others stand now."""
+        """Set the timers that depend on the state at the end of the step."""
         if self._is_hello_open and self._admission.has_listeners:
             self._is_hello_open = False
             self._hello.set(self._hello_ms + self.config.heartbeat_ms)
@@ -562,7 +581,7 @@ class Engine:
             self._again.set(self.requests.next_ms(has_leader))
 
     def _show_life(self, now_ms: int) -> None:
-        """At each heartbeat: hellos, reports, and a look at who is silent."""
+        """Send signs of life and reports, and find nodes that have fallen silent."""
         hosting, peers = self.hosting, self._admission.peers
         self._greetings.say_to_all()
         for name in self._admission.newly_silent(now_ms, self._consensus.raft.voters):

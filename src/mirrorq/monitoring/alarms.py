@@ -1,7 +1,7 @@
-"""What somebody should know of a node before it hurts: a state machine fed by measurements. Pure.
+"""Alarms of a node: a state machine that is fed with measurements. Pure.
 
-Each alarm is raised when its measure has been bad for a while, and cleared when it has been well
-for a while; between bad and well lies a gap. So a measure at the edge raises one alarm, not a
+An alarm is raised when its measure has been bad for a while, and cleared when the measure has been
+good for a while. A gap lies between bad and good, so a measure at the edge raises one alarm, not a
 hundred.
 """
 
@@ -27,19 +27,19 @@ ADVICE = {
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
     "GIL: run the node as a process of its own",
 }
-"""Name -> what to do."""
+"""Name of an alarm -> what an operator does."""
 
 GIB = 1 << 30
 STORE_RATIO = 0.85
 STORE_RATIO_WELL = 0.75
 DISK_BYTES = GIB
-"""Free bytes below which it is low; on a small disk a part of it."""
+"""Free bytes below which a disk is low; of a small disk a part, one of `DISK_PART`."""
 DISK_PART = 20
 DISK_WELL_FACTOR = 1.25
 QUORUM_MS = 1000
 """A pause shorter than this is an election."""
 COPY_MS = 5000
-"""A mirror that restarts is back sooner."""
+"""A mirror that restarts is in sync again sooner."""
 COMMIT_MS = 500
 COMMIT_WELL_MS = 100
 JUMP_MS = 1000
@@ -47,76 +47,75 @@ LATE_FACTOR = 2
 """A node thread that is late by failure_ms divided by this is on its way to be taken for dead."""
 LATE_WELL_FACTOR = 10
 SPOOLED_S = 30
-"""A change of masters, or a restart of what a spool sends to, is over sooner."""
+"""A change of masters, or a restart of the spool's cluster, is over sooner."""
 DAMAGE_WELL_MS = 10_000
-"""Damage that was mended at once is told all the same, for so long."""
+"""Damage that was mended at once is reported for this long."""
 QUIET_MS = 60_000
-"""What comes and goes in gusts is over when nothing of it came for so long."""
+"""A fault that comes in gusts is over after this long without one."""
 NAMES_MAX = 3
 
 
 @frozen
 class Measures:
-    """What was measured since the last look."""
+    """Measurements since the last look."""
 
     now_ms: int
-    """By the clock that never jumps."""
+    """Time of the look, by the clock that never jumps."""
     wall_ms: int
-    """By the wall clock."""
+    """Time of the look, by the wall clock."""
     store_used: int
-    """Bytes."""
+    """Bytes in use in the store."""
     store_max: int
     disk_free: int
-    """Bytes; below 0: not known."""
+    """Free bytes of the store's disk; below 0: not known."""
     disk_total: int
     is_paused: bool
     last_copies: tuple[str, ...]
-    """Queues mastered here that want more copies and have one in sync."""
+    """Queues with their master here whose policy wants more copies, and that have one in sync."""
     damaged: tuple[str, ...]
-    """Queues of which something on this disk is not as it was written."""
+    """Queues with damaged data on this disk."""
     damage_count: int
-    """Frames that were found to be so since the last look, mended ones too."""
+    """Damaged frames found since the last look, mended frames included."""
     unsendable: tuple[str, ...]
-    """Messages that were too large to be sent lately, each in words."""
+    """Messages that were too large to be sent lately, a text for each."""
     commit_ms: int
-    """The longest commit."""
+    """Duration of the longest commit."""
     spooled: int
     """Messages in this node's spools."""
     spooled_s: int
-    """How long the oldest of them has waited."""
+    """Seconds that the oldest spooled message has waited."""
     spooled_why: str
-    """Why they are not being sent; "" when they are."""
+    """Why spooled messages are not sent; "": they are sent."""
     set_aside: int
     """Messages that the spools' queues refused, or that are damaged."""
     late_ms: int
-    """By how much the node thread came late at most."""
+    """The longest delay of the node thread."""
     failure_ms: int
 
 
 @frozen
 class Alarm:
-    """An alarm that is raised at one node."""
+    """A raised alarm of one node."""
 
     name: str
     """Which alarm, as docs/monitoring.md lists them."""
     since_ms: int
     """When it was raised, in milliseconds of the node's steady clock."""
     text: str
-    """What happened, with values, and what to do."""
+    """The fault, with values, and what an operator does."""
 
 
 @define
 class _State:
-    """Of one rule: the alarm, while it is raised, and since when the measure says otherwise."""
+    """State of one rule."""
 
     alarm: Alarm | None = None
     turned_ms: int | None = None
-    """Since when the measure is on the other side."""
+    """Time since which the measure says the opposite of the alarm's state."""
 
 
 class Alarms:
-    """All alarms of one node, raised or not. The node thread steps it; any thread may read
-    `raised`."""
+    """All alarms of one node. The node thread steps them; any thread may read `raised`."""
 
     def __init__(self) -> None:
         self._states = {rule.name: _State() for rule in _RULES}
@@ -125,11 +124,11 @@ class Alarms:
 
     @property
     def raised(self) -> tuple[Alarm, ...]:
-        """Those that are raised now, in the order of `ADVICE`."""
+        """The raised alarms, in the order of `ADVICE`."""
         return tuple(s.alarm for s in self._states.values() if s.alarm is not None)
 
     def step(self, measures: Measures) -> tuple[list[Alarm], list[Alarm]]:
-        """Judge what was measured; return what is raised by it, and what is over."""
+        """Judge measurements; return the alarms raised now, and the alarms that are over."""
         jump_ms = self._jump(measures)
         raised: list[Alarm] = []
         over: list[Alarm] = []
@@ -156,7 +155,7 @@ class Alarms:
         return raised, over
 
     def _jump(self, measures: Measures) -> int:
-        """By how much the wall clock was set since the last look."""
+        """Return by how much the wall clock was set since the last look."""
         offset_ms = measures.wall_ms - measures.now_ms
         before, self._offset_ms = self._offset_ms, offset_ms
         return 0 if before is None else offset_ms - before
@@ -164,13 +163,13 @@ class Alarms:
 
 @frozen
 class _Rule:
-    """What raises one alarm, and for how long it must be so, or be over."""
+    """Rule of one alarm: its measure, and how long the measure must be bad or good."""
 
     name: str
     judge: Callable[[Measures, int, bool], str]
-    """(measures, jump, is raised) -> what is bad, "" when nothing is."""
+    """(measures, jump, is raised) -> the fault in words; "": there is none."""
     bad_ms: int = 0
-    """Bad for so long: raised."""
+    """A measure that is bad for this long raises the alarm."""
     well_ms: int = 0
 
 

@@ -1,6 +1,6 @@
-"""Whether a cluster has all that its policies want, and what it would cost to stop a node. Pure.
+"""Health of a cluster: missing copies, and what stopping a node would break. Pure.
 
-Judged from what one node of the cluster knows: its `nodes()` and `queues()`.
+The judgement rests on `nodes()` and `queues()` of one node of the cluster.
 """
 
 from __future__ import annotations
@@ -18,30 +18,29 @@ if TYPE_CHECKING:
 
 @frozen
 class Trouble:
-    """One thing that somebody should do something about."""
+    """One fault of a cluster that needs an operator."""
 
     kind: str
-    """node: it does not run. majority: without the node asked about there is none. down: a queue
-    has no master. paused: the node that answered has no majority. copies: a queue has fewer
-    copies in sync than its policy wants. last copy: a queue would be down without the node asked
-    about."""
+    """node: a node does not run. majority: without the judged node no majority runs. down: a queue
+    has no master. paused: the answering node has no majority. copies: a queue has fewer copies in
+    sync than its policy wants. last copy: without the judged node a queue would be down."""
     name: str
-    """Of the node or the queue."""
+    """Name of the node or the queue."""
     text: str
 
 
 @frozen
 class Health:
-    """What keeps a node from being stopped now, and what else is worth knowing. Frozen."""
+    """Faults that forbid stopping a node now, and warnings. Frozen."""
 
     node: str
-    """Whose stop was thought of."""
+    """Name of the judged node: the one to be stopped."""
     node_count: int
     queue_count: int
     troubles: tuple[Trouble, ...]
     warnings: tuple[Trouble, ...]
-    """What is worth knowing and keeps nothing from stopping a node: kind `warning`, named by queue,
-    and kind `alarm`, named by node."""
+    """Faults that do not forbid a stop: kind `warning`, with the queue's name, and kind `alarm`,
+    with the node's name."""
 
     @property
     def is_good(self) -> bool:
@@ -49,7 +48,7 @@ class Health:
 
     @property
     def summary(self) -> str:
-        """One line."""
+        """The health in one line."""
         sizes = f"{_count(self.node_count, 'node')}, {_count(self.queue_count, 'queue')}"
         if self.is_good:
             return f"{sizes}: all run, all copies are in sync, node {self.node} may stop"
@@ -62,9 +61,9 @@ def judge(node: str, nodes: Sequence[NodeStatus], queues: Sequence[QueueStatus])
     """Judge a cluster.
 
     Args:
-        node: the one whose stop is thought of; one of `nodes`.
+        node: name of the node to be stopped; one of `nodes`.
         nodes: every node of the cluster.
-        queues: every queue of the cluster; of a sharded one its shards are looked at.
+        queues: every queue of the cluster, and every shard of a sharded queue.
     """
     queues = [queue for queue in queues if not queue.shards]
     running = {one.name: None for one in nodes if one.alive}
@@ -116,7 +115,7 @@ def _queue_troubles(queue: QueueStatus) -> Iterator[Trouble]:
 
 
 def _holders(queue: QueueStatus, running: Iterable[str]) -> list[str]:
-    """Nodes that run and have a copy in sync."""
+    """Return the running nodes with a copy in sync."""
     named = (queue.master, *queue.synchronised_mirrors)
     return [name for name in named if name is not None and name in running]
 

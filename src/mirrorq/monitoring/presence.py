@@ -1,8 +1,8 @@
-"""Who uses a cluster: its clients and the consumers of its queues, put together of what nodes tell.
+"""Clients and consumers of a cluster, joined from the rolls of its nodes. Pure.
 
-A client is known to its entry node, what it holds to the masters of its queues: each node tells
-what it knows, its *roll*, and `join` finds by the sessions which consumer is whose. Pure, and
-light: clients load this module too.
+An entry node knows its clients. A queue's master knows which messages each consumer holds. Each
+node tells both as its *roll*, and `join` finds the client of each consumer by the session. Clients
+load this module too.
 """
 
 from __future__ import annotations
@@ -16,76 +16,76 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.shard_names import logical_name
 
 SessionKey = tuple[str, int, int]
-"""Of a handle: node, incarnation, number."""
+"""Node, incarnation and number of a handle's session."""
 
 
 @frozen
 class ClientStatus:
-    """One client: a process that is no node, connected to one."""
+    """One client: a process that is no node, and is connected to a node."""
 
     name: str
-    """By which it can be disconnected."""
+    """Name of the client; `disconnect` takes this name."""
     node: str
-    """That serves it."""
+    """Name of the client's entry node."""
     address: str = ""
-    """Of its connection, as host:port; "" where there is none (ipc) or it is not known."""
+    """Address of the connection, as host:port; "": an ipc connection, or not known."""
     since: float = 0.0
-    """When it came to this node, in seconds since 1970 by that node's clock."""
+    """Time of the connection, in seconds since 1970 by the entry node's clock."""
     key: str = ""
-    """Name of its key; "" without security."""
+    """Name of the client's key; "" without security."""
     role: str = ""
-    """Of its key."""
+    """Role of the client's key."""
     handles: int = 0
-    """How many queue handles it has open."""
+    """Number of open queue handles."""
     queues: tuple[str, ...] = ()
-    """Names of those it has handles on."""
+    """Names of the queues of these handles."""
     consumers: int = 0
-    """How many `consume` calls of it run."""
+    """Number of running `consume` calls."""
     messages_unacknowledged: int = 0
-    """What it holds, in all queues; what a `get` has fetched ahead included."""
+    """Messages that the client holds, in all queues. Messages fetched ahead are included."""
 
 
 @frozen
 class ConsumerStatus:
-    """One consumer of one queue, as the queue's master has it."""
+    """One consumer of one queue, as the queue's master knows the consumer."""
 
     queue: str
-    """Of a sharded queue: the shard."""
+    """Name of the queue; of a sharded queue the shard's name."""
     tag: str
-    """No other consumer of the cluster has it. By it, it can be disconnected."""
+    """Name of the consumer, unique in the cluster; `disconnect` takes this name."""
     client: str
-    """Name of the client that it is part of, "" for a handle in a node's own process."""
+    """Name of the consumer's client; "": the consumer is in a node's own process."""
     node: str
-    """That its handle is on, or that serves its client."""
+    """Name of the client's entry node, or of the node whose process has the consumer."""
     prefetch: int = 0
-    """The most messages it may hold unacknowledged; 0: no bound."""
+    """The most messages that the consumer may hold unacknowledged; 0: no bound."""
     messages_unacknowledged: int = 0
-    """Messages that it holds."""
+    """Messages that the consumer holds."""
     exclusive: bool = False
-    """True: nobody else may consume the queue."""
+    """True: no other consumer may take from the queue."""
     auto_ack: bool = False
-    """True: its messages are acked before its callback is called."""
+    """True: messages are acked before the callback is called."""
     active: bool = True
-    """False: it waits for its turn (single-active-consumer, or a job leases the queue)."""
+    """False: the consumer waits (single-active-consumer, or a job leases the queue)."""
     label: str = ""
-    """What it calls itself: a job that leases messages does."""
+    """Name that the consumer was given: jobs that lease messages have one."""
 
 
 @frozen
 class Attendance:
-    """All clients and consumers, as far as the nodes have told."""
+    """All clients and consumers of a cluster, as far as the nodes have answered."""
 
     clients: tuple[ClientStatus, ...]
-    """By node and name."""
+    """Clients, sorted by node and name."""
     consumers: tuple[ConsumerStatus, ...]
-    """By queue and tag."""
+    """Consumers, sorted by queue and tag."""
     unheard: tuple[str, ...] = ()
-    """Nodes that run and gave no answer in time: what is there is missing."""
+    """Names of nodes that run and did not answer in time. Their clients are missing here."""
     left_off: int = 0
-    """Consumers beyond what one node tells."""
+    """Number of consumers that nodes left out, because a roll has a bound."""
 
     def of_queue(self, name: str) -> tuple[ConsumerStatus, ...]:
-        """Consumers of one queue; of a sharded one those of all its shards."""
+        """Return the consumers of one queue, of a sharded queue those of all shards."""
         return tuple(
             each for each in self.consumers if name in (each.queue, logical_name(each.queue))
         )
@@ -93,7 +93,7 @@ class Attendance:
 
 @frozen
 class Served:
-    """A client, as its entry node knows it."""
+    """A client, as the entry node knows the client."""
 
     name: str
     address: str
@@ -101,13 +101,13 @@ class Served:
     key: str
     role: str
     sessions: tuple[int, ...]
-    """Numbers of that node's sessions."""
+    """Numbers of the client's sessions at the entry node."""
     queues: tuple[str, ...]
 
 
 @frozen
 class HeldConsumer:
-    """What one consumer of one handle has, as a master knows it. Number 0: what get() does."""
+    """The messages that one consumer of one handle holds, as a master knows. Number 0 is get()."""
 
     queue: str
     session: SessionKey
@@ -122,7 +122,7 @@ class HeldConsumer:
 
 @frozen
 class Roll:
-    """The clients and consumers that one node serves, as it tells another one."""
+    """The clients and consumers that one node serves, as the node tells another node."""
 
     node: str
     incarnation: int
@@ -135,10 +135,10 @@ class Roll:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Roll:
-        """What `to_bytes` wrote.
+        """Read a roll that `to_bytes` wrote.
 
         Raises:
-            ProtocolError: it is no roll.
+            ProtocolError: the bytes are no roll.
         """
         try:
             return msgspec.json.decode(data, type=cls)
@@ -149,7 +149,11 @@ class Roll:
 
 
 def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
-    """Put together what nodes have told."""
+    """Join the rolls of nodes.
+
+    Args:
+        unheard: names of nodes that run and did not answer.
+    """
     owner: dict[SessionKey, tuple[str, str]] = {}
     for roll in rolls:
         for client in roll.clients:
@@ -177,12 +181,12 @@ def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
 
 
 def tag_of(session: SessionKey, number: int) -> str:
-    """The tag of one consumer of one handle."""
+    """Return the tag of one consumer of one handle."""
     return ".".join(map(str, (*session, number)))
 
 
 def parts_of_tag(tag: str) -> tuple[SessionKey, int] | None:
-    """The handle and the consumer's number that a tag names; None: it is no tag."""
+    """Return the handle and the consumer's number of a tag; None: the text is no tag."""
     node, *numbers = tag.rsplit(".", 3)
     if len(numbers) != 3 or not all(each.isascii() and each.isdecimal() for each in numbers):
         return None

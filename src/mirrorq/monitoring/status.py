@@ -1,6 +1,7 @@
-"""What `status()`, `nodes()` and `policies()` tell: frozen values.
+"""The values that `status()`, `nodes()` and `policies()` return. Frozen.
 
-Clients load this module too, and get such values as JSON; a node makes them in `node.status`.
+A node makes these values in `node.status`. Clients load this module, too, and get the values as
+JSON.
 """
 
 from __future__ import annotations
@@ -20,98 +21,101 @@ class QueueStatus:
     """running, syncing (a member is joining), down (no master runs), paused (this node has
     no contact with a majority)."""
     master: str | None = None
-    """Name of the node that leads the queue; None while none runs. Of a sharded queue: of all
-    that lead a shard."""
+    """Name of the node with the queue's master; None while no master runs. Of a sharded queue: the
+    names of all nodes with a master of a shard."""
     mirrors: tuple[str, ...] = ()
-    """In ring order, without the master."""
+    """Names of the nodes with a mirror, in ring order."""
     synchronised_mirrors: tuple[str, ...] = ()
-    """Those of the mirrors that are in sync: each confirm waits for them."""
+    """Names of the nodes whose mirror is in sync. Each confirm waits for these mirrors."""
     epoch: int = 0
-    """Number of the view. It grows whenever the master, the members or who is in sync change."""
+    """Number of the queue's view. The number grows when the master, a member or the set of members
+    in sync changes."""
     messages: int = 0
-    """Ready, unacknowledged and delayed."""
+    """Messages in the queue: ready, unacknowledged and delayed."""
     messages_ready: int = 0
-    """Waiting for a consumer."""
+    """Messages that wait for a consumer."""
     messages_unacknowledged: int = 0
-    """Held by consumers, those that a get() has fetched ahead included."""
+    """Messages that consumers hold. Messages that a get() has fetched ahead are among them."""
     counts_age_ms: int = 0
-    """How old the counts are: 0 on the master's node."""
+    """Age of the counts in milliseconds: 0 on the master's node."""
     consumers: int = 0
-    """How many are served: callbacks, and handles that get() or iterate."""
+    """Number of callbacks, and of handles that call get() or iterate."""
     policy: str | None = None
     """Name of the policy in force; None: no policy matches, the defaults hold."""
     sync_progress: float | None = None
-    """0 to 1 while mirrors are being synchronised, all of them together; else None."""
+    """Share of the synchronisation that is done, of all mirrors together, from 0 to 1; None: every
+    mirror is in sync."""
     sync_messages_left: int = 0
-    """Messages that these mirrors have yet to get."""
+    """Messages that mirrors still have to receive."""
     sync_bytes_left: int = 0
-    """Their bytes, judged by those that have come; 0 before the first ones."""
+    """Bytes of these messages, estimated from the messages received so far; 0 before the first."""
     sync_seconds_left: float | None = None
-    """At the pace of the last seconds; None = not known."""
+    """Seconds until all mirrors are in sync, at the rate of the last seconds; None: not known."""
     store_bytes: int = 0
-    """Bytes of this node's copy."""
+    """Bytes of this node's copy on the disk."""
     blocked_by: str = ""
-    """Why puts wait, "" when they do not."""
+    """Why puts wait; "": puts do not wait."""
     warnings: tuple[str, ...] = ()
-    """What a user should know and do something about: "wanted 3 copies, have 2: why"."""
+    """Sentences about faults that need an operator, such as "wanted 3 copies, have 2: why"."""
     messages_delayed: int = 0
-    """Published or given back with a delay that has not ended."""
+    """Messages that were published or given back with a delay, which has not ended."""
     messages_staged: int = 0
-    """Staged, and shown by no commit yet; not counted as messages. As this node's copy has it."""
+    """Messages that were staged and not committed yet, in this node's copy. `messages` leaves them
+    out."""
     bytes_staged: int = 0
-    """Of their bodies."""
+    """Bytes of the bodies of the staged messages."""
     exclusive: bool = False
-    """Belongs to one handle, and is not mirrored."""
+    """True: the queue belongs to one handle, and has no mirrors."""
     shortfall: str = ""
-    """What the policy wants and the queue has not: "wanted 3 copies, have 2: why", "" when it has
-    all. Among the warnings, too."""
+    """Which copies the policy wants and the queue lacks, such as "wanted 3 copies, have 2: why";
+    "": none. The same sentence is among the warnings."""
     messages_published: int = 0
-    """Stored since the present master has its copy, as the next two: their growth is a rate, and
-    they begin anew with another master or its restart."""
+    """Messages stored since the master's copy was opened. The growth of this count, and of the next
+    two, is a rate. All three begin at 0 with another master, or when the master restarts."""
     messages_delivered: int = 0
-    """Handed out, those that a get() fetches ahead included."""
+    """Messages handed to consumers since then. Messages fetched ahead are included."""
     messages_acknowledged: int = 0
-    """Acked, since the same moment."""
+    """Messages acked since then."""
     shards: int = 0
-    """Of a sharded queue: all counts are sums over its shards, `master` names all nodes that lead
-    one, `state` is the worst of them. 0: it is not sharded."""
+    """Number of shards; 0: the queue is not sharded. Of a sharded queue every count is the sum over
+    the shards, and `state` is the worst state of a shard."""
     arguments: dict[str, Any] = field(factory=dict, hash=False)
-    """With which it was declared, by a policy's words, durations in ms. Where its policy says
-    the same, the lesser number holds, and else the policy's word."""
+    """Arguments of the queue's declaration, by the keys of a policy, durations in milliseconds.
+    Where the policy has the same key, the lesser number holds; of words the policy's."""
     missing: tuple[str, ...] = ()
-    """Nodes that the policy wants in the ring, that do not run and are out of it."""
+    """Names of nodes that the policy wants as members, and that do not run."""
     messages_lost: int = 0
-    """Messages that unclean promotions are known to have lost, acknowledged ones too."""
+    """Messages that unclean promotions have lost, as far as is known. Acked messages count too."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:
-        """Of a queue or a node that is no more."""
+        """Return the status of a queue or a node that does not exist any more."""
         return cls("", "down")
 
 
 @frozen
 class NodeStatus:
-    """One node as another one sees it, at one moment."""
+    """One node, as another node sees it at one moment."""
 
     name: str
     """The node's name."""
     endpoint: str
-    """Where others reach it."""
+    """Endpoint at which other nodes reach this node."""
     incarnation: int
-    """Which start of this node it is: it grows at each one."""
+    """Number of the node's start. The number grows with each start."""
     witness: bool
-    """Votes, and has no copy of any queue."""
+    """True: the node votes, and has no copy of a queue."""
     alive: bool
-    """Runs, as the node that was asked sees it."""
+    """True: the node runs, as far as the answering node knows."""
     leader: bool
-    """Leads the catalog."""
+    """True: the node leads the catalog."""
     alarms: tuple[str, ...] = ()
-    """Names of those that are raised there: docs/monitoring.md says what to do."""
+    """Names of the alarms that are raised at the node: docs/monitoring.md says what to do."""
     messages_spooled: int = 0
-    """Accepted by its spools and not confirmed by their queues yet, as it last said. What clients
-    spool is in their own `spooled()`."""
+    """Messages that the node's spools have accepted and their queues have not confirmed yet. The
+    messages of a client's spool are in the client's own `spooled()`."""
     spooled_oldest_s: int = 0
-    """How long the oldest of them has waited, in seconds."""
+    """Seconds that the oldest of these messages has waited."""
 
 
 @frozen
@@ -123,8 +127,8 @@ class PolicyStatus:
     pattern: str
     """Regular expression for names of queues."""
     definition: dict[str, Any]
-    """What it says: keys and values."""
+    """The policy's keys and values."""
     priority: int = 0
-    """Of several that match a queue, the one with the highest is in force."""
+    """Of several policies that match a queue the one with the highest priority is in force."""
     apply_to: str = "queues"
-    """What it is for: queues."""
+    """Kind of objects that the policy applies to: queues."""
