@@ -149,6 +149,27 @@ def test_a_failing_callback_gives_the_message_back(stage: Stage) -> None:
     assert consumer.is_active
 
 
+def test_a_message_that_goes_back_stays_in_the_counts(stage: Stage) -> None:
+    """At each moment: held, on its way back, or waiting for its time."""
+    counts: set[int] = set()
+    calls: list[int] = []
+
+    def fail(message: Message) -> None:
+        calls.append(message.sequence)
+        raise RuntimeError("never done")
+
+    def have_looked() -> bool:
+        counts.add(stage.messages())
+        return len(calls) >= 60
+
+    queue = stage.queue()
+    fill(queue, 1)
+    stage.until(lambda: stage.messages() == 1)
+    with queue.consume(fail, retry_delay="20ms", retry_delay_max="20ms"):
+        stage.until(have_looked)
+    assert counts == {1}
+
+
 def test_a_message_comes_again_later_each_time(stage: Stage) -> None:
     """After twice as long, up to a bound; what has failed together comes again apart."""
     times: dict[int, list[float]] = {}

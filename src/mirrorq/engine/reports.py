@@ -110,7 +110,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
         dispatch.consumer_count,
         master.blocked_by,
         replica.state.lost,
-        master.delays.count,
+        master.delayed_count,
         tally.published,
         tally.delivered,
         tally.acked,

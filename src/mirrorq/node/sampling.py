@@ -241,7 +241,7 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         members_in_sync=counts[1],
         ready=0 if dispatch is None else dispatch.ready_count,
         unacked=0 if dispatch is None else dispatch.unacknowledged,
-        delayed=0 if master is None else master.delays.count,
+        delayed=0 if master is None else master.delayed_count,
         consumers=0 if dispatch is None else dispatch.consumer_count,
         unstable_bytes=replica.ring.unstable_bytes,
         is_blocked=bool(master is not None and master.blocked_by),

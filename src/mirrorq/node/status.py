@@ -184,7 +184,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
     if master is not None and master.active:
         dispatch = master.dispatch
         consumers = dispatch.consumer_count
-        delayed = master.delays.count
+        delayed = master.delayed_count
         return dispatch.ready_count, dispatch.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)
     if known is not None:

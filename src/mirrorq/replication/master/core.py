@@ -176,6 +176,11 @@ class Master:
         return self.yielded_epoch == self._ring.epoch
 
     @property
+    def delayed_count(self) -> int:
+        """How many messages wait for a time, or are on their way back to the queue."""
+        return self._term.delays.count + self.settling.returning_count
+
+    @property
     def lease_wanted_until_ms(self) -> int:
         """Until then this queue needs its node's lease, as far as is known."""
         return max(self.deliveries.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
@@ -358,8 +363,7 @@ class Master:
             case AckRange():
                 self.purging.on_ack_range(session, body)
             case Inquire():
-                returning_count = self.settling.returning_count
-                self._term.reply(session, counts(self._term, session, body, returning_count))
+                self._term.reply(session, counts(self._term, session, body, self.delayed_count))
             case Ping():
                 self._term.reply(session, Pong())
             case _:

@@ -76,11 +76,11 @@ def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, 
     return found
 
 
-def counts(term: Term, session: SessionId, body: Inquire, returning_count: int) -> Counts:
+def counts(term: Term, session: SessionId, body: Inquire, delayed_count: int) -> Counts:
     """How many messages and consumers there are, as a session asks.
 
     Args:
-        returning_count: messages on their way back, which nobody holds and which are not ready.
+        delayed_count: messages that wait for a time, or are on their way back to the queue.
     """
     dispatch, state = term.dispatch, term.state
     return Counts(
@@ -90,7 +90,7 @@ def counts(term: Term, session: SessionId, body: Inquire, returning_count: int) 
         dispatch.consumer_count,
         state.next_sequence,
         dispatch.ready_size,
-        term.delays.count + returning_count,
+        delayed_count,
         state.applied,
         dispatch.is_hungry_beside((session, 0)),
     )
