@@ -308,7 +308,8 @@ def test_a_worker() -> None:
         refused = start(ending, "refused.py")
         node = ending.enter_context(mirrorq.Node("a", path="data", listen=found[0]))
         assert start(ending, "produce.py").wait(DEADLINE_S) == 0
-        worker = start(ending, "-m", "mirrorq", *command[1].split())
+        arguments = re.sub(r"tcp://[\d.:]+", found[0], command[1]).split()
+        worker = start(ending, "-m", "mirrorq", *arguments)
         assert {line_of(worker) for _ in range(2)} == {"made espresso", "made tea"}
         failed = start(ending, "failed.py")
         assert line_of(failed) == "broken delivery_limit"

@@ -113,7 +113,7 @@ def test_what_is_shown_as_a_default_is_one() -> None:
 
 WRONG = {
     'queue.put(b"x", prioriti=3)': '"put" of "MirroredQueue"; did you mean "priority"',
-    'queue.put(b"x", ttl="soon")': '"ttl" to "put" of "MirroredQueue" has incompatible type',
+    'queue.put(b"x", ttl=b"soon")': '"ttl" to "put" of "MirroredQueue" has incompatible type',
     "queue.put_many([], keys=1)": '"put_many" of "MirroredQueue"; did you mean "key"',
     'message.ack_and_put("q", b"x", dela=1)': '"ack_and_put" of "Message"; did you mean "delay"',
     'exchange.publish("k", b"x", key="k")': 'Unexpected keyword argument "key" for "publish"',
