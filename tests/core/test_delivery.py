@@ -388,3 +388,19 @@ def test_get_is_handed_what_it_asks_for() -> None:
     dispatch.credit((TWO, 0), 100)
     assert _handed(dispatch, 20) == [("b", 0, 1, 4), ("b", 0, 6, 6)]
     assert not dispatch._suspects.messages
+
+
+def test_a_handle_that_goes_on_as_another_session_is_on_trial_still() -> None:
+    """What it holds is the new session's, the one message that may have killed a process too."""
+    dispatch = _dispatch(_state(2))
+    _consuming(dispatch, (ONE, 1))
+    _handed(dispatch, 10)
+    _dead(dispatch, ONE)
+    _consuming(dispatch, (TWO, 1))
+    assert _handed(dispatch, 20) == [("b", 1, 1, 1)]
+    dispatch.unsubscribe_session(TWO)
+    again = SessionId("c", 1, 1)
+    dispatch.rename(TWO, again)
+    _consuming(dispatch, (again, 1))
+    assert _handed(dispatch, 30) == []
+    assert _handed(dispatch, 1020) == [("c", 1, 2, 2)]

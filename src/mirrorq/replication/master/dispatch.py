@@ -782,6 +782,7 @@ class Dispatch:
         for number in held:
             delivery = self.open[number]
             delivery.key = (session, delivery.key[1])
+        self._suspects.trials[session] = self._suspects.trials.pop(former, 0)
         if (former, 0) in self.fetching:
             del self.fetching[former, 0]
             self.fetching[session, 0] = None
@@ -867,14 +868,15 @@ class Dispatch:
         taken: list[Range] = []
         while self.leaving:
             number = self.leaving[0]
-            left, is_suspect = self.open[number].left, self.open[number].is_suspect
+            delivery = self.open[number]
+            left = delivery.left
             if taken and len(taken) + len(left) > count:
                 break
             self.leaving.popleft()
             del self.open[number]
             self.unacknowledged -= left.count
             self._note_back(number, left)
-            if is_suspect:
+            if delivery.is_suspect:
                 self._suspects.add(left)
             taken += left
         return taken
