@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import mirrorq
 from kit import until
+from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Started, run_alone
 
@@ -142,6 +144,22 @@ def test_a_message_that_kills_its_process_goes_alone(
         worker.terminate()
         assert "has ended with status -9" in ended(worker, 0)
     assert failed.get(timeout=COMMAND_S).body == b"poison"
+
+
+def test_its_counts_are_served(tmp_path: Path, endpoint: str, client: mirrorq.Client) -> None:
+    """To this machine; to others only when that is allowed."""
+    arguments = ("worker", "json:loads", "--queue", "q", "--metrics", "0.0.0.0:9465")
+    run = run_alone(*arguments, "--connect", endpoint)
+    assert run.returncode == 1
+    assert b"could be read by other machines" in run.stderr
+    queue, port = client.queue("counted"), free_ports(1)[0]
+    queue.put_many([b"1", b"2"]).result(COMMAND_S)
+    with working(tmp_path, endpoint, "counted", "jobs:work", "--metrics", str(port)) as worker:
+        until(lambda: not queue.browse())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=COMMAND_S) as page:
+            assert b'mirrorq_worker_done{queue="counted"}' in page.read()
+        worker.terminate()
+        ended(worker, 0)
 
 
 def test_a_queue_that_is_deleted_ends_its_worker(

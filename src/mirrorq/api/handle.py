@@ -37,6 +37,7 @@ from mirrorq.api.publisher import OnConfirm, Publisher, PutCall, confirmation_of
 from mirrorq.api.receiver import Receiver, chunks_of
 from mirrorq.api.transactions import StepPut, step_put
 from mirrorq.api.waits import Waits, in_thread
+from mirrorq.containers.timers import earliest
 from mirrorq.errors import AuthenticationError, ConfirmUnknown, ProtocolError, QueueNotFound
 from mirrorq.protocol.sessions import Browsed, Deliver, Delivery, SessionRequest
 from mirrorq.protocol.shard_names import shard_of
@@ -160,12 +161,8 @@ class Handle(RingChannel):
         if session.closed:
             self._on_closed(session, is_cancelled)
         requests = session.flush(now_ms)
-        wake_ms = session.wake_at_ms()
-        idles = [place.idle_at_ms for place in self.subscriptions.values()]
-        for idle_ms in (self.receiver.idle_at_ms, *idles):
-            if idle_ms is not None and (wake_ms is None or idle_ms < wake_ms):
-                wake_ms = idle_ms
-        return requests, wake_ms
+        idle_ms = [place.idle_at_ms for place in self.subscriptions.values()]
+        return requests, earliest(session.wake_at_ms(), self.receiver.idle_at_ms, *idle_ms)
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
         """The host may say that this handle ends, or loses a right; whether its consumers are told
@@ -348,10 +345,8 @@ class Handle(RingChannel):
             self._events_due.append(LinkLost())
             self.wake()
             return
-        if not deliver.consumer:
-            self.receiver.feed(chunks, sum(map(len, deliver.frames)))
-            return
-        self.subscriptions[deliver.consumer].feed(chunks, sum(map(len, deliver.frames)))
+        taking = self.subscriptions[deliver.consumer] if deliver.consumer else self.receiver
+        taking.feed(chunks, sum(map(len, deliver.frames)))
 
     def _drop_buffered(self, session: Session, failover: bool) -> None:
         self.receiver.drop(session)

@@ -61,32 +61,36 @@ def failing() -> Iterator[None]:
         raise Failed(str(error)) from error
 
 
+def reach_options(command: Command) -> Command:
+    """Options of each way to a cluster: `insecure`, `wait` and `keys`."""
+    for option in (
+        with_keys,
+        click.option(
+            "--wait",
+            default=10.0,
+            show_default=True,
+            type=click.FloatRange(min=0),
+            help="Seconds to wait for a node that answers.",
+        ),
+        click.option("--insecure", is_flag=True, help="Allow other addresses than loopback."),
+    ):
+        command = option(command)
+    return command
+
+
 def cluster_options(*, required: bool) -> Callable[[Command], Command]:
     """Options that say how to reach a cluster: `endpoints`, `insecure`, `wait` and `keys`."""
 
     def decorate(command: Command) -> Command:
-        for option in (
-            with_keys,
-            click.option(
-                "--wait",
-                default=10.0,
-                show_default=True,
-                type=click.FloatRange(min=0),
-                help="Seconds to wait for a node that answers.",
-            ),
-            click.option("--insecure", is_flag=True, help="Allow other addresses than loopback."),
-            click.option(
-                "--connect",
-                "endpoints",
-                envvar=URL,
-                show_envvar=True,
-                required=required,
-                metavar="ENDPOINTS",
-                help="Nodes to try, as tcp://host:port joined by commas, or a URL.",
-            ),
-        ):
-            command = option(command)
-        return command
+        return click.option(
+            "--connect",
+            "endpoints",
+            envvar=URL,
+            show_envvar=True,
+            required=required,
+            metavar="ENDPOINTS",
+            help="Nodes to try, as tcp://host:port joined by commas, or a URL.",
+        )(reach_options(command))
 
     return decorate
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Misused, as_json, connected, echo, failing, with_keys
+from mirrorq.cli.connecting import Misused, as_json, connected, echo, failing, reach_options
 
 if TYPE_CHECKING:
     from mirrorq.spool.forwarder import ForwardStatus
@@ -26,15 +26,7 @@ if TYPE_CHECKING:
     "--label", default="", help="Another one has what TO has refused tried again; see the manual."
 )
 @click.option("--once", is_flag=True, help="End when all that is there is moved.")
-@click.option(
-    "--wait",
-    default=10.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="Seconds to wait for a node that answers.",
-)
-@click.option("--insecure", is_flag=True, help="Allow other addresses than loopback.")
-@with_keys
+@reach_options
 @as_json
 def forward(
     source: str,

@@ -133,7 +133,7 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
     from mirrorq.node.node import Node
 
     is_insecure = bool(settings.insecure)
-    _check_metrics(settings.metrics, is_insecure)
+    check_metrics(settings.metrics, is_insecure)
     _check_dashboard(settings.dashboard)
     with (
         ExitStack() as ending,
@@ -191,7 +191,7 @@ def _told_to_end() -> Iterator[threading.Event]:
         thread.join()
 
 
-def _check_metrics(address: str | None, insecure: bool) -> None:
+def check_metrics(address: str | None, insecure: bool) -> None:
     """Before anything starts: whether metrics can be served, and may be."""
     if address is None:
         return

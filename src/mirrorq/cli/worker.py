@@ -28,10 +28,12 @@ import click
 
 from mirrorq import clock
 from mirrorq.cli.connecting import Failed, Misused, cluster_options, connected, echo, failing
+from mirrorq.cli.node import check_metrics
 
 if TYPE_CHECKING:
     from mirrorq.api.consumer import Consumer
     from mirrorq.api.message import Message
+    from mirrorq.api.queue import MirroredQueue
     from mirrorq.client.client import Client
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -136,17 +138,18 @@ def worker(
         arguments += ["--insecure"] * insecure + [f"--keys={keys}"] * (keys is not None)
         Processes(arguments, processes, stop_timeout).run()
         return
-    work = Work(queue, imported(function, directory))
+    options = {
+        "prefetch": prefetch,
+        "retry_delay": retry_delay,
+        "retry_delay_max": retry_delay_max,
+    }
+    work = Work(queue, imported(function, directory), concurrency, options, stop_timeout)
     with failing(), ExitStack() as ending:
+        check_metrics(metrics, insecure)
         client = ending.enter_context(connected(endpoints, insecure=insecure, wait=wait, keys=keys))
         if metrics is not None:
             ending.callback(work.serve_metrics(metrics))
-        options = {
-            "prefetch": prefetch,
-            "retry_delay": retry_delay,
-            "retry_delay_max": retry_delay_max,
-        }
-        work.run(client, concurrency, options, stop_timeout)
+        work.run(client)
 
 
 def imported(name: str, directory: Path) -> Callable[[Message], Any]:
@@ -175,16 +178,31 @@ def imported(name: str, directory: Path) -> Callable[[Message], Any]:
 class Work:
     """One process's work on a queue, and its counts.
 
+    Args:
+        count: how many threads or tasks.
+        options: those of `consume`.
+        stop_timeout: seconds that messages in hand get at the end.
+
     *Threads*: a function's threads change the counts under a lock; the main thread reads them.
     """
 
-    def __init__(self, queue: str, function: Callable[[Message], Any]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        function: Callable[[Message], Any],
+        count: int,
+        options: dict[str, Any],
+        stop_timeout: float,
+    ) -> None:
         self.done = 0
         self.failed = 0
         self.in_hand = 0
         """Messages that the function works on now."""
         self._queue = queue
         self._function = function
+        self._count = count
+        self._options = options
+        self._stop_timeout = stop_timeout
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             type(function).__call__
         )
@@ -194,78 +212,61 @@ class Work:
         self._told_at = clock.monotonic()
         self._told_done = 0
 
-    def run(
-        self, client: Client, concurrency: int, options: dict[str, Any], stop_timeout: float
-    ) -> None:
+    def run(self, client: Client) -> None:
         """Work until a signal.
-
-        Args:
-            options: those of `consume`.
 
         Raises:
             Failed: the queue has ended a consumer, or a function did not return in time.
         """
         with signals_counted() as signals:
-            count = f"{concurrency} {'tasks' if self._is_async else 'threads'}"
+            count = f"{self._count} {'tasks' if self._is_async else 'threads'}"
             echo(f"worker of queue {self._queue} runs: {count}", err=True)
             run = self._run_in_loop if self._is_async else self._run_on_threads
-            run(client, concurrency, options, stop_timeout, signals)
+            run(client.queue(self._queue), signals)
         self._tell()
         if self.in_hand:
             raise Failed(
                 f"{self.in_hand} messages of queue {self._queue} were not finished within "
-                f"{stop_timeout:g} s: they come again. Give --stop-timeout the longest one's time"
+                f"{self._stop_timeout:g} s: they come again. Give --stop-timeout the longest one's "
+                "time"
             )
         if self._ended:
             why = self._ended[0].refused or "the handle was closed"
             raise Failed(f"queue {self._queue} has ended the worker: {why}")
 
-    def _run_on_threads(
-        self,
-        client: Client,
-        count: int,
-        options: dict[str, Any],
-        stop_timeout: float,
-        signals: list[int],
-    ) -> None:
-        queue = client.queue(self._queue)
+    def _run_on_threads(self, queue: MirroredQueue, signals: list[int]) -> None:
         consumers = [
-            queue.consume(self._work, on_cancel=self._ended.append, **options) for _ in range(count)
+            queue.consume(self._work, on_cancel=self._ended.append, **self._options)
+            for _ in range(self._count)
         ]
         while not self._is_over(signals):
             time.sleep(LOOK_S)
-        until = self._stop_by(stop_timeout)
+        until = self._stop_by()
         # Each one waits for the message in hand: together, so that none begins another meanwhile.
-        with ThreadPoolExecutor(count) as cancelling:
+        with ThreadPoolExecutor(self._count) as cancelling:
             list(cancelling.map(lambda consumer: consumer.cancel(), consumers))
         while self.in_hand and clock.monotonic() < until:
             time.sleep(LOOK_S)
 
-    def _run_in_loop(
-        self,
-        client: Client,
-        count: int,
-        options: dict[str, Any],
-        stop_timeout: float,
-        signals: list[int],
-    ) -> None:
+    def _run_in_loop(self, handle: MirroredQueue, signals: list[int]) -> None:
         from mirrorq import aio
 
         async def main() -> None:
             queue = aio.MirroredQueue(handle)
             consumers = [
-                await queue.consume(self._work_in_loop, on_cancel=self._ended.append, **options)
-                for _ in range(count)
+                await queue.consume(
+                    self._work_in_loop, on_cancel=self._ended.append, **self._options
+                )
+                for _ in range(self._count)
             ]
             while not self._is_over(signals):
                 await asyncio.sleep(LOOK_S)
-            until = self._stop_by(stop_timeout)
+            until = self._stop_by()
             for consumer in consumers:
                 consumer.cancel()
             while self.in_hand and clock.monotonic() < until:
                 await asyncio.sleep(LOOK_S)
 
-        handle = client.queue(self._queue)
         asyncio.run(main())
 
     def _work(self, message: Message) -> None:
@@ -299,12 +300,12 @@ class Work:
             self._tell()
         return bool(signals or self._ended) or is_orphan()
 
-    def _stop_by(self, stop_timeout: float) -> float:
+    def _stop_by(self) -> float:
         """Say that the worker stops; return when the messages in hand are given up."""
         if self.in_hand:
             text = f"worker of queue {self._queue} stops: {self.in_hand} messages in hand get "
-            echo(f"{text}{stop_timeout:g} s; a second signal ends it at once", err=True)
-        return clock.monotonic() + stop_timeout
+            echo(f"{text}{self._stop_timeout:g} s; a second signal ends it at once", err=True)
+        return clock.monotonic() + self._stop_timeout
 
     def _tell(self) -> None:
         now = clock.monotonic()
@@ -319,10 +320,8 @@ class Work:
 
     def serve_metrics(self, address: str) -> Callable[[], None]:
         """Serve the counts over HTTP; return what ends that."""
-        try:
-            from mirrorq.metrics import serve_values
-        except ImportError as error:
-            raise Failed(f"--metrics needs prometheus-client ({error})") from error
+        from mirrorq.metrics import serve_values
+
         values = {
             "mirrorq_worker_done": ("Messages acked", lambda: self.done),
             "mirrorq_worker_failed": ("Calls of the function that raised", lambda: self.failed),
