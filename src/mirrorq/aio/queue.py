@@ -34,8 +34,11 @@ from mirrorq.api.options import (
     Body,
     DeclareOptions,
     EmbeddedOptions,
+    ManyOptions,
     MessageOptions,
     packed,
+    packed_many,
+    place_key,
     spelled_out,
 )
 from mirrorq.api.publish_options import Seconds
@@ -188,7 +191,7 @@ class MirroredQueue:
         """
         check_block(block)
         handle = self.handle._handle
-        until, key = deadline_of(timeout), options.get("key")
+        until, key = deadline_of(timeout), place_key(options)
         terms, properties = packed(**options)
         data = handle.checked_body(body, properties)
 
@@ -206,7 +209,7 @@ class MirroredQueue:
         timeout: float | None = None,
         *,
         on_confirm: OnConfirm = None,
-        **options: Unpack[MessageOptions],
+        **options: Unpack[ManyOptions],
     ) -> Sequence[int]:
         """Publish messages together, up to `frame_bytes_max` all or none, and wait until they are
         confirmed.
@@ -229,7 +232,7 @@ class MirroredQueue:
         timeout: float | None = None,
         *,
         on_confirm: OnConfirm = None,
-        **options: Unpack[MessageOptions],
+        **options: Unpack[ManyOptions],
     ) -> Confirmation:
         """`put_many` that does not wait until the messages are confirmed: see `send`.
 
@@ -238,7 +241,7 @@ class MirroredQueue:
         check_block(block)
         handle = self.handle._handle
         until, key = deadline_of(timeout), options.get("key")
-        terms, properties = packed(**options)
+        terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, handle.config.message_bytes_max)
 
         def putting() -> Waits[Confirmation]:
@@ -420,7 +423,7 @@ class MirroredQueue:
 
         Arguments and errors are those of `mirrorq.Message.ack_and_put` and of its settlement.
         """
-        key = options.get("key")
+        key = place_key(options)
         source = self.handle._handle.source_of(message)
         if source is None:
             raise ValueError(f"{message!r} did not come from this handle on {self.name!r}")

@@ -21,10 +21,9 @@ from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire.frames import pack_publish
 
-PACK_COUNT = 4096
 PACK_BYTES = 256 * 1024
-"""Single puts of one round go into frames of at most so many messages and bytes; a larger put
-goes alone."""
+"""Single puts of one round go into frames of at most `Terms.count_max` messages and so many bytes;
+a larger put goes alone."""
 FRAME_OVERHEAD = 256
 """Header, padding, terms and the offsets' first entries of a frame."""
 MESSAGE_OVERHEAD = 8
@@ -72,7 +71,8 @@ class PutRun:
 
     def has_place(self, count: int, size: int, terms: Terms) -> bool:
         """Whether so much more may leave with it."""
-        is_small = len(self.bodies) + count <= PACK_COUNT and self.size + size <= PACK_BYTES
+        count_max = self.terms.count_max
+        is_small = len(self.bodies) + count <= count_max and self.size + size <= PACK_BYTES
         return is_small and terms == self.terms
 
     def join(self, later: PutRun) -> None:
@@ -105,10 +105,11 @@ def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
         column = properties
     if terms.count(terms[0]) != len(puts):
         groups = [list(group) for _, group in groupby(puts, attrgetter("terms"))]
-    elif len(puts) <= PACK_COUNT and size <= PACK_BYTES:
+    elif len(puts) <= terms[0].count_max and size <= PACK_BYTES:
         return [PutRun(terms[0], [put.confirmation for put in puts], bodies, size, column)]
     else:
-        fitting = min(len(puts) * PACK_BYTES // max(size, 1), PACK_COUNT, (len(puts) + 1) // 2)
+        half, count_max = (len(puts) + 1) // 2, terms[0].count_max
+        fitting = min(len(puts) * PACK_BYTES // max(size, 1), count_max, half)
         step = max(fitting, 1)
         groups = [puts[start : start + step] for start in range(0, len(puts), step)]
     return [run for group in groups for run in runs_of_puts(group)]
@@ -298,6 +299,9 @@ def finish(outcome: Stored | Failed) -> list[Confirmation]:
 def _finish_singles(singles: list[Confirmation], outcome: Stored | Failed) -> list[Confirmation]:
     ended = singles[outcome.index : outcome.index + outcome.count]
     if isinstance(outcome, Stored):
+        if outcome.is_repeated:
+            for confirmation in ended:
+                confirmation._is_duplicate = True
         for sequence, confirmation in enumerate(ended, outcome.first_sequence):
             if type(confirmation) is not Confirmation or confirmation._first is not None:
                 confirmation._finish(sequence, None)

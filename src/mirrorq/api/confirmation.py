@@ -159,6 +159,14 @@ class Confirmation(_Outcome):
     *Threads*: any may wait for it, several at once. Callbacks run on the handle's callback thread.
     """
 
+    _is_duplicate: bool = False
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the message was not stored because another one was put with its unique key
+        before, whose sequence `result` is. False while there is no outcome."""
+        return self._is_duplicate
+
     @property
     def shard(self) -> int | None:
         """Number of the shard that it was put into, whose sequence `result` is; None where the

@@ -26,7 +26,7 @@ from mirrorq.api.fan_out import Gathering
 from mirrorq.api.handle import Handle
 from mirrorq.api.host import FORK_LOCK, Declared, Host
 from mirrorq.api.opening import handle_on
-from mirrorq.api.options import Body, PublishOptions, packed, spelled_out
+from mirrorq.api.options import Body, PublishOptions, packed_many, spelled_out
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue
@@ -270,7 +270,7 @@ class Exchange:
                 f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
                 f"not {routing_key!r}"
             )
-        terms, properties = packed(key=routing_key or None, **options)
+        terms, properties = packed_many(key=routing_key or None, **options)
         data = checked_body(body, properties, self._host.config.message_bytes_max)
         headers = options.get("headers") or {}
         self._check_open()

@@ -12,7 +12,7 @@ import msgspec
 from mirrorq.api.arguments import check_flag
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Settlement
-from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.options import Body, MessageOptions, packed, place_key, spelled_out
 from mirrorq.api.publish_options import Seconds, Terms, milliseconds
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.protocol.sessions import Delivery
@@ -365,7 +365,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             raise ValueError(f"{self!r} is settled already, or was only browsed")
         terms, properties = packed(**options)
         return self._chunk.handle.ack_and_put(
-            self, queue, options.get("key"), body, properties, terms, block=block
+            self, queue, place_key(options), body, properties, terms, block=block
         )
 
     def __enter__(self) -> Message:

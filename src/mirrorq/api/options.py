@@ -13,9 +13,19 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
-from mirrorq.api.publish_options import PLAIN, Seconds, Terms, milliseconds, terms_of
+from attrs import evolve
+
+from mirrorq.api.publish_options import (
+    PLAIN,
+    UNIQUE,
+    Seconds,
+    Terms,
+    milliseconds,
+    terms_of,
+    unique_of,
+)
 from mirrorq.errors import ConfigError, PolicyError
 from mirrorq.protocol.policy import arguments_text
 from mirrorq.wire.properties import HeaderValue, pack_properties
@@ -42,10 +52,17 @@ class PublishOptions(TypedDict, total=False):
     persistent: bool
 
 
-class MessageOptions(PublishOptions, total=False):
-    """Of a message that is put into a queue."""
+class ManyOptions(PublishOptions, total=False):
+    """Of messages that are put into a queue together."""
 
     key: Key
+
+
+class MessageOptions(ManyOptions, total=False):
+    """Of a message that is put into a queue."""
+
+    unique: Key
+    unique_for: Seconds | None
 
 
 class QueueArguments(TypedDict, total=False):
@@ -125,6 +142,8 @@ def packed(
     priority: int = 0,
     delay: Seconds | None = None,
     key: Key = None,
+    unique: Key = None,
+    unique_for: Seconds | None = None,
     persistent: bool = True,
     **unknown: object,
 ) -> tuple[Terms, bytes]:
@@ -138,7 +157,28 @@ def packed(
     terms = PLAIN
     if persistent is not True or priority != 0 or delay is not None or ttl is not None:
         terms = terms_of(persistent, priority, delay, ttl)
-    return terms, pack_properties(headers, message_id, key, reply_to, correlation_id, content_type)
+    texts = (reply_to, correlation_id, content_type)
+    if unique is None and unique_for is None:
+        return terms, pack_properties(headers, message_id, key, *texts)
+    said = unique_of(unique, unique_for)
+    terms = UNIQUE if terms is PLAIN else evolve(terms, is_unique=True)
+    return terms, pack_properties(headers, message_id, key, *texts, said)
+
+
+def packed_many(**options: Unpack[ManyOptions]) -> tuple[Terms, bytes]:
+    """Return the same of messages that share their options."""
+    if "unique" in options or "unique_for" in options:
+        raise TypeError(
+            "a unique key is an option of a queue's put() alone: call it for each message; those "
+            "that are put one after the other travel together"
+        )
+    return packed(**options)
+
+
+def place_key(options: MessageOptions) -> Key:
+    """Return the key by which a message's shard is chosen: its key, else its unique key."""
+    key = options.get("key")
+    return options.get("unique") if key is None else key
 
 
 _TIMES = ("expires", "message_ttl", "consumer_timeout")

@@ -14,7 +14,14 @@ from attrs import frozen
 from mirrorq.api.arguments import check_flag
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.durations import milliseconds_in
-from mirrorq.protocol.ops import FLAG_TRANSIENT, PRIORITY_MAX, PRIORITY_SHIFT
+from mirrorq.protocol.ops import (
+    FLAG_TRANSIENT,
+    FLAG_UNIQUE,
+    PRIORITY_MAX,
+    PRIORITY_SHIFT,
+    UNIQUE_COUNT_MAX,
+)
+from mirrorq.wire.properties import digest_of
 
 Seconds = float | str | timedelta
 """A time as users give it: seconds, a text with a unit as "5m", or a timedelta."""
@@ -32,16 +39,27 @@ class Terms:
     delay_ms: int = 0
     ttl_ms: int = 0
     """0 = for ever."""
+    is_unique: bool = False
+    """Their properties have unique keys."""
 
     @property
     def flags(self) -> int:
         """Their bits in a frame's header."""
         transient = 0 if self.persistent else FLAG_TRANSIENT
-        return transient | self.priority << PRIORITY_SHIFT
+        unique = FLAG_UNIQUE if self.is_unique else 0
+        return transient | unique | self.priority << PRIORITY_SHIFT
+
+    @property
+    def count_max(self) -> int:
+        """Most single puts of one frame."""
+        return UNIQUE_COUNT_MAX if self.is_unique else PACK_COUNT
 
 
+PACK_COUNT = 4096
 PLAIN = Terms()
 """Those of most messages."""
+UNIQUE = Terms(is_unique=True)
+"""Those of most messages with unique keys."""
 
 
 def terms_of(
@@ -65,6 +83,29 @@ def terms_of(
     # A ttl of 0 ends at once; in a frame 0 is none.
     ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
     return Terms(persistent, priority, delay_ms, ttl_ms)
+
+
+def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[bytes, int] | None:
+    """What properties say of a unique key that a user has given.
+
+    Raises:
+        ConfigError: the key is empty, or the time is none, or there is no key for it.
+        TypeError: the key is no str or bytes.
+    """
+    if unique is None:
+        if unique_for is not None:
+            raise ConfigError(f"unique_for is {unique_for!r}, and there is no unique key")
+        return None
+    if not isinstance(unique, str | bytes):
+        raise TypeError(f"unique is of type {type(unique).__name__}: give a str or bytes")
+    if not unique:
+        raise ConfigError("unique is empty: give a key that names the message, or None")
+    if unique_for is None:
+        return digest_of(unique), 0
+    window_ms = milliseconds("unique_for", unique_for)
+    if not window_ms:
+        raise ConfigError(f"unique_for is {unique_for!r}: it must be above 0")
+    return digest_of(unique), window_ms
 
 
 def milliseconds(name: str, seconds: Seconds) -> int:

@@ -20,7 +20,6 @@ from mirrorq import clock
 from mirrorq.api.arguments import check_callable, deadline_of
 from mirrorq.api.batching import (
     PACK_BYTES,
-    PACK_COUNT,
     Counted,
     ManyPut,
     OnePut,
@@ -30,7 +29,7 @@ from mirrorq.api.batching import (
 )
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.publish_options import Terms
+from mirrorq.api.publish_options import PACK_COUNT, Terms
 from mirrorq.api.waits import Wait, Waits, telling
 from mirrorq.errors import Full, ShutDown
 from mirrorq.session.calls import Failed, PutCredit, Stored

@@ -35,8 +35,11 @@ from mirrorq.api.opening import embedding, handle_on
 from mirrorq.api.options import (
     Body,
     EmbeddedOptions,
+    ManyOptions,
     MessageOptions,
     packed,
+    packed_many,
+    place_key,
     spelled_out,
     split_options,
 )
@@ -288,7 +291,7 @@ class MirroredQueue(Target):
             return handle.put(body, b"", PLAIN, None, block, timeout, on_confirm)
         terms, properties = packed(**options)
         data = handle.checked_body(body, properties)
-        key = options.get("key")
+        key = place_key(options)
         return handle.put(data, properties, terms, key, block, timeout, on_confirm)
 
     @spelled_out
@@ -299,7 +302,7 @@ class MirroredQueue(Target):
         timeout: float | None = None,
         *,
         on_confirm: OnConfirm = None,
-        **options: Unpack[MessageOptions],
+        **options: Unpack[ManyOptions],
     ) -> Confirmation:
         """Publish messages together: up to `frame_bytes_max` all or none.
 
@@ -315,7 +318,7 @@ class MirroredQueue(Target):
         """
         handle = self._handle
         check_block(block)
-        terms, properties = packed(**options)
+        terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, handle.config.message_bytes_max)
         how = PutCall(properties, terms, options.get("key"), block, timeout, on_confirm)
         return in_thread(handle.putting_many(data, how))

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from attrs import define
+from attrs import define, field
 
 from mirrorq.api.arguments import not_a_message
 from mirrorq.api.batching import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
 from mirrorq.api.channel import Channel, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.message import Message, pieces_of
-from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.options import Body, MessageOptions, packed, place_key, spelled_out
 from mirrorq.api.publish_options import PLAIN, Terms
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.containers.ranges import RangeSet
@@ -43,8 +43,8 @@ class StepPut:
     terms: Terms
     messages: Sequence[Message]
     target: int = 0
-    stored: int = 0
-    """First sequence of the op."""
+    sequences: dict[int, int] = field(factory=dict)
+    """Index of each body -> its sequence, where some have unique keys."""
 
     @property
     def count(self) -> int:
@@ -72,6 +72,8 @@ class StepPut:
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note the outcome."""
+        if isinstance(outcome, Stored) and self.terms.is_unique and not self.target:
+            return self._end_unique(outcome)
         if isinstance(outcome, Stored):
             first = outcome.first_sequence - outcome.index + 1
             value = None if self.target else range(first, first + len(self.bodies))
@@ -80,6 +82,16 @@ class StepPut:
             for message in self.messages:
                 message._chunk.leave(message._index)
         return self._finish(None, _error_of(outcome, self.messages))
+
+    def _end_unique(self, outcome: Stored) -> list[Confirmation]:
+        """Note sequences: those of messages that repeat others are no neighbours."""
+        for index in range(outcome.count):
+            self.sequences[outcome.index + index] = outcome.first_sequence + index
+        if outcome.is_repeated and isinstance(self.confirmation, Confirmation):
+            self.confirmation._is_duplicate = True
+        if len(self.sequences) < self.count:
+            return []
+        return self._finish(tuple(self.sequences[index] for index in range(1, self.count)), None)
 
     def _finish(self, value: object, error: MirrorQError | None) -> list[Confirmation]:
         confirmation = self.confirmation
@@ -140,7 +152,7 @@ class Transaction:
                 another shard than what came before.
         """
         self._check()
-        key = options.get("key")
+        key = place_key(options)
         place = None if key is None else self._placed(self._whole.part_of(key), f"key {key!r}")
         terms, properties = packed(**options)
         if self._bodies and terms != self._terms:

@@ -22,7 +22,13 @@ import msgspec
 
 from mirrorq.errors import MALFORMED, StoreCorrupt
 from mirrorq.protocol.effects import OutboxEntry, OutboxLoad, OutboxLoaded
-from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_TRANSIENT, Header
+from mirrorq.protocol.ops import (
+    FLAG_PRIORITY,
+    FLAG_TRANSIENT,
+    FLAG_UNIQUE,
+    UNIQUE_COUNT_MAX,
+    Header,
+)
 from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
 from mirrorq.wire.properties import Properties, encode_properties
@@ -51,10 +57,12 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
         own = _terms(entry, header)
         if bodies and (own != terms or size >= load.bytes_max):
             break
+        count_max = UNIQUE_COUNT_MAX if own[0] & FLAG_UNIQUE else len(chosen) + len(bodies)
         is_cut = False
         for sequence, body, old in chosen:
             new = _properties(load, entry, sequence, old)
-            if bodies and (new is None or size >= load.bytes_max):
+            is_full = size >= load.bytes_max or len(bodies) >= count_max
+            if bodies and (new is None or is_full):
                 is_cut = True
                 break
             if new is None:
@@ -85,7 +93,9 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
 def _terms(entry: OutboxEntry, header: Header) -> tuple[int, int, int]:
     """(flags, delay, ttl) of a frame for the target."""
     flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
-    return (flags, header.delay_ms, header.ttl_ms) if entry.reason == PUT else (flags, 0, 0)
+    if entry.reason == PUT:
+        return flags | header.flags & FLAG_UNIQUE, header.delay_ms, header.ttl_ms
+    return flags, 0, 0
 
 
 def _messages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mirrorq.protocol.ops import Entry, Header, Payload, Step
+from mirrorq.protocol.ops import Entry, Header, Payload, Step, UniqueKey
 from mirrorq.protocol.staged import Stage, Staging
 
 
@@ -26,6 +26,11 @@ class OpCodec(Protocol):
 
     def step(self, frame: bytes) -> Step | Stage | None:
         """What comes with the messages of a publish frame. Raises ProtocolError: it is unsound."""
+        ...
+
+    def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
+        """The unique keys of a publish frame's messages; () without FLAG_UNIQUE. Raises
+        ProtocolError: they cannot be read."""
         ...
 
     def staged(self, frame: bytes) -> Stage | Staging:

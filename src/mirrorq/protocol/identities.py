@@ -123,6 +123,25 @@ SPOOL_BIT = 1 << 61
 """Of those that are spools'. A queue's outbox has its generation there: it never grows so far."""
 
 
+KEY_BIT = SPOOL_BIT
+"""Of those that stand for a unique key: without OUTBOX_BIT. An id that an op gives never grows so
+far."""
+
+
+def key_producer(digest: int) -> int:
+    """The producer id that stands for a unique key.
+
+    Args:
+        digest: of the key; its low 61 bits count.
+    """
+    return KEY_BIT | digest & KEY_BIT - 1
+
+
+def is_key(producer: int) -> bool:
+    """Whether a producer id stands for a unique key."""
+    return producer & (OUTBOX_BIT | KEY_BIT) == KEY_BIT
+
+
 def spool_producer(number: int) -> int:
     """The producer id of one queue's line through a spool.
 

@@ -37,6 +37,7 @@ class OpKind(IntEnum):
     RETURN_LATER = 22
     ASK = 23
     IDLE = 24
+    UNIQUE_WINDOW = 25
 
 
 FLAG_PROPERTIES = 1
@@ -53,6 +54,10 @@ messages (`staged.Staging`), and there is nothing else then."""
 FLAG_WHOLE = 32
 """In a spool's local queue: the frame is a put_many, or a part of one that fills a frame, which its
 target stores whole or not at all."""
+FLAG_UNIQUE = 64
+"""Properties of this frame's messages have a unique key, at least some of them."""
+UNIQUE_COUNT_MAX = 64
+"""Most messages of a frame with FLAG_UNIQUE: one page is read and changed for each."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
@@ -157,6 +162,12 @@ class IdleOp(Struct, frozen=True, gc=False):
     """Nobody uses it since then, by the queue's time; 0: somebody does."""
 
 
+class UniqueWindowOp(Struct, frozen=True, gc=False):
+    """How long the queue remembers a unique key whose put does not say it."""
+
+    window_ms: int
+
+
 class PromotedOp(Struct, frozen=True, gc=False):
     """The first op of a new master. `how`: clean, unclean or cold.
 
@@ -253,6 +264,7 @@ Payload = (
     | HorizonOp
     | HorizonsOp
     | IdleOp
+    | UniqueWindowOp
     | PromotedOp
     | RefusalOp
     | PurgeOp
@@ -280,6 +292,17 @@ class Step(Struct, frozen=True, gc=False):
     """The queue that the frame's messages are for; 0: this one."""
 
 
+class UniqueKey(Struct, frozen=True, gc=False):
+    """The unique key of a message that is published. A digest stands for the user's text."""
+
+    producer: int
+    """61 bits of the digest, as a producer id (`identities.key_producer`)."""
+    check: str
+    """Other 64 bits, in hexadecimal."""
+    window_ms: int
+    """How long the queue remembers the key; 0: as long as its policy says."""
+
+
 class Entry(Struct, frozen=True, gc=False, eq=False):
     """One op in a log. Publish entries have payload None: bodies stay in the frame."""
 
@@ -292,6 +315,8 @@ class Entry(Struct, frozen=True, gc=False, eq=False):
     own column, for who counts bytes."""
     step: Step | Stage | None = None
     """Publish with FLAG_STEP: what its first body says."""
+    keys: tuple[UniqueKey | None, ...] = ()
+    """Publish with FLAG_UNIQUE: one for each of its messages, None where a message has no key."""
 
     @property
     def lsn(self) -> int:

@@ -81,6 +81,10 @@ class Definition:
     """A confirm needs so many copies in sync, the master's included."""
     durability: Literal["fsync", "replicated"] = "fsync"
     """What a confirm rests on: the disks of all in sync, or their memory, written behind."""
+    unique_window: int = 3_600_000
+    """ms for which the queue remembers a unique key whose put does not say how long."""
+    unique_max: int = 1_000_000
+    """Most unique keys, and producers, that the queue remembers; a put with one more is refused."""
     single_active_consumer: bool = False
     """One consumer at a time is served; the next one takes over when it goes."""
 
@@ -131,9 +135,11 @@ _LEAST: dict[str, int] = {
     "delivery-limit": 0,
     "consumer-timeout": 0,
     "min-in-sync": 1,
+    "unique-max": 1,
+    "unique-window": 1,
 }
 """Least value of each number."""
-_TIMES = ("consumer-timeout", "expires", "message-ttl")
+_TIMES = ("consumer-timeout", "expires", "message-ttl", "unique-window")
 """Numbers of milliseconds; a text with a unit, as "5m", means one, too."""
 
 

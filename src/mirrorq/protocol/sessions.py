@@ -209,6 +209,9 @@ class Confirmed(Struct, frozen=True, gc=False):
 
     producer: int
     runs: tuple[tuple[int, int, int], ...]
+    repeats: tuple[tuple[int, int, int], ...] = ()
+    """Numbers whose messages were not stored: messages with their unique keys had these sequences
+    already."""
 
 
 class Refused(Struct, frozen=True, gc=False):

@@ -60,15 +60,17 @@ class Tally:
     ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))
     """Messages that ended without an ack, by reason."""
 
-    def note(self, entry: Entry, verdict: str) -> None:
+    def note(self, entry: Entry, verdict: str, repeat_count: int) -> None:
         """An op was applied at the master.
 
         Args:
+            repeat_count: messages of a publish that were not stored, for they repeat others.
             verdict: why it changed nothing, as the state has it for staged messages; "" if it did.
         """
         payload = entry.payload
         if payload is None:
             self._note_publish(entry)
+            self.published -= repeat_count
         elif isinstance(payload, AckOp):
             self.acked += _count(payload.ranges)
         elif isinstance(payload, ReturnOp | ReturnLaterOp):
@@ -114,7 +116,7 @@ class Tally:
         for reply in replies:
             body = reply.reply
             if type(body) is Confirmed:
-                for _, count, _ in body.runs:
+                for _, count, _ in (*body.runs, *body.repeats):
                     self.confirmed += count
             elif type(body) is Settled:
                 self.acks_refused += _count((one.first, one.last) for one in body.refused)

@@ -650,7 +650,8 @@ class Replica:
         self.transfer.on_ended(ended)
         self._writes.on_applied(now_ms, entry, ended)
         if self.master is not None:
-            self.tally.note(entry, self.state.verdict)
+            repeat_count = len(self.state.repeats) if entry.keys else 0
+            self.tally.note(entry, self.state.verdict, repeat_count)
             self.master.on_applied(now_ms, entry)
         return True
 

@@ -107,6 +107,8 @@ class Stored(Struct, frozen=True, gc=False):
     index: int
     count: int
     first_sequence: int
+    is_repeated: bool = False
+    """They were not stored: messages with their unique keys had these sequences already."""
 
 
 class Failed(Struct, frozen=True, gc=False):

@@ -482,7 +482,13 @@ class Session:
         return self._batches[0].first_open - 1 if self._batches else self._next_number - 1
 
     def _on_outcome(
-        self, first: int, count: int, sequence: int, reason: str, unknown: bool = False
+        self,
+        first: int,
+        count: int,
+        sequence: int,
+        reason: str,
+        unknown: bool = False,
+        is_repeated: bool = False,
     ) -> None:
         """Numbers first to first + count - 1 have ended. Ended ones are told once."""
         last = first + count - 1
@@ -490,7 +496,9 @@ class Session:
             if batch.first > last:
                 break
             if batch.last >= first:
-                self._end_numbers(batch, first, last, sequence, reason, unknown, unknown)
+                self._end_numbers(
+                    batch, first, last, sequence, reason, unknown, unknown, is_repeated
+                )
         while self._batches and self._batches[0].is_over:
             self._batches.popleft()
 
@@ -503,6 +511,7 @@ class Session:
         reason: str,
         unknown: bool,
         is_lost: bool = False,
+        is_repeated: bool = False,
     ) -> None:
         put = batch.put
         ended = batch.end(first, last)
@@ -514,7 +523,8 @@ class Session:
             if sequence:
                 # Only now, as with an ack: until then the master must hear that it was seen.
                 self.drop(put.deliveries)
-                self._output.append(Stored(put.token, index, count, sequence + low - first))
+                stored = Stored(put.token, index, count, sequence + low - first, is_repeated)
+                self._output.append(stored)
             else:
                 self._output.append(Failed(put.token, index, count, reason, unknown, is_lost))
 
@@ -570,6 +580,8 @@ class Session:
                 if reply.producer == self._producer:
                     for first, count, sequence in reply.runs:
                         self._on_outcome(first, count, sequence, "")
+                    for first, count, sequence in reply.repeats:
+                        self._on_outcome(first, count, sequence, "", is_repeated=True)
             case Settled():
                 settle = self._settles.pop(reply.request, None)
                 if settle is not None:

@@ -11,7 +11,14 @@ from attrs import frozen
 
 from mirrorq.api.arguments import check_callable, check_timeout, checked_bodies, checked_body
 from mirrorq.api.batching import ManyPut
-from mirrorq.api.options import Body, MessageOptions, packed, spelled_out
+from mirrorq.api.options import (
+    Body,
+    ManyOptions,
+    MessageOptions,
+    packed,
+    packed_many,
+    spelled_out,
+)
 from mirrorq.api.publish_options import PLAIN, Terms
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.errors import Full, MirrorQError, NoQuorum
@@ -131,7 +138,7 @@ class SpooledQueue:
         timeout: float | None = None,
         on_accept: Callback | None = None,
         on_confirm: Callback | None = None,
-        **options: Unpack[MessageOptions],
+        **options: Unpack[ManyOptions],
     ) -> SpoolConfirmation:
         """Put messages together: up to `frame_bytes_max` all or none. Its result is a range.
 
@@ -140,7 +147,7 @@ class SpooledQueue:
         Returns:
             The confirmation, one for all of them.
         """
-        terms, properties = packed(**options)
+        terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
         confirmation = SpoolConfirmation(self._route, True)
         self._listen(confirmation, on_accept, on_confirm)

@@ -20,7 +20,9 @@ from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol.ops import (
     FLAG_STAGED,
     FLAG_STEP,
+    FLAG_UNIQUE,
     PRIORITY_MAX,
+    UNIQUE_COUNT_MAX,
     AckOp,
     DiscardOp,
     DropHeadOp,
@@ -42,10 +44,13 @@ from mirrorq.protocol.ops import (
     ReturnLaterOp,
     ReturnOp,
     Step,
+    UniqueKey,
+    UniqueWindowOp,
     UnknownOp,
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
 from mirrorq.wire import frames
+from mirrorq.wire.properties import key_of
 
 NAME_LENGTH_MAX = 512
 """Of transactions, runs and reasons: what a queue keeps of each for as long as it lives."""
@@ -80,6 +85,7 @@ _FORMS = (
     _form(OpKind.HORIZON, HorizonOp, tuple[_Number]),
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
     _form(OpKind.IDLE, IdleOp, tuple[_Number]),
+    _form(OpKind.UNIQUE_WINDOW, UniqueWindowOp, tuple[_Number]),
     _form(OpKind.DUE, DueOp, tuple[_Ranges, _Number, _Ranges]),
     _form(OpKind.RETURN_LATER, ReturnLaterOp, tuple[_Ranges, _Number]),
     _form(
@@ -240,9 +246,29 @@ def step_of(header: Header, frame: bytes) -> Step | Stage | None:
     return Step(ranges, target)
 
 
+def keys_of(header: Header, frame: bytes) -> tuple[UniqueKey | None, ...]:
+    """The unique keys of a checked publish frame's messages; () of a frame without FLAG_UNIQUE.
+
+    Raises:
+        ProtocolError: they cannot be read, or there are too many messages.
+    """
+    if not header.flags & FLAG_UNIQUE:
+        return ()
+    if header.count > UNIQUE_COUNT_MAX + 1:
+        raise ProtocolError(
+            f"{header.count} messages with unique keys: at most {UNIQUE_COUNT_MAX} go together"
+        )
+    return tuple(key_of(packed) for packed in frames.split_properties(frame) or ())
+
+
+def _published(header: Header, frame: bytes) -> Entry:
+    step, keys = step_of(header, frame), keys_of(header, frame)
+    return Entry(header, None, frame, frames.offsets(frame), step, keys)
+
+
 def _read(header: Header, frame: bytes) -> Entry:
     if header.kind == OpKind.PUBLISH:
-        return Entry(header, None, frame, frames.offsets(frame), step_of(header, frame))
+        return _published(header, frame)
     return Entry(header, decode_payload(header.kind, frames.payload(frame)), frame)
 
 
@@ -290,6 +316,10 @@ class FrameCodec:
         """Return what comes with the messages of a checked publish frame."""
         return step_of(frames.header(frame), frame)
 
+    def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
+        """Return the unique keys of a checked publish frame's messages."""
+        return keys_of(frames.header(frame), frame)
+
     def staged(self, frame: bytes) -> Stage | Staging:
         """Return what the first body of a checked publish frame says of staged messages."""
         return staged_of(frames.header(frame), frame)
@@ -323,8 +353,7 @@ class FrameCodec:
             first_sequence=first_sequence,
             timestamp_us=timestamp_us,
         )
-        header = frames.header(stamped)
-        return Entry(header, None, stamped, frames.offsets(stamped), step_of(header, stamped))
+        return _published(frames.header(stamped), stamped)
 
     def op(
         self,

@@ -2,19 +2,21 @@
 have given it.
 
 Bytes: an array of headers, message id and key; behind them, when one of these is there, reply_to,
-correlation_id and content_type. Readers skip what stands behind what they know, so a version that
-knows only the first three reads the rest as if it were not there.
+correlation_id, content_type and unique.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import msgspec
 
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
+from mirrorq.protocol.identities import key_producer
+from mirrorq.protocol.ops import UniqueKey
 
 HeaderValue: TypeAlias = (
     "str | bytes | int | float | bool | Sequence[HeaderValue] | Mapping[str, HeaderValue] | None"
@@ -31,6 +33,9 @@ class Properties(msgspec.Struct, array_like=True):
     reply_to: str | None = None
     correlation_id: str | None = None
     content_type: str | None = None
+    unique: tuple[bytes, int] | None = None
+    """The digest of its unique key, and for how many ms the queue remembers it (0: its policy
+    says)."""
 
 
 class _Three(msgspec.Struct, array_like=True):
@@ -69,6 +74,7 @@ def pack_properties(
     reply_to: str | None = None,
     correlation_id: str | None = None,
     content_type: str | None = None,
+    unique: tuple[bytes, int] | None = None,
 ) -> bytes:
     """The properties as bytes, b"" when there are none.
 
@@ -78,7 +84,7 @@ def pack_properties(
         ConfigError: a value is too deep, too large, or cannot be written as UTF-8.
     """
     texts = (message_id, reply_to, correlation_id, content_type)
-    if headers is None and texts == _NONE:
+    if headers is None and unique is None and texts == _NONE:
         if key is None:
             return b""
         if type(key) is str and len(key) <= KEPT_KEY_LENGTH:
@@ -90,9 +96,7 @@ def pack_properties(
     for name, text in zip(_TEXTS, texts, strict=True):
         if text is not None and not isinstance(text, str):
             raise TypeError(f"{name} is of type {type(text).__name__}, not str")
-    return _packed(
-        Properties(dict(headers or {}), message_id, key, reply_to, correlation_id, content_type)
-    )
+    return _packed(Properties(dict(headers or {}), message_id, key, *texts[1:], unique))
 
 
 _TEXTS = ("message_id", "reply_to", "correlation_id", "content_type")
@@ -146,9 +150,35 @@ def _plain(header: object, name: object, value: object, depth: int) -> Any:
 def encode_properties(properties: Properties) -> bytes:
     """The bytes of properties that were packed before, or are checked."""
     one = properties
-    if one.reply_to is None and one.correlation_id is None and one.content_type is None:
+    rest = (one.reply_to, one.correlation_id, one.content_type, one.unique)
+    if rest == (None, None, None, None):
         return _ENCODER.encode(_Three(one.headers, one.message_id, one.key))
     return _ENCODER.encode(one)
+
+
+DIGEST_BYTES = 16
+
+
+def digest_of(unique: str | bytes) -> bytes:
+    """What stands for a user's unique key."""
+    data = unique.encode() if isinstance(unique, str) else unique
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def key_of(packed: bytes) -> UniqueKey | None:
+    """The unique key in a message's properties.
+
+    Raises:
+        ProtocolError: they are no properties.
+    """
+    unique = unpack_properties(packed).unique
+    if unique is None:
+        return None
+    digest, window_ms = unique
+    if len(digest) != DIGEST_BYTES or not 0 <= window_ms < 2**53:
+        raise ProtocolError(f"a unique key of {len(digest)} bytes, for {window_ms} ms")
+    number = int.from_bytes(digest[:8], "little")
+    return UniqueKey(key_producer(number), digest[8:].hex(), window_ms)
 
 
 def unpack_properties(packed: bytes) -> Properties:

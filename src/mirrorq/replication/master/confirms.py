@@ -13,6 +13,7 @@ from mirrorq.protocol.sessions import Confirmed, Refused
 from mirrorq.protocol.views import in_sync_ids
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
 from mirrorq.replication.state.producer import LOST, REFUSED
+from mirrorq.replication.state.unique_keys import REPEATED
 
 Run = tuple[int, int, int]
 """(first number, how many, sequence of the first)."""
@@ -25,6 +26,8 @@ class Confirms:
         self._term = term
         self.runs: dict[tuple[SessionId, int], list[Run]] = {}
         """(session, producer) -> runs to confirm."""
+        self.repeats: dict[tuple[SessionId, int], list[Run]] = {}
+        """The same of messages that repeat others."""
         self.lease_wanted_until_ms = -LEASE_IDLE_MS
         """Until then there is, or was lately, something to confirm that needs the lease."""
 
@@ -32,6 +35,11 @@ class Confirms:
         """The op of these numbers is stable and applied."""
         for session in self._term.claims.of(producer):
             self.runs.setdefault((session, producer), []).append(run)
+
+    def note_each(self, header: Header) -> None:
+        """The same of a publish with unique keys: some of its messages may repeat others."""
+        for session in self._term.claims.of(header.producer):
+            self.answer_known(session, header.producer, header.first_number, header.last_number)
 
     def refuse(self, header: Header, reason: str) -> None:
         """The numbers of this op were refused, and the refusal is stable."""
@@ -49,13 +57,14 @@ class Confirms:
                 refused = Refused(producer, number, count, reason, sequence == LOST)
                 self._term.reply(session, refused)
             else:
-                runs = self.runs.setdefault((session, producer), [])
-                runs.append((number, count, sequence))
+                told = self.repeats if reason == REPEATED else self.runs
+                told.setdefault((session, producer), []).append((number, count, sequence))
 
     def forget(self, session: SessionId) -> None:
         """The session is gone."""
-        for key in [key for key in self.runs if key[0] == session]:
-            del self.runs[key]
+        for told in (self.runs, self.repeats):
+            for key in [key for key in told if key[0] == session]:
+                del told[key]
 
     def flush(self, now_ms: int) -> None:
         """Tell what is noted, unless something withholds it."""
@@ -63,9 +72,13 @@ class Confirms:
             return
         if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
             return
+        repeats, self.repeats = self.repeats, {}
         for (session, producer), runs in self.runs.items():
-            self._term.reply(session, Confirmed(producer, tuple(runs)))
+            repeated = repeats.pop((session, producer), ())
+            self._term.reply(session, Confirmed(producer, tuple(runs), tuple(repeated)))
         self.runs.clear()
+        for (session, producer), runs in repeats.items():
+            self._term.reply(session, Confirmed(producer, (), tuple(runs)))
 
     # --- What withholds them --------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from mirrorq.protocol.ops import (
     ReturnLaterOp,
     ReturnOp,
     Step,
+    UniqueWindowOp,
 )
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
@@ -226,6 +227,15 @@ class Master:
         if definition.consumer_timeout != before.consumer_timeout:
             self.deliveries.set_overdue()
         self.idle_expiry.expires_ms = definition.expires
+        if self.active:
+            self._announce_unique_window(before.unique_window)
+
+    def _announce_unique_window(self, known_ms: int) -> None:
+        """Every copy goes by the window that an op of the log says, for policies reach nodes at
+        different times."""
+        window_ms = self._term.definition.unique_window
+        if window_ms != known_ms:
+            self.log.propose(UniqueWindowOp(window_ms))
 
     def go_on(self, now_ms: int) -> None:
         """Sort in a portion of what the term begins with. Nobody is served before all is: until
@@ -252,6 +262,7 @@ class Master:
         self.endings.begin()
         self.length_limit.count()
         self.active = True
+        self._announce_unique_window(self._state.unique_window_ms)
         return_us = 2 * self._config.failure_ms * 1000
         self.idle_expiry.begin(self.log.time_us, self._state.idle_since_us, return_us)
         for users in (self.auto_delete, self.ownership):
@@ -486,10 +497,15 @@ class Master:
                 self._term.delays.wait(low, high, due_us)
         elif first <= last:
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
-            self._term.dispatch.add_ready(first, last, priority)
-            self.endings.expiry.note(((first, last),))
-        run = (header.first_number, header.count, header.first_sequence)
-        self.confirms.note(header.producer, run)
+            ready = self._state.live.within(first, last) if entry.keys else [(first, last)]
+            for piece in ready:
+                self._term.dispatch.add_ready(*piece, priority)
+            self.endings.expiry.note(ready)
+        if entry.keys:
+            self.confirms.note_each(header)
+        else:
+            run = (header.first_number, header.count, header.first_sequence)
+            self.confirms.note(header.producer, run)
 
     def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
         match payload:
@@ -557,7 +573,7 @@ class Master:
         self.departures.run(now_ms)
         if self.length_limit.limit is not None or self.length_limit.has_told:
             self.length_limit.tell_all()
-        if self.confirms.runs:
+        if self.confirms.runs or self.confirms.repeats:
             self.confirms.flush(now_ms)
         self._judge_use(now_ms)
         self._set_timers(now_ms)

@@ -9,7 +9,14 @@ from mirrorq.containers.run_length import sizes_of
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_STEP, NOT_TAKEN, Header, Step
+from mirrorq.protocol.ops import (
+    FLAG_PRIORITY,
+    FLAG_STEP,
+    FLAG_UNIQUE,
+    NOT_TAKEN,
+    Header,
+    Step,
+)
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import Publish
 from mirrorq.replication.disk_budget import SMALL_BYTES
@@ -22,6 +29,7 @@ from mirrorq.replication.master.limits import Depth, Limit, Verdict, judge
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.rate_limit import Pace, has_same_pace, pace_of
 from mirrorq.replication.master.term import Term
+from mirrorq.replication.state.unique_keys import holder_of
 
 HELD_COUNT = 64
 """Held publishes are looked through for void ones when there are twice as many as were left the
@@ -173,10 +181,40 @@ class Intake:
             self._take_step(item)
             return
         frame = self._term.codec.cut(body.frame, first - header.first_number, header.count)
-        if self._length_limit.limit is None:
+        if header.flags & FLAG_UNIQUE:
+            why = self._keys_error(session, frame)
+            if why:
+                self._producers.refuse(self._term.codec.header(frame), why)
+                return
+        if self._length_limit.limit is None or self._only_repeats(header, frame):
             self.store(frame)
         else:
             self._take_in(session, attachment, Publish(frame, body.whole), self._length_limit.limit)
+
+    def _keys_error(self, session: SessionId, frame: bytes) -> str:
+        """Why messages with these unique keys cannot be taken, "" when they can."""
+        term = self._term
+        try:
+            term.codec.keys(frame)
+        except ProtocolError as error:
+            return str(error)
+        count, count_max = len(term.state.producers), term.definition.unique_max
+        if count < count_max or is_courier(session):
+            return ""
+        if self._only_repeats(term.codec.header(frame), frame):
+            return ""
+        return (
+            f"the queue remembers {count} unique keys and producers; the bound is unique-max "
+            f"{count_max} of its policy: raise it, or have keys remembered for a shorter time"
+        )
+
+    def _only_repeats(self, header: Header, frame: bytes) -> bool:
+        """Whether no message of a frame will be stored: other messages have their unique keys."""
+        if not header.flags & FLAG_UNIQUE:
+            return False
+        known, time_us = self._term.state.producers, self._term.log.time_us
+        keys = self._term.codec.keys(frame)[1 if header.flags & FLAG_STEP else 0 :]
+        return all(key is not None and holder_of(known, key, time_us) for key in keys)
 
     def _take_in(
         self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
@@ -242,6 +280,8 @@ class Intake:
         session, _, body, header = item
         step = self._step_of(body)
         why = self._step_error(session, body, step)
+        if not why and header.flags & FLAG_UNIQUE:
+            why = self._keys_error(session, body.frame)
         if step is None or why:
             self._producers.refuse(header, why)
             return
@@ -249,7 +289,8 @@ class Intake:
             self._departures.ask()
             self._hold(item, "the catalog is to know first that the queue sends to another")
             return
-        if step.target or header.count == 1 or self._has_room(item):
+        has_place = step.target or header.count == 1 or self._only_repeats(header, body.frame)
+        if has_place or self._has_room(item):
             for piece in body.deliveries:
                 self._term.dispatch.take(session, piece)
             self.store(body.frame)

@@ -6,7 +6,7 @@ there is known, and is confirmed when its op is stable. A batch is cut at the fi
 
 from __future__ import annotations
 
-from mirrorq.protocol.identities import SessionId, is_spool
+from mirrorq.protocol.identities import KEY_BIT, SessionId, is_key, is_spool
 from mirrorq.protocol.ops import Header, ProducerOp, RefusalOp
 from mirrorq.protocol.sessions import Detached, ProducerOpened, ProducerUnknown, ResendNumber
 from mirrorq.replication.master.attachments import Attachment
@@ -17,6 +17,8 @@ from mirrorq.replication.state.outbox import is_outbox, sender_of
 
 EXPIRY_LOOKS = 16
 """Idle producer ids are looked for so often in one expiry time."""
+KEYS_LOOK_MS = 60_000
+"""Where the queue remembers unique keys, those whose time has ended are looked for after this."""
 
 
 class Producers:
@@ -66,6 +68,8 @@ class Producers:
 
     def _owns(self, session: SessionId, attachment: Attachment, producer: int) -> bool:
         """Whether what a session publishes may go under this id."""
+        if is_key(producer):
+            return False
         if is_outbox(producer) != is_courier(session):
             return False
         claims = self._term.claims
@@ -177,7 +181,10 @@ class Producers:
         term = self._term
         expiry_ms = term.config.producer_expiry_ms
         if now_ms >= self.look_at_ms and self.look_from is None:
-            self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+            # A queue that has a key may have others.
+            has_keys = next(term.state.producers.ids(KEY_BIT, 2 * KEY_BIT - 1), None) is not None
+            look_ms = expiry_ms // EXPIRY_LOOKS
+            self.look_at_ms = now_ms + (min(look_ms, KEYS_LOOK_MS) if has_keys else look_ms)
             self.look_from = 0
         if self.look_from is None:
             return
@@ -188,10 +195,14 @@ class Producers:
         old = tuple(
             number
             for number, used_us in looked
-            if used_us < (least_spool_us if is_spool(number) else least_us)
+            if not is_key(number)
+            and used_us < (least_spool_us if is_spool(number) else least_us)
             and self._may_expire(number)
         )
         self._end(old)
+        over = tuple(n for n, until_us in looked if is_key(n) and until_us <= term.log.time_us)
+        if over:
+            term.log.propose(ProducerOp("", over))
 
     def _may_expire(self, producer: int) -> bool:
         """Another queue's id does not: what that queue sends again must be known here."""

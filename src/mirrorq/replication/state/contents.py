@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.policy import DEFAULT
 from mirrorq.replication.history import HISTORY_COUNT
 from mirrorq.replication.state.columns import Columns
 from mirrorq.replication.state.image import NUMBER_MAX
@@ -78,6 +79,11 @@ class Contents:
         """The greatest stamp of an op: the queue's time goes on from there."""
         self.idle_since_us = 0
         """When the queue was used last, by its time; 0: it is in use."""
+        self.unique_window_ms = DEFAULT.unique_window
+        """How long a unique key is remembered whose put does not say it."""
+        self.repeats: dict[int, int] = {}
+        """Of the last publish with unique keys: messages that repeat another one, and that one's
+        sequence. Not part of the state."""
         self.next_sequence = 1
         self.horizon = 1
         """Messages below this sequence may be handed out."""

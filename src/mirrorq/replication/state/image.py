@@ -9,6 +9,7 @@ import msgspec
 from mirrorq.containers.run_length import Column, Sizes
 from mirrorq.errors import MALFORMED
 from mirrorq.protocol.ops import PRIORITY_MAX
+from mirrorq.protocol.policy import DEFAULT
 from mirrorq.replication.state.columns import Block
 from mirrorq.replication.state.outbox import Image
 from mirrorq.replication.state.producer import Producer
@@ -61,6 +62,7 @@ class StateImage(msgspec.Struct, array_like=True):
     producer_pages: _Number = 0
     """Which pages of producers there are (`Producers.seal`)."""
     idle_since_us: _Number = 0
+    unique_window_ms: _Number = DEFAULT.unique_window
 
 
 class MessagesPage(msgspec.Struct, array_like=True):

@@ -95,6 +95,7 @@ def changed_by(entry: Entry) -> list[Stretch]:
     header = entry.header
     op = entry.step if entry.payload is None else entry.payload
     found: list[Stretch] = [(PRODUCERS, header.producer, header.producer)]
+    found += [(PRODUCERS, key.producer, key.producer) for key in entry.keys if key is not None]
     if entry.payload is None or isinstance(op, CommitOp):
         found.append((MESSAGES, END, END))  # what comes is in the last page
     match op:

@@ -266,6 +266,7 @@ class PagedContents(Contents):
             held=(self.live.count, len(self.producers), self.columns.tail_end),
             producer_pages=self.producers.seal(),
             idle_since_us=self.idle_since_us,
+            unique_window_ms=self.unique_window_ms,
         )
         return msgspec.msgpack.encode(image)
 
@@ -300,6 +301,7 @@ class PagedContents(Contents):
             self.staging.image(),
             self.time_us,
             idle_since_us=self.idle_since_us,
+            unique_window_ms=self.unique_window_ms,
         )
         return msgspec.msgpack.encode(image)
 
@@ -338,6 +340,7 @@ class PagedContents(Contents):
         state.fence = image.fence
         state.lost = image.lost
         state.idle_since_us = image.idle_since_us
+        state.unique_window_ms = image.unique_window_ms
         state.producers.load(image.producers)
         state.time_us = image.time_us or state.latest_stamp_us()
         return state

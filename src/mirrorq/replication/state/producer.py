@@ -67,8 +67,8 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
         if outcomes and sequence != REFUSED:
             before = outcomes[-1]
             joins = before[0] + before[1] == first and before[2] + before[1] == sequence
-            if joins and before[2] > REFUSED:
-                outcomes[-1] = (before[0], before[1] + count, before[2], "")
+            if joins and before[2] > REFUSED and before[3] == reason:
+                outcomes[-1] = (before[0], before[1] + count, before[2], reason)
                 count = 0
         if count:
             outcomes.append((first, count, sequence, reason))

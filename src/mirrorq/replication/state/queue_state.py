@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol.identities import is_key
 from mirrorq.protocol.ops import (
     FLAG_PRIORITY,
     FLAG_TRANSIENT,
@@ -27,6 +28,7 @@ from mirrorq.protocol.ops import (
     ReturnLaterOp,
     ReturnOp,
     Step,
+    UniqueWindowOp,
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import extend_history
@@ -38,6 +40,7 @@ from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.priorities import PriorityLevel
 from mirrorq.replication.state.producer import REFUSED, Producer, Producers
 from mirrorq.replication.state.staging import Outcome
+from mirrorq.replication.state.unique_keys import REPEATED, hold_key, holder_of
 
 MARKS_TRIM_COUNT = 8
 """Promotion marks are looked through for dead ones when there are more than this."""
@@ -110,17 +113,19 @@ class QueueState(PagedContents):
             if isinstance(entry.step, Stage):
                 return self._stage(entry, entry.step)
             self._publish(entry)
+            repeated = self._end_repeats() if entry.keys else ()
             if entry.step is not None:
-                return self._take_step(entry, entry.step)
-        elif isinstance(payload, DropHeadOp) and self.outbox.kept:
+                return (*repeated, *self._take_step(entry, entry.step))
+            return repeated
+        if isinstance(payload, DropHeadOp) and self.outbox.kept:
             # It was judged on the whole log: some may have been on their way to other queues.
             live = (piece for one in payload.ranges for piece in self.live.within(*one))
             return self._end(tuple(live))
-        elif isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
+        if isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
             return self._end(payload.ranges)
-        elif isinstance(payload, SealOp | CommitOp | AbortOp | AskOp):
+        if isinstance(payload, SealOp | CommitOp | AbortOp | AskOp):
             return self._decide(entry, payload)
-        elif isinstance(payload, OutboxOp):
+        if isinstance(payload, OutboxOp):
             self._send_off(payload, header.timestamp_us)
         elif isinstance(payload, OutboxDoneOp):
             return self._outbox_done(payload)
@@ -136,6 +141,8 @@ class QueueState(PagedContents):
             self._move_horizons(payload)
         elif isinstance(payload, IdleOp):
             self.idle_since_us = payload.since_us
+        elif isinstance(payload, UniqueWindowOp):
+            self.unique_window_ms = payload.window_ms
         elif isinstance(payload, PromotedOp):
             return self._promote(payload, header.lsn)
         elif isinstance(payload, ProducerOp):
@@ -160,10 +167,42 @@ class QueueState(PagedContents):
             due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
             self.delayed.add(first, last, due_us)
             self._is_mixed = True
+        if entry.keys:
+            self._hold_keys(entry)
         producer = self._producer_of(header.producer)
         if producer is not None:
             producer.used_us = header.timestamp_us
-            producer.note(header.first_number, header.count, first, "", header.settled)
+            if entry.keys:
+                self._note_each(producer, header)
+            else:
+                producer.note(header.first_number, header.count, first, "", header.settled)
+
+    def _hold_keys(self, entry: Entry) -> None:
+        """Remember the unique keys of a publish, and note which of its messages repeat others."""
+        header, self.repeats = entry.header, {}
+        if isinstance(entry.step, Step) and entry.step.target:
+            return  # The queue for which these messages are looks at their keys.
+        for sequence, key in enumerate(entry.keys, header.first_sequence):
+            if key is None:
+                continue
+            holder = holder_of(self.producers, key, header.timestamp_us)
+            if holder:
+                self.repeats[sequence] = holder
+            else:
+                window_ms = key.window_ms or self.unique_window_ms
+                until_us = header.timestamp_us + window_ms * 1000
+                hold_key(self.producers, key, sequence, until_us)
+
+    def _note_each(self, producer: Producer, header: Header) -> None:
+        for index in range(header.count):
+            sequence = header.first_sequence + index
+            holder = self.repeats.get(sequence)
+            outcome, why = (sequence, "") if holder is None else (holder, REPEATED)
+            producer.note(header.first_number + index, 1, outcome, why, header.settled)
+
+    def _end_repeats(self) -> tuple[Range, ...]:
+        """Messages that repeat others are none."""
+        return self._end(tuple((sequence, sequence) for sequence in self.repeats))
 
     def _note(self, header: Header, sequence: int, why: str) -> None:
         """What became of an op about staged messages, for whoever asked for it."""
@@ -401,9 +440,16 @@ class QueueState(PagedContents):
 
     def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
-            self.producers.remove(number)
+            if not is_key(number) or self._is_over(number, timestamp_us):
+                self.producers.remove(number)
         if not payload.expired:
             self.producers.add(self.producer_id(lsn), Producer(used_us=timestamp_us))
+
+    def _is_over(self, number: int, time_us: int) -> bool:
+        """Whether the time of a unique key has ended: it may have been put anew since the master
+        has looked."""
+        known = self.producers.find(number)
+        return known is not None and known.used_us <= time_us
 
 
 def next_sequence_of(image: bytes | None) -> int:
