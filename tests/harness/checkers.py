@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import itemgetter
 
 from attrs import define, field, fields
 
@@ -44,6 +46,8 @@ class Tally:
     """Of these, confirmed."""
     refused: int = 0
     """Of these, certainly not stored."""
+    repeated: int = 0
+    """Of these, not stored, for others have their unique keys."""
     unknown: int = 0
     """Of these, without an outcome that is known: the producer or its node was gone."""
     ok: int = 0
@@ -78,6 +82,7 @@ def tally(journal: Journal) -> Tally:
         attempts=len(journal.attempts),
         acknowledged=len(acknowledged),
         refused=states["refused"],
+        repeated=states["repeated"],
         unknown=states["unknown"] + states["open"],
         ok=ok,
         purged=len(acknowledged) - ok - missing,
@@ -176,7 +181,7 @@ def unexpected(journal: Journal) -> list[str]:
     wrong = []
     for dispatch in journal.deliveries:
         attempt = journal.attempts.get(dispatch.body)
-        if attempt is None or attempt.state == "refused":
+        if attempt is None or attempt.state in ("refused", "repeated"):
             wrong.append(f"unexpected: {dispatch.body!r} at sequence {dispatch.sequence}")
         elif (
             attempt.state == "acknowledged"
@@ -304,6 +309,50 @@ def early(journal: Journal, clock_gain: int) -> list[str]:
             wrong.append(
                 f"early: {dispatch.body!r} put at {attempt.put_ms} ms with a delay of {delay_ms} "
                 f"ms, handed out at {dispatch.time_ms} ms"
+            )
+    return wrong
+
+
+def repeated(journal: Journal, clock_gain: int) -> list[str]:
+    """P4: within its window one message of a unique key is stored, and puts that repeat it get its
+    sequence; after the window the key is free. Judged by what certainly lies apart: clocks run
+    apart, and the queue's time stands still while nobody has it."""
+    places = {one.body: one for one in reversed(journal.deliveries)}
+    stored: dict[str, list[tuple[int, Attempt]]] = {}
+    by_sequence: dict[int, Attempt] = {}
+    for attempt in journal.attempts.values():
+        sequence = attempt.sequence if attempt.state == "acknowledged" else 0
+        if not sequence and attempt.body in places:
+            sequence = places[attempt.body].sequence
+        if sequence:
+            by_sequence[sequence] = attempt
+            stored.setdefault(attempt.unique, []).append((sequence, attempt))
+    stored.pop("", None)
+    window_ms = journal.window_ms
+    slack_ms = window_ms * (clock_gain + 1) // 1000 + KEPT_US // 1000 + 1
+    wrong = []
+    for found in stored.values():
+        found.sort(key=itemgetter(0))
+        for (_, before), (_, after) in pairwise(found):
+            until_ms = after.ended_ms or NEVER_MS
+            if after.body in places:
+                until_ms = min(until_ms, places[after.body].time_ms)
+            is_within = until_ms + slack_ms < before.put_ms + window_ms
+            if is_within and not journal.is_past(before.put_ms):
+                wrong.append(
+                    f"repeated: {before.unique} stored as {before.body!r} (put at "
+                    f"{before.put_ms} ms) and {after.body!r} (by {until_ms} ms)"
+                )
+    for attempt in journal.attempts.values():
+        holder = by_sequence.get(attempt.sequence)
+        if attempt.state != "repeated" or holder is None or journal.is_past(holder.put_ms):
+            continue
+        by_ms = holder.ended_ms if holder.state == "acknowledged" else NEVER_MS
+        is_over = attempt.put_ms > by_ms + window_ms + 2 * slack_ms
+        if holder.unique != attempt.unique or (is_over and journal.cold_ms < 0):
+            wrong.append(
+                f"repeated: {attempt.body!r} ({attempt.unique}, put at {attempt.put_ms} ms) is "
+                f"said to repeat {holder.body!r} ({holder.unique}, stored by {holder.ended_ms} ms)"
             )
     return wrong
 

@@ -27,6 +27,7 @@ BATCHES = (1, 4, 16)
 """Messages in one put of a producer, at most."""
 BULK_BATCHES = (60, 400, 1500)
 BULK_FACTOR = 100
+KEY_WINDOWS_MS = (200, 1500, 10**8)
 """How many times more messages a producer of many puts in its life."""
 
 
@@ -89,6 +90,8 @@ class Load:
         """Messages are put by hundreds."""
         self.clients: Random | None = None
         """By which half of the handles are clients'; None: none is."""
+        self.keys: Random | None = None
+        """By which messages have unique keys; None: none has."""
 
     @property
     def life(self) -> Life:
@@ -172,6 +175,9 @@ class Load:
         producer = kind(self._place_on(node, "p"), self.life.journal, count)
         producer.priorities = self.priorities
         producer.delays_ms = self.delays_ms
+        producer.keys = self.keys
+        if self.keys is not None and not self.life.journal.window_ms:
+            self.life.journal.window_ms = self.keys.choice(KEY_WINDOWS_MS)
         producer.batch_max = self.random.choice(BULK_BATCHES if self.is_bulk else BATCHES)
         if self.transient_share:
             producer.persistent = self.random.random() >= self.transient_share

@@ -77,6 +77,8 @@ RETURN_MS = 10_000
 CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
 END_SHARE = 0.35
+KEYS_SHARE = 0.25
+"""Producers put unique keys."""
 """Of all runs: those in which processes end in all ways, and are not only killed."""
 STAR_SHARE = 0.4
 RAIL_SHARE = 0.6
@@ -360,6 +362,8 @@ class Swarm:
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
             load.is_bulk = self.is_bulk
+            if Random(f"{self.seed} keys").random() < KEYS_SHARE:
+                load.keys = Random(f"{self.seed} keys of {name}")
             load.is_brief = self.fault_ms < FAULT_MS
             self.loads.append(load)
         self._start_extras(pace)
@@ -497,8 +501,10 @@ class Swarm:
             wrong += unpaired(self.chain.life.journal, results)
         if self.fan is not None:
             wrong += uneven(self.fan.publishes)
+        gain = max(node.clock_gain for node in self.cluster.nodes.values())
+        for life in self._lives():
+            wrong += checkers.repeated(life.journal, gain)
         if any(self.delays_ms):
-            gain = max(node.clock_gain for node in self.cluster.nodes.values())
             wrong += [text for life in self._lives() for text in checkers.early(life.journal, gain)]
         return wrong + self.cluster.onlooker.wrong + self.cluster.onlooker.misordered()
 

@@ -40,8 +40,11 @@ from mirrorq.session.calls import (
 )
 from mirrorq.session.machine import Session
 from mirrorq.wire import frames
+from mirrorq.wire.properties import digest_of, pack_properties
 
 NEVER_MS = 1 << 62
+KEY_SHARE = 0.4
+"""Of a producer's batches, where some messages have unique keys."""
 ENTRY_LOOK_MS = 50
 """A client notices after this that its entry node is gone, or looks for another one again."""
 LEAVE_SHARE = 0.02
@@ -58,7 +61,8 @@ class Attempt:
 
     body: bytes
     state: str = "open"
-    """open, acknowledged (with its sequence), refused, unknown; by others than producers: result
+    """open, acknowledged (with its sequence), refused, repeated (not stored: `sequence` is that of
+    another message with its unique key), unknown; by others than producers: result
     (of a message that was acked with it), sent on (from another queue)."""
     sequence: int = 0
     put_ms: int = 0
@@ -66,6 +70,8 @@ class Attempt:
     """When its outcome came: it may have been stored until then."""
     persistent: bool = True
     delay_ms: int = 0
+    unique: str = ""
+    """Its unique key."""
 
 
 @define
@@ -125,6 +131,8 @@ class Journal:
     """The queue was deleted, with the messages that it had."""
     durable: bool = True
     """The queue outlives the end of all its nodes."""
+    window_ms: int = 0
+    """For which the queue remembers unique keys; 0: nobody puts any."""
     claimed: RangeSet = field(factory=RangeSet)
     """Sequences that who had the queue for itself has asked to ack, maybe without a delivery."""
 
@@ -363,6 +371,8 @@ class Producer(SimulatedHandle):
     """And one of these."""
     ttl_ms = 0
     """Of all of them."""
+    keys: Random | None = None
+    """By which some batches are one message with a unique key."""
 
     def __init__(self, place: Place, journal: Journal, count: int) -> None:
         self.journal = journal
@@ -379,6 +389,10 @@ class Producer(SimulatedHandle):
         if not self.is_alive or self.sent >= self.count:
             return
         if self.session.unconfirmed_count < self.in_flight_max:
+            if self.keys is not None and self.keys.random() < KEY_SHARE:
+                self._publish_unique(self.keys)
+                self.poke()
+                return
             size = min(self.random.randint(1, self.batch_max), self.count - self.sent)
             bodies = [b"%s/%d" % (self.name.encode(), self.sent + i + 1) for i in range(size)]
             self.sent += size
@@ -394,6 +408,15 @@ class Producer(SimulatedHandle):
             whole = self.random.random() < 0.5
             self.session.put(Put(bodies, size, sum(map(len, bodies)), pack, whole))
         self.poke()
+
+    def _publish_unique(self, chance: Random) -> None:
+        self.sent += 1
+        body, unique = b"%s/%d" % (self.name.encode(), self.sent), f"key {chance.randint(1, 5)}"
+        put_ms, window_ms = self.cluster.now_ms, self.journal.window_ms
+        self.journal.attempts[body] = Attempt(body, put_ms=put_ms, unique=unique)
+        properties = pack_properties(None, None, None, unique=(digest_of(unique), window_ms))
+        pack = packer([body], Terms(is_unique=True), [properties])
+        self.session.put(Put([body], 1, len(body), pack, chance.random() < 0.5))
 
     def _terms(self) -> Terms:
         priority = _one_of(self.random, self.priorities)
@@ -415,7 +438,7 @@ def end_attempts(journal: Journal, output: Stored | Failed, now_ms: int) -> None
         assert attempt.state == "open", f"two outcomes for {attempt.body!r}"
         attempt.ended_ms = now_ms
         if isinstance(output, Stored):
-            attempt.state = "acknowledged"
+            attempt.state = "repeated" if output.is_repeated else "acknowledged"
             attempt.sequence = output.first_sequence + offset
         else:
             attempt.state = "unknown" if output.unknown else "refused"
@@ -574,10 +597,13 @@ def _one_of(random: Random, values: tuple[int, ...]) -> int:
     return random.choice(values) if len(values) > 1 else values[0]
 
 
-def packer(bodies: list[bytes], terms: Terms) -> Callable[[int, int, int], bytes]:
+def packer(
+    bodies: list[bytes], terms: Terms, properties: list[bytes] | None = None
+) -> Callable[[int, int, int], bytes]:
     def pack(producer: int, first_number: int, settled: int) -> bytes:
         return frames.pack_publish(
             bodies,
+            properties,
             producer=producer,
             first_number=first_number,
             settled=settled,

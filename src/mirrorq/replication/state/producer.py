@@ -319,6 +319,7 @@ class Producers(Mapping[int, Producer]):
         at = most >> bit << bit
         self.table.insert(at)
         self.table.touch(first, at)
+        del self._open[first]  # else the whole page could be kept as bytes, beside its half
         halves = [(first, _part(chunk, first, at - 1)), (at, _part(chunk, at, END))]
         for begin, half in halves if number >= at else reversed(halves):
             self._keep_open(begin, half)
