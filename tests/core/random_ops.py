@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from mirrorq.protocol.identities import is_key
 from mirrorq.protocol.ops import FLAG_TRANSIENT as TRANSIENT
 from mirrorq.protocol.ops import (
+    FLAG_UNIQUE,
     PRIORITY_SHIFT,
     AckOp,
     DueOp,
@@ -16,14 +18,23 @@ from mirrorq.protocol.ops import (
     PromotedOp,
     ReturnLaterOp,
     ReturnOp,
+    UniqueWindowOp,
 )
 from mirrorq.replication.state.pages import END
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import FrameCodec
+from mirrorq.wire.properties import digest_of, pack_properties
 
 CODEC = FrameCodec()
 PLACE = {"queue_id": 1, "epoch": 1}
+
+
+def _unique(chance: Random) -> bytes:
+    """Properties with one of a few unique keys, or none."""
+    number = chance.randint(0, 9)
+    said = (digest_of(f"key {number}"), chance.choice((0, 1, 50)))
+    return pack_properties(None, None, None, unique=said) if number else b""
 
 
 def apply_one(chance: Random, state: QueueState) -> None:
@@ -43,12 +54,16 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
     ranges = ((low, low + chance.randint(0, reach)),)
     if kind < 0.45:
         bodies = [bytes(chance.choice((1, 1, 7))) for _ in range(chance.randint(1, 4))]
-        producer = chance.choice([0, *state.producers])
+        producer = chance.choice([0, *(one for one in state.producers if not is_key(one))])
+        is_unique = chance.random() < 0.2
+        flags = chance.choice((0, 0, 3, 9)) << PRIORITY_SHIFT | chance.choice((0, 0, TRANSIENT))
+        flags |= FLAG_UNIQUE if is_unique else 0
         frame = pack_publish(
             bodies,
+            [_unique(chance) for _ in bodies] if is_unique else None,
             producer=producer,
             first_number=state.producers[producer].highest + 1 if producer else 0,
-            flags=chance.choice((0, 0, 3, 9)) << PRIORITY_SHIFT | chance.choice((0, 0, TRANSIENT)),
+            flags=flags,
             delay_ms=chance.choice((0, 0, 0, 5)),
             ttl_ms=chance.choice((0, 0, 50)),
         )
@@ -74,5 +89,6 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
         ),
         8: PromotedOp(chance.choice(("clean", "cold"))),
         9: IdleOp(chance.choice((0, stamp_us))),
-    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9))]
+        10: UniqueWindowOp(chance.randint(1, 9)),
+    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10))]
     return CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us)

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from harness.tiny_pages import tiny_pages
 from mirrorq.protocol.effects import LATER, PRODUCERS, Page
-from mirrorq.protocol.identities import OUTBOX_BIT
-from mirrorq.protocol.ops import Entry, ProducerOp, PromotedOp
+from mirrorq.protocol.identities import OUTBOX_BIT, is_key
+from mirrorq.protocol.ops import FLAG_UNIQUE, Entry, ProducerOp, PromotedOp
 from mirrorq.replication.donor import Given
 from mirrorq.replication.state.pages import END
 from mirrorq.replication.state.producer import HELD_PAGES, OPEN_PAGES
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.wire.frames import pack_publish
+from mirrorq.wire.properties import digest_of, pack_properties
 
 from .paged_state import QUEUE, PagedState
 from .random_ops import CODEC, PLACE
@@ -60,6 +61,18 @@ class Many(PagedState):
         self.state.apply(entry)
         self.known[producer] = number
 
+    def publish_unique(self, unique: str) -> None:
+        """A message without a producer of its own; its key is kept as one."""
+        properties = pack_properties(None, None, None, unique=(digest_of(unique), 1))
+        frame = pack_publish([b"x"], [properties], flags=FLAG_UNIQUE)
+        lsn = self.state.applied + 1
+        where = {**PLACE, "lsn": lsn, "timestamp_us": lsn}
+        entry = CODEC.publish(frame, first_sequence=self.state.next_sequence, **where)
+        self.state.apply(entry)
+        (key,) = entry.keys
+        assert key is not None
+        self.known[key.producer] = 1
+
     def any_op(self) -> None:
         chance, known = self.chance, self.known
         kind = chance.random()
@@ -67,11 +80,15 @@ class Many(PagedState):
             self.open()
         elif kind < 0.55:
             self.publish(OUTBOX_BIT + chance.randint(1, 9))
+        elif kind < 0.65:
+            self.publish_unique(f"key {chance.randint(1, 20)}")
         elif kind < 0.85 or len(known) < COUNT // 2:
-            self.publish(chance.choice([*known]))
+            self.publish(chance.choice([one for one in known if not is_key(one)] or [OUTBOX_BIT]))
         else:
             first = chance.randrange(len(known))
-            self.end(*[*known][first : first + chance.randint(1, 9)])
+            ended = [*known][first : first + chance.randint(1, 9)]
+            if givers := [one for one in ended if not is_key(one)]:
+                self.end(*givers)
 
     def check(self) -> None:
         """Each is known, or unknown, as it is; so are those that are asked for together."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.ops import (
+    FLAG_UNIQUE,
     AckOp,
     Entry,
     HorizonOp,
@@ -24,6 +25,7 @@ from mirrorq.protocol.ops import (
     PurgeOp,
     RefusalOp,
     ReturnOp,
+    UniqueWindowOp,
 )
 from mirrorq.wire.frames import crc32c, pack_op, pack_publish
 from mirrorq.wire.ops import encode_payload, make_entry
@@ -76,6 +78,7 @@ def op(chance: Random) -> Payload:
         PurgeOp(ranges(chance)),
         HorizonOp(number(chance)),
         IdleOp(number(chance)),
+        UniqueWindowOp(number(chance)),
         PromotedOp(chance.choice(("clean", "unclean", "cold"))),
         RefusalOp(text(chance)),
         ProducerOp(text(chance), tuple(number(chance) for _ in range(chance.randint(0, 2)))),
@@ -95,7 +98,7 @@ def frame(chance: Random) -> bytes:
         count = chance.choice((1, 1, 2, 3, 9, 40))
         bodies = [some_bytes(chance) for _ in range(count)]
         properties = [some_bytes(chance) for _ in bodies] if chance.random() < 0.3 else None
-        return pack_publish(bodies, properties, flags=chance.choice((0, 2)), **named)
+        return pack_publish(bodies, properties, flags=chance.choice((0, 2, FLAG_UNIQUE)), **named)
     payload = op(chance)
     kind = OpKind[_KIND_OF[type(payload)]]
     place = {name: min(number(chance), most) for name in ("queue_id", "epoch", "lsn")}
@@ -110,6 +113,7 @@ _KIND_OF = {
     PurgeOp: "PURGE",
     HorizonOp: "HORIZON",
     IdleOp: "IDLE",
+    UniqueWindowOp: "UNIQUE_WINDOW",
     PromotedOp: "PROMOTED",
     RefusalOp: "REFUSAL",
     ProducerOp: "PRODUCER",

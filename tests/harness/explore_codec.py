@@ -29,6 +29,8 @@ from mirrorq.protocol.ops import (
     ReturnLaterOp,
     ReturnOp,
     Step,
+    UniqueKey,
+    UniqueWindowOp,
 )
 from mirrorq.protocol.staged import Stage, Staging
 
@@ -38,6 +40,7 @@ _KINDS: dict[type, OpKind] = {
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
     IdleOp: OpKind.IDLE,
+    UniqueWindowOp: OpKind.UNIQUE_WINDOW,
     DueOp: OpKind.DUE,
     ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,
@@ -109,6 +112,9 @@ class ModelCodec:
 
     def step(self, frame: bytes) -> Step | None:
         return None
+
+    def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
+        return ()
 
     def staged(self, frame: bytes) -> Stage | Staging:
         raise ProtocolError("nothing is staged here")

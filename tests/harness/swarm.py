@@ -148,6 +148,7 @@ class Swarm:
         star: bool | None = None,
         rail: bool | None = None,
         ends: bool | None = None,
+        keys: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None). Rails want a star."""
         self.seed = seed
@@ -205,6 +206,8 @@ class Swarm:
         by_chance = is_plain and own.random() < FLEETING_SHARE
         self._has_fleeting = by_chance if fleeting is None else fleeting
         self.fleeting: Fleeting | None = None
+        by_chance = is_plain and Random(f"{seed} keys").random() < KEYS_SHARE
+        self._has_keys = by_chance if keys is None else keys
         by_chance = is_plain and Random(f"{seed} owned").random() < OWNED_SHARE
         self._has_owned = by_chance if owned is None else owned
         self.owned: Owned | None = None
@@ -362,7 +365,7 @@ class Swarm:
             load.delays_ms = self.delays_ms
             load.transient_share = 0.5 if self._has_transient else 0.0
             load.is_bulk = self.is_bulk
-            if Random(f"{self.seed} keys").random() < KEYS_SHARE:
+            if self._has_keys:
                 load.keys = Random(f"{self.seed} keys of {name}")
             load.is_brief = self.fault_ms < FAULT_MS
             self.loads.append(load)

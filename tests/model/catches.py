@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
-from core import test_blocks, test_master, test_producer_pages
+from conformance import test_unique
+from conformance.faces import NodeFace, Stage
+from core import test_blocks, test_master, test_producer_pages, test_unique_keys
 from core import test_priorities as core_priorities
 from core import test_transfer as core_transfer
 from core.test_staging import test_every_order_in_two_queues as sealed_orders
@@ -101,6 +103,17 @@ def _producers() -> None:
             test_producer_pages.test_producers_on_the_disk_alone_are_what_they_were(seed)
 
 
+def _on_stage(test: Callable[[Stage], None]) -> Callable[[], None]:
+    """A test of all faces, on a node's."""
+
+    def play() -> None:
+        with Stage(NodeFace, nodes=1) as stage:
+            test(stage)
+
+    play.__name__ = test.__name__
+    return play
+
+
 def _given_blocks() -> None:
     with tiny_pages():
         test_blocks.test_a_state_is_given_whole_though_blocks_end_meanwhile()
@@ -174,6 +187,25 @@ SCENARIOS: dict[str, Scenario] = {
     "outbox's id expires": Scenario(
         test_dead_letters.test_an_outbox_is_known_however_late_it_comes_back, ""
     ),
+    "unique key never free again": Scenario(
+        test_unique_keys.test_a_key_is_held_until_its_window_ends, ""
+    ),
+    "unique key put anew forgotten": Scenario(
+        test_unique_keys.test_a_key_that_was_put_anew_is_not_forgotten, ""
+    ),
+    "unique key of a lost message held": Scenario(
+        test_unique_keys.test_a_key_whose_message_was_lost_is_free, ""
+    ),
+    "repeat stays ready": Scenario(test_unique_keys.test_one_message_of_a_key_is_live, ""),
+    "unique keys looked at where a message only passes": Scenario(
+        _on_stage(test_unique.test_an_ack_and_put_brings_a_key_once), ""
+    ),
+    "unique key of a dead letter looked at": Scenario(
+        _on_stage(test_unique.test_a_dead_letter_is_no_repeat), ""
+    ),
+    "repeat judged by the queue's limit": Scenario(
+        _on_stage(test_unique.test_a_full_queue_still_answers_a_repeat), ""
+    ),
     "outcome told to the last session only": Scenario(
         test_master.test_a_late_publish_of_a_former_session_takes_no_confirm_away,
         "takes_no_confirm_away",
@@ -231,6 +263,8 @@ TESTED: dict[str, Scenario] = {
 SEEDS: dict[str, Seeds] = {
     "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
     "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
+    "unique keys forgotten by who reads a state": Seeds(runs.unique, "repeated: key", 0, 40),
+    "unique key prolonged by each repeat": Seeds(runs.unique, "said to repeat", 0, 40),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
     "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),

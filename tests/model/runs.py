@@ -127,6 +127,11 @@ def fans(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=True, is_short=True))
 
 
+def unique(seed: int) -> str:
+    """Whole clusters in which messages have unique keys."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, keys=True, is_short=True))
+
+
 def unclean(seed: int) -> str:
     """Whole clusters in which members that are not in sync may be promoted."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, unclean=True))

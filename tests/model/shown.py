@@ -56,6 +56,7 @@ SHOWN: dict[str, Shown] = {
     "ended": Shown("exclusive queue ends with any handle of its node", "ended"),
     "unsent": Shown("outbox forgets one more than has arrived", "unsent"),
     "uncounted": Shown("unclean promotion loses in silence", "uncounted"),
+    "repeated": Shown("unique keys forgotten by who reads a state", "repeated: key"),
     "unpaired": Shown("step's message forgotten", "unpaired"),
     "uneven": Shown("first queue's outcome told for all", "uneven"),
     "early": Shown("delay of a put forgotten", "early"),

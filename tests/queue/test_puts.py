@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from mirrorq import MirroredQueue
-from mirrorq.api.batching import PACK_COUNT, PutRun, frames_of
+from mirrorq.api.batching import PutRun, frames_of
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.publish_options import PLAIN
+from mirrorq.api.publish_options import PACK_COUNT, PLAIN
 from mirrorq.wire import frames
 from mirrorq.wire.properties import pack_properties
 

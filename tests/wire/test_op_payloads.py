@@ -30,6 +30,7 @@ from mirrorq.protocol.ops import (
     RefusalOp,
     ReturnLaterOp,
     ReturnOp,
+    UniqueWindowOp,
     UnknownOp,
 )
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage, Staging
@@ -64,6 +65,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(HorizonOp, numbers),
     st.builds(HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)),
     st.builds(IdleOp, numbers),
+    st.builds(UniqueWindowOp, numbers),
     st.builds(DueOp, short_ranges, st.integers(0, 2**40), ranges),
     st.builds(ReturnLaterOp, ranges, numbers),
     st.builds(
@@ -100,6 +102,7 @@ KINDS = {
     HorizonOp: OpKind.HORIZON,
     HorizonsOp: OpKind.HORIZONS,
     IdleOp: OpKind.IDLE,
+    UniqueWindowOp: OpKind.UNIQUE_WINDOW,
     DueOp: OpKind.DUE,
     ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,

@@ -35,6 +35,7 @@ from harness.mutations import (
     star,
     store,
     surviving,
+    unique_keys,
     views,
 )
 from harness.mutations.registry import MUTATIONS, mutation
@@ -66,5 +67,6 @@ __all__ = [
     "star",
     "store",
     "surviving",
+    "unique_keys",
     "views",
 ]

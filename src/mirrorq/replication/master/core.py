@@ -481,12 +481,12 @@ class Master:
         if isinstance(entry.step, Stage) or isinstance(entry.payload, _STAGED):
             self._on_staged(entry)
         elif entry.payload is None:
-            self._on_published(entry)
+            self._on_published(now_ms, entry)
         else:
             self._on_op(now_ms, entry, entry.payload)
         self.settling.discharge(entry.header.lsn)
 
-    def _on_published(self, entry: Entry) -> None:
+    def _on_published(self, now_ms: int, entry: Entry) -> None:
         header = entry.header
         first, last = self.log.coming.on_applied(header.first_sequence, header.last_sequence)
         if isinstance(entry.step, Step):
@@ -503,6 +503,7 @@ class Master:
             self.endings.expiry.note(ready)
         if entry.keys:
             self.confirms.note_each(header)
+            self.producers.expect_keys(now_ms)
         else:
             run = (header.first_number, header.count, header.first_sequence)
             self.confirms.note(header.producer, run)

@@ -181,10 +181,9 @@ class Producers:
         term = self._term
         expiry_ms = term.config.producer_expiry_ms
         if now_ms >= self.look_at_ms and self.look_from is None:
-            # A queue that has a key may have others.
-            has_keys = next(term.state.producers.ids(KEY_BIT, 2 * KEY_BIT - 1), None) is not None
-            look_ms = expiry_ms // EXPIRY_LOOKS
-            self.look_at_ms = now_ms + (min(look_ms, KEYS_LOOK_MS) if has_keys else look_ms)
+            self.look_at_ms = now_ms + expiry_ms // EXPIRY_LOOKS
+            if next(term.state.producers.ids(KEY_BIT, 2 * KEY_BIT - 1), None) is not None:
+                self.expect_keys(now_ms)
             self.look_from = 0
         if self.look_from is None:
             return
@@ -203,6 +202,10 @@ class Producers:
         over = tuple(n for n, until_us in looked if is_key(n) and until_us <= term.log.time_us)
         if over:
             term.log.propose(ProducerOp("", over))
+
+    def expect_keys(self, now_ms: int) -> None:
+        """The queue remembers unique keys: it is looked soon for those whose time has ended."""
+        self.look_at_ms = min(self.look_at_ms, now_ms + KEYS_LOOK_MS)
 
     def _may_expire(self, producer: int) -> bool:
         """Another queue's id does not: what that queue sends again must be known here."""
