@@ -39,15 +39,15 @@ BUDGETS = {
     "engine": 2_300,
     "monitoring": 450,
     "node": 5_050,
-    "protocol": 2_050,
-    "replication": 8_770,
+    "protocol": 2_070,
+    "replication": 8_890,
     "security": 350,
-    "session": 650,
-    "spool": 1_512,
+    "session": 655,
+    "spool": 1_520,
     "store": 2_625,
     "testing": 1_450,
     "transport": 1_850,
-    "wire": 1_000,
+    "wire": 1_012,
 }
 
 

@@ -28,7 +28,8 @@ What it promises:
         its place.
     P3  At least once. Of all deliveries of a message at most one says `redelivered=False`,
         and it is the first. An ack whose settlement has resolved is never undone.
-    P4  A producer that resends after a failover creates no duplicate.
+    P4  A producer that resends after a failover creates no duplicate. Puts with one `unique`
+        key store one message within its window.
     P5  Two masters never confirm different histories.
     P6  Nothing stops the world: not a joining mirror, nor a synchronisation, nor a slow one.
 

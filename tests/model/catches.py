@@ -263,8 +263,8 @@ TESTED: dict[str, Scenario] = {
 SEEDS: dict[str, Seeds] = {
     "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
     "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
-    "unique keys forgotten by who reads a state": Seeds(runs.unique, "repeated: key", 0, 40),
-    "unique key prolonged by each repeat": Seeds(runs.unique, "said to repeat", 0, 40),
+    "unique keys forgotten by who reads a state": Seeds(runs.unique, "repeated: key", 39, 80),
+    "unique key prolonged by each repeat": Seeds(runs.unique, "said to repeat", 3, 40),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),
     "step's acks forgotten": Seeds(runs.chains, "no progress", 2, 4),
     "step's message forgotten": Seeds(runs.chains, "unpaired", 0, 2),

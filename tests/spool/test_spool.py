@@ -140,6 +140,17 @@ def fill(orders: SpooledQueue, body: bytes, *, block: bool) -> None:
         orders.flush(WAIT_S)
 
 
+def test_the_queue_looks_at_unique_keys_and_the_spool_does_not(place: Place) -> None:
+    """Each is accepted; a repeat ends with the sequence of the first, which may be older."""
+    queue = place.found()
+    queue.put(b"0", unique="known").result(WAIT_S)
+    spooled = place.open()
+    puts = [spooled.put(b"%d" % n, unique=key) for n, key in enumerate(("a", "a", "b", "known"))]
+    assert [put.result(WAIT_S) for put in puts[:2]] == [puts[0].result()] * 2
+    assert puts[3].result(WAIT_S) == 1
+    assert [message.body for message in queue.browse()] == [b"0", b"0", b"2"]
+
+
 def test_a_full_spool(place: Place) -> None:
     bound = 1 << 20
     orders = place.open(spool_bytes_max=bound)

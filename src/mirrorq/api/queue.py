@@ -259,6 +259,12 @@ class MirroredQueue(Target):
             headers: names to str, bytes, int, float, bool or None, or lists and mappings of
                 these.
             message_id: carried, not used to find duplicates.
+            unique: a key that names the message, as "order-17". While the queue remembers it a
+                second put of the key stores nothing: its confirmation ends with the sequence of the
+                first, and its `is_duplicate` is true. Whatever becomes of the message meanwhile,
+                and whoever is master. Of a sharded queue it chooses the shard where no key does.
+            unique_for: seconds, a text as "5m" or a timedelta, for which the queue remembers it,
+                from the first put on; None: as long as the policy's `unique-window` says.
             reply_to, correlation_id, content_type: texts that are carried.
             priority: 0 to 31; higher ones are delivered first, each in its own order.
             ttl: seconds, a text as "5m" or a timedelta, after which the message ends if nobody has
@@ -308,7 +314,7 @@ class MirroredQueue(Target):
 
         The confirmation ends with a `range` of sequences (a tuple, when several frames were
         needed and another producer came between), or `NotConfirmed` with `.stored` and
-        `.refused`. Arguments and errors as in `put`; they are those of every message.
+        `.refused`. Arguments and errors as in `put`, but `unique`; they are those of every message.
 
         Example:
             ```python

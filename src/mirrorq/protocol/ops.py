@@ -58,6 +58,8 @@ FLAG_UNIQUE = 64
 """Properties of this frame's messages have a unique key, at least some of them."""
 UNIQUE_COUNT_MAX = 64
 """Most messages of a frame with FLAG_UNIQUE: one page is read and changed for each."""
+FLAG_UNIQUE_LATER = 128
+"""In a spool's local queue: FLAG_UNIQUE for its target, which is the one to look at the keys."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT

@@ -22,7 +22,7 @@ from mirrorq.api.options import (
 from mirrorq.api.publish_options import PLAIN, Terms
 from mirrorq.api.waits import Waits, in_thread
 from mirrorq.errors import Full, MirrorQError, NoQuorum
-from mirrorq.protocol.ops import FLAG_WHOLE
+from mirrorq.protocol.ops import FLAG_UNIQUE, FLAG_UNIQUE_LATER, FLAG_WHOLE
 from mirrorq.spool.confirmation import SpoolConfirmation
 from mirrorq.spool.route import SetAside, SpoolStatus
 from mirrorq.spool.spool import Spool
@@ -43,6 +43,15 @@ class Whole(Terms):
     @property
     def flags(self) -> int:
         return super().flags | FLAG_WHOLE
+
+
+@frozen
+class Later(Terms):
+    """Terms of messages at whose unique keys their target looks."""
+
+    @property
+    def flags(self) -> int:
+        return super().flags & ~FLAG_UNIQUE | FLAG_UNIQUE_LATER
 
 
 class SpooledQueue:
@@ -104,6 +113,8 @@ class SpooledQueue:
                 message whose ttl is over before it was ever sent is dropped.
             block, timeout: wait so long (seconds) while the spool is full
                 (`Config.spool_bytes_max`).
+            unique, unique_for: the queue looks at the key when the message arrives there. The
+                result of a repeat is the sequence of the first message.
             on_accept: called with the confirmation when the message is on the disk here.
             on_confirm: called with it when it has ended.
             Others: as in `MirroredQueue.put`.
@@ -118,6 +129,8 @@ class SpooledQueue:
             ShutDown: the spool is closed.
         """
         terms, properties = packed(**options) if options else (PLAIN, b"")
+        if terms.is_unique:
+            terms = Later(terms.persistent, terms.priority, terms.delay_ms, terms.ttl_ms, True)
         data = checked_body(body, properties, self._spool.config.message_bytes_max)
         confirmation = SpoolConfirmation(self._route)
         if on_accept is not None or on_confirm is not None:

@@ -20,7 +20,7 @@ from mirrorq.api.handle import Handle
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import PreconditionFailed, StoreCorrupt
-from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_WHOLE
+from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_UNIQUE_LATER, FLAG_WHOLE
 from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.spool.line import Flight, Line, Mark, Turn
 from mirrorq.wire import frames
@@ -62,6 +62,7 @@ class Sending(OwnBatch):
             header.priority,
             max(header.delay_ms - age_ms, 0),
             max(header.ttl_ms - age_ms, 1) if header.ttl_ms else 0,
+            bool(header.flags & FLAG_UNIQUE_LATER),
         )
 
     def messages(self) -> list[tuple[bytes, bytes]]:

@@ -182,7 +182,7 @@ class Intake:
             return
         frame = self._term.codec.cut(body.frame, first - header.first_number, header.count)
         if header.flags & FLAG_UNIQUE:
-            why = self._keys_error(session, frame)
+            why = self._keys_error(frame, is_bounded=not is_courier(session))
             if why:
                 self._producers.refuse(self._term.codec.header(frame), why)
                 return
@@ -191,15 +191,19 @@ class Intake:
         else:
             self._take_in(session, attachment, Publish(frame, body.whole), self._length_limit.limit)
 
-    def _keys_error(self, session: SessionId, frame: bytes) -> str:
-        """Why messages with these unique keys cannot be taken, "" when they can."""
+    def _keys_error(self, frame: bytes, *, is_bounded: bool) -> str:
+        """Why messages with these unique keys cannot be taken, "" when they can.
+
+        Args:
+            is_bounded: the keys are new ones of this queue, and of a producer that hears a refusal.
+        """
         term = self._term
         try:
             term.codec.keys(frame)
         except ProtocolError as error:
             return str(error)
         count, count_max = len(term.state.producers), term.definition.unique_max
-        if count < count_max or is_courier(session):
+        if count < count_max or not is_bounded:
             return ""
         if self._only_repeats(term.codec.header(frame), frame):
             return ""
@@ -281,7 +285,7 @@ class Intake:
         step = self._step_of(body)
         why = self._step_error(session, body, step)
         if not why and header.flags & FLAG_UNIQUE:
-            why = self._keys_error(session, body.frame)
+            why = self._keys_error(body.frame, is_bounded=step is not None and not step.target)
         if step is None or why:
             self._producers.refuse(header, why)
             return
