@@ -50,10 +50,7 @@ def _held(real: Real, self: Producer, lost: Any, reason: str) -> None:
 @instead("unique keys looked at where a message only passes", QueueState, "_hold_keys")
 def _passing(real: Real, self: QueueState, entry: Entry) -> None:
     """An ack_and_put: the key is another queue's."""
-    step = entry.step
-    if step is not None and getattr(step, "target", 0):
-        entry = replace(entry, step=None)
-    real(self, entry)
+    real(self, replace(entry, step=None))
 
 
 @instead("unique key of a dead letter looked at", outbox_packing, "_terms")
