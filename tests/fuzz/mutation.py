@@ -29,6 +29,7 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.wire.frames import crc32c, pack_op, pack_publish
 from mirrorq.wire.ops import encode_payload, make_entry
+from mirrorq.wire.properties import digest_of, pack_properties
 
 NUMBERS = (
     *(0, 1, 2, 3, 7, 8, 16, 88, 96, 127, 128, 255, 256, 65_535, 65_536),
@@ -98,7 +99,12 @@ def frame(chance: Random) -> bytes:
         count = chance.choice((1, 1, 2, 3, 9, 40))
         bodies = [some_bytes(chance) for _ in range(count)]
         properties = [some_bytes(chance) for _ in bodies] if chance.random() < 0.3 else None
-        return pack_publish(bodies, properties, flags=chance.choice((0, 2, FLAG_UNIQUE)), **named)
+        flags = chance.choice((0, 2))
+        if chance.random() < 0.2:
+            said = (digest_of(text(chance)), 1000)
+            properties = [pack_properties(None, None, None, unique=said)] * count
+            flags |= FLAG_UNIQUE
+        return pack_publish(bodies, properties, flags=flags, **named)
     payload = op(chance)
     kind = OpKind[_KIND_OF[type(payload)]]
     place = {name: min(number(chance), most) for name in ("queue_id", "epoch", "lsn")}

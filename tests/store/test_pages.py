@@ -286,7 +286,8 @@ def test_what_is_small_is_one_value_as_it_always_was() -> None:
     life.run(3)
     state = life.state
     for end in (AckOp(((1, END),)), ProducerOp("", tuple(state.producers))):
-        entry = CODEC.op(end, **PLACE, lsn=state.applied + 1, timestamp_us=0)
+        # Late enough for the window of each unique key to have ended.
+        entry = CODEC.op(end, **PLACE, lsn=state.applied + 1, timestamp_us=2**62)
         state.apply(entry)
         life.twin.apply(entry)
     life.checkpoint()
