@@ -182,6 +182,11 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "is_json", is_flag=True, help="Print JSON.")(command)
 
 
+def acted(is_json: bool, text: str, **done: Any) -> None:
+    """Say what a command has done: a line, or one JSON object."""
+    echo(json.dumps(done, default=str) if is_json else text)
+
+
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_json: bool) -> None:
     """List something: a table on a terminal, tabs between columns elsewhere, or JSON."""
     if is_json:
