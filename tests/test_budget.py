@@ -29,7 +29,7 @@ BUDGETS = {
     "aio": 935,
     "arrow": 200,
     "api": 6_190,
-    "cli": 2_100,
+    "cli": 2_170,
     "client": 1_190,
     "cluster": 4_350,
     "containers": 1_100,

@@ -1,4 +1,4 @@
-"""`mirrorq force-boot`, and `forget-node` while no majority is left to forget anybody."""
+"""`mirrorq node force-boot`, and `node forget` while no majority is left to forget anybody."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool, is_json: bool) -
     report = verified(path)
     if not report.is_good:
         raise Failed(
-            f"store {path} is damaged ({report.problems[0]}): see mirrorq store verify, and take another "
-            "node or a backup"
+            f"store {path} is damaged ({report.problems[0]}): see mirrorq store verify, and take "
+            "another node or a backup"
         )
     with OfflineStore(path) as store:
         inventory = taken_of(store)

@@ -1,4 +1,4 @@
-"""`mirrorq backup` and `mirrorq restore`."""
+"""`mirrorq store backup` and `mirrorq store restore`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Noun(click.Group):
         try:
             return super().parse_args(context, words)
         except click.NoSuchOption:
-            if self.name != "node":
+            if self.name != "node" or set(words) & self.commands.keys():
                 raise
             _refer(context, "", "run")
 

@@ -1,4 +1,4 @@
-"""`mirrorq keygen`."""
+"""`mirrorq key new`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mirrorq repair`: read all that nodes hold, so that what is damaged is found and mended."""
+"""`mirrorq store repair`: read all that nodes hold, so that what is damaged is found and mended."""
 
 from __future__ import annotations
 
@@ -148,5 +148,8 @@ def _discarded(client: Client, copies: list[Copy]) -> Iterator[tuple[str, int]]:
         for damaged in read[1:]:
             spans = [piece for span in spans for piece in damaged.within(*span)]
         if spans:
-            with client.queue(name, passive=True) as queue, queue.claim("mirrorq repair") as claim:
+            with (
+                client.queue(name, passive=True) as queue,
+                queue.claim("mirrorq store repair") as claim,
+            ):
                 yield name, sum(claim.ack(*span) for span in spans)

@@ -226,8 +226,8 @@ def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
         yield (
             f"{transfer.lost.count} messages are set aside, sequences {_shown(transfer.lost)}: "
             f"they are damaged on node {engine.me.node}, and no member that could be asked has "
-            "them whole. They are delivered when one comes that has; mirrorq repair --discard ends "
-            "them"
+            "them whole. They are delivered when one comes that has; mirrorq store repair "
+            "--discard ends them"
         )
     if transfer.missing.count > transfer.lost.count:
         yield (
