@@ -103,7 +103,15 @@ def test_commands_that_act_say_what_they_did(run: Run, tmp_path: Path) -> None:
 
     lines = b"".join(b"%d\n" % number for number in range(25))
     assert done("queue", "put", "acted", "--batch", "10", given=lines) == {"confirmed": 25}
-    assert done("queue", "purge", "acted") == {"purged": 25}
+    assert done("queue", "delete", "acted", "3-5", "--yes") == {"deleted": 3}
+    assert done("queue", "pause", "acted") == {"paused": "acted"}
+    assert done("queue", "resume", "acted") == {"resumed": "acted"}
+    assert done("queue", "put", "beside") == {"confirmed": 0}
+    assert done("queue", "move", "acted", "1-2", "--to", "beside") == {"moved": 2}
+    for span, code in (("0:3", 1), ("x", 2), ("5-", 2)):
+        assert run("queue", "delete", "acted", span, "--yes").returncode == code
+    assert run("queue", "delete", "acted", "9").returncode == 1
+    assert done("queue", "purge", "acted") == {"purged": 20}
     assert done("queue", "redrive", "acted") == {"moved": 0}
     assert done("queue", "sync", "acted") == {"queue": "acted", "in_sync": True}
     assert done("queue", "cancel-sync", "acted") == {"queue": "acted", "cancelled": False}

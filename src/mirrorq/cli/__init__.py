@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from mirrorq.cli.acting import delete, move, pause, resume
 from mirrorq.cli.bench import bench
 from mirrorq.cli.booting import force_boot
 from mirrorq.cli.check import check
@@ -56,9 +57,13 @@ main.add_group(
         "put": publish,
         "get": get,
         "browse": browse,
+        "delete": delete,
+        "move": move,
         "redrive": redrive,
         "purge": purge_queue,
         "rm": delete_queue,
+        "pause": pause,
+        "resume": resume,
         "sync": sync_queue,
         "cancel-sync": cancel_sync_queue,
         "move-master": transfer_master,

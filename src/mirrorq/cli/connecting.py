@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from mirrorq.errors import MirrorQError, NoQuorum
 from mirrorq.protocol.printable import escaped
@@ -58,7 +59,16 @@ def failing() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Failed("the reader of the output has gone") from None
     except (MirrorQError, OSError, TimeoutError) as error:
-        raise Failed(str(error)) from error
+        raise Failed(f"{error}{_source_text()}") from error
+
+
+def _source_text() -> str:
+    """What stands behind an error of a command whose endpoints nobody typed."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.params.get("endpoints"):
+        return ""
+    source = context.get_parameter_source("endpoints")
+    return f". The endpoints are those of ${URL}" if source is ParameterSource.ENVIRONMENT else ""
 
 
 def reach_options(command: Command) -> Command:

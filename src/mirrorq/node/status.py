@@ -77,7 +77,16 @@ def queue_status(
         shortfall=lacks,
         missing=missing,
         messages_lost=_lost(engine, record),
+        deliveries_paused=_is_paused(engine, queue_id),
     )
+
+
+def _is_paused(engine: Engine, queue_id: int) -> bool:
+    """Whether the queue hands out nothing, as a copy or a report says."""
+    replica, report = engine.replicas.get(queue_id), engine.reports.get(queue_id)
+    if replica is not None:
+        return replica.state.is_paused
+    return report is not None and report[0].paused
 
 
 def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:

@@ -22,6 +22,7 @@ from mirrorq.protocol.ops import (
     OpKind,
     OutboxDoneOp,
     OutboxOp,
+    PauseOp,
     ProducerOp,
     PromotedOp,
     PurgeOp,
@@ -143,6 +144,8 @@ class QueueState(PagedContents):
             self.idle_since_us = payload.since_us
         elif isinstance(payload, UniqueWindowOp):
             self.unique_window_ms = payload.window_ms
+        elif isinstance(payload, PauseOp):
+            self.is_paused = payload.is_paused
         elif isinstance(payload, PromotedOp):
             return self._promote(payload, header.lsn)
         elif isinstance(payload, ProducerOp):
