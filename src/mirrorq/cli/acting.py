@@ -32,8 +32,8 @@ def _span(context: click.Context, parameter: click.Parameter, text: str) -> Span
     found = _SPAN.fullmatch(text)
     if found is None:
         raise Misused(
-            f"{text!r} names no messages: give a sequence as 17, a range as 17-30, and of a sharded "
-            "queue the shard before it, as 2:17-30"
+            f"{text!r} names no messages: give a sequence as 17, a range as 17-30, and of a "
+            "sharded queue the shard before it, as 2:17-30"
         )
     shard, first, last = found.groups()
     return Span(text, None if shard is None else int(shard), int(first), int(last or first))
@@ -42,9 +42,7 @@ def _span(context: click.Context, parameter: click.Parameter, text: str) -> Span
 def _ring(opened: ExitStack, queue: MirroredQueue, span: Span) -> MirroredQueue:
     """The queue, or the shard that the sequences are of."""
     if not queue.shards and span.shard is not None:
-        raise Failed(
-            f"queue {queue.name!r} has no shards: give {span.first}, without {span.shard}:"
-        )
+        raise Failed(f"queue {queue.name!r} has no shards: leave {span.shard}: out")
     if queue.shards and span.shard is None:
         raise Failed(f"queue {queue.name!r} has {queue.shards} shards: give one, as 0:{span.text}")
     return queue if span.shard is None else opened.enter_context(queue.shard(span.shard))
@@ -57,7 +55,7 @@ def _ring(opened: ExitStack, queue: MirroredQueue, span: Span) -> MirroredQueue:
 @connecting
 @as_json
 def delete(client: Client, name: str, span: Span, yes: bool, is_json: bool) -> None:
-    """End one message of QUEUE, or those of a range, by sequence as `mirrorq queue browse` shows it.
+    """End one message of QUEUE, or those of a range, by sequence: `mirrorq queue browse` shows it.
 
     Messages that a consumer holds stay.
     """
