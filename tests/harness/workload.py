@@ -132,6 +132,7 @@ class Journal:
     pausers: set[object] = field(factory=set)
     """Who has asked to pause, or to resume, and has heard nothing: that may still come late. Calls
     that overlap take effect in any order."""
+    pause_asks: int = 0
     ended: dict[int, tuple[str, int]] | None = None
     """sequence -> how and when it ended, by the ops that were applied (`Onlooker.ended`); None:
     nobody has looked at them, and what a purge may have ended is taken for ended."""
@@ -601,6 +602,8 @@ class Pauser(SimulatedHandle):
         self.is_done = False
         self._is_alone = not journal.pausers
         journal.pausers.add(self)
+        journal.pause_asks += 1
+        self._turn_of_mine = journal.pause_asks
         for span in () if is_paused else journal.pauses:
             span.until_ms = min(span.until_ms, self.cluster.now_ms)
         self.session.query(Query(self, pause_request(is_paused)))
@@ -611,7 +614,8 @@ class Pauser(SimulatedHandle):
             if isinstance(output, QueryDone) and isinstance(output.reply, Purged):
                 self.is_done = True
                 self.journal.pausers.discard(self)
-                if self.is_paused and self._is_alone and not self.journal.pausers:
+                is_last = self._turn_of_mine == self.journal.pause_asks
+                if self.is_paused and self._is_alone and is_last:
                     self.journal.pauses.append(PauseSpan(self.cluster.now_ms))
         if self.is_open and self.is_done:
             self.cluster.after(0, self.close)
