@@ -42,7 +42,7 @@ THING = (
 THREADS = re.compile(r"[Tt]hreads?\b|\bloop\b")
 USED = {
     *("MirroredQueue", "Node", "Client", "Message", "Confirmation", "Settlement", "Consumer"),
-    *("Exchange", "Claim", "RangeLease", "SpawnedNode", "api.transactions.Transaction"),
+    *("Exchange", "bulk.Claim", "bulk.RangeLease", "SpawnedNode", "api.transactions.Transaction"),
     *("SpooledQueue", "SpoolClient", "SpoolConfirmation", "Forwarder"),
 }
 """Classes on whose objects several threads may come together."""

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorq.api.leases import RangeLease
+from mirrorq import bulk
+from mirrorq.bulk.leases import RangeLease
 from mirrorq.client.client import Client
 from mirrorq.errors import (
     AckRefused,
@@ -78,7 +79,7 @@ class Drain:
         for part in parts_of(client, options.queues[0], options.timeout_s):
             left = None if self._limit is None else self._limit - self.count
             if left != 0:
-                self._leases[part.name] = part.lease(left, who, options.timeout_s)
+                self._leases[part.name] = bulk.lease(part, left, who, options.timeout_s)
 
     def _frame(self) -> DataFrame:
         named = {

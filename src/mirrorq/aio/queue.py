@@ -86,7 +86,7 @@ class MirroredQueue:
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
     Arguments, results and errors are those of `mirrorq.MirroredQueue`, whose handle is in
-    `handle`; what is not here (`read`, `lease`, `claim`) is that one's, for a thread.
+    `handle`; the calls of `mirrorq.bulk` take that one, in a thread.
     """
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:

@@ -32,7 +32,6 @@ from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
 from mirrorq.api.options import ClientOptions, said_of_client, spelled_out
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Sharing, Use
 from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.client.address import Address
@@ -45,7 +44,6 @@ from mirrorq.errors import (
     ConfigError,
     MirrorQError,
     NoQuorum,
-    PreconditionFailed,
     QueueNotFound,
     ShutDown,
     named_error,
@@ -61,7 +59,6 @@ from mirrorq.protocol.clients import (
 )
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
-from mirrorq.protocol.shard_names import shard_name
 from mirrorq.security.settings import Security, check_endpoints
 from mirrorq.transport.greeting import ABSENT, silence_of
 from mirrorq.waiting import Once, begin_thread
@@ -496,31 +493,6 @@ class Client(Access):
             raise ShutDown(self._driver.expelled or "the client is closed")
 
     # --- Queues -------------------------------------------------------------------------
-
-    def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
-        """Read a queue that exists without a handle: from the copy of the node that serves this
-        client, though the queue has no master now.
-
-        Args:
-            name: the queue's.
-            timeout: seconds to wait for a node that answers. None waits.
-
-        Returns:
-            The reader. Nothing has to be closed.
-
-        Raises:
-            QueueNotFound: it does not exist.
-            NoQuorum: no node answered within `timeout` seconds.
-        """
-        declared = self._declare(
-            name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
-        )
-        if declared.shards:
-            raise PreconditionFailed(
-                f"queue {name!r} has {len(declared.shards)} shards, each with sequences of its "
-                f"own: read each by its name, the first is {shard_name(name, 0)!r}"
-            )
-        return Reader(self, declared.queue_id, name)
 
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """Have the entry node tell of an exchange until the last handle leaves it."""
