@@ -99,7 +99,7 @@ class Drain:
         try:
             if kind is None:
                 self.acked = acked(self._options.queues[0], self._leases)
-            elif not self._client.closed():
+            elif not self._client.is_closed:
                 for lease in self._leases.values():
                     lease.give_back(self._options.timeout_s)
         finally:

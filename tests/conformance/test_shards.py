@@ -148,7 +148,7 @@ def test_a_key_has_its_shard_and_its_order(stage: Stage) -> None:
 def test_without_a_key_shards_take_turns(stage: Stage) -> None:
     """Sequences are the shards' own; a put_many is in one, as one range. Listeners hear of all."""
     queue, heard = sharded(stage), []
-    queue.on_confirm(lambda put: heard.append((put.shard, threading.get_ident())))
+    queue.add_confirm_listener(lambda put: heard.append((put.shard, threading.get_ident())))
     puts = [queue.put(b"x") for _ in range(9)]
     assert sorted(put.result(WAIT_S) for put in puts) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert Counter(put.shard for put in puts) == {0: 3, 1: 3, 2: 3}

@@ -224,7 +224,7 @@ class Peer:
         return list(self._notices)
 
     def do_is_alive(self) -> bool:
-        return not self._host.closed()
+        return not self._host.is_closed
 
     def do_close_node(self) -> None:
         self._host.close()

@@ -364,17 +364,6 @@ class MirroredQueue(Target):
         check_callable("on_not_confirmed", on_not_confirmed)
         self._handle.puts.listen(on_confirmed, on_not_confirmed)
 
-    def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
-        """Have a function called with each confirmation that ends, however it does.
-
-        Raises:
-            TypeError: it cannot be called.
-        """
-        if function is None:
-            raise TypeError("function is None: give a function that takes a Confirmation")
-        check_callable("function", function)
-        self._handle.puts.listen(function, function)
-
     # --- Consuming ------------------------------------------------------------------------
 
     def get(

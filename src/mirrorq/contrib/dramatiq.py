@@ -152,7 +152,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
                 return
             except mirrorq.ShutDown as error:
                 self._forget(queue_name)
-                if is_last or self.client.closed():
+                if is_last or self.client.is_closed:
                     raise ConnectionClosed(str(error)) from error
             except (mirrorq.MirrorQError, TimeoutError) as error:
                 raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
