@@ -58,6 +58,7 @@ STDLIB = (
 TWINS = {
     "mirrorq.Client": "mirrorq.Node",
     "mirrorq.Settlement": "mirrorq.Confirmation",
+    "mirrorq.SpawnedNode": "mirrorq.Node",
     "mirrorq.SpoolConfirmation": "mirrorq.Confirmation",
     "mirrorq.SpooledQueue": "mirrorq.MirroredQueue",
     "mirrorq.aio.Client": "mirrorq.Client",
@@ -170,7 +171,7 @@ def members_of(name: str, what: Any, hidden: list[str]) -> dict[str, Any]:
     """The members that the reference shows, and the constructor where users call it."""
     theirs = framework_names(name) if name.startswith(EXTRAS) and what.is_class else set()
     found: dict[str, Any] = {}
-    for member, inside in sorted(what.all_members.items()):
+    for member, inside in sorted(promised(what).items()):
         is_shown = not any(re.search(one, member) for one in hidden)
         is_foreign = what.is_module and (inside.is_alias or inside.is_module)
         is_made = member == "__init__" and name in MADE_BY_USERS
@@ -186,6 +187,14 @@ def is_stdlib(function: Any) -> bool:
     defaults = [None if one.default is one.empty else one.default for one in theirs]
     is_same = ours == [(one.name, str(value)) for one, value in zip(theirs, defaults, strict=True)]
     return is_same and str(function.returns) in ("None", "Item", "bool", "int")
+
+
+def promised(what: Any) -> dict[str, Any]:
+    """All members of a class or module, without those of `Tuning`: these may go in any release."""
+    members: dict[str, Any] = what.all_members
+    if what.canonical_path == "mirrorq.config.Config":
+        return dict(what.members)
+    return members
 
 
 def framework_names(name: str) -> set[str]:

@@ -445,7 +445,8 @@ class FakeClient:
     def close(self) -> None:
         self.is_over.set()
 
-    def closed(self) -> bool:
+    @property
+    def is_closed(self) -> bool:
         return self.is_over.is_set()
 
     def _wait_connected(self, timeout: float | None) -> None:
