@@ -96,7 +96,7 @@ class NodeProcess:
             time.sleep(LOOK_S)
 
     def commits(self) -> int:
-        sample = self._node.sample(WAIT_S)
+        sample = self._node._sample(WAIT_S)
         return 0 if sample is None else sample.commits.count
 
 

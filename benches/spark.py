@@ -39,7 +39,8 @@ import mirrorq
 import spark_streaming
 from bare_spark import BATCH, PROCESSES, SIZE, Bare
 from cpu_by_kind import KINDS, Stopwatch, nodes
-from mirrorq.api.staged import StagedPart
+from mirrorq import bulk
+from mirrorq.bulk.staging import StagedPart
 from mirrorq.client.client import Client
 
 
@@ -87,7 +88,7 @@ def stage(
     with mirrorq.connect(endpoints) as client:
         for version in itertools.count():
             barrier.wait()
-            with client.staged("bench", version, queue, run="bench") as staged:
+            with bulk.staged(client, "bench", version, queue, run="bench") as staged:
                 task = staged.attempt(os.getpid(), 0)
                 for _ in range(count // BATCH):
                     task.put_column(memoryview(offsets)[: 4 * (BATCH + 1)], data)
@@ -107,7 +108,7 @@ class Stagers(Putters):
     def put(self) -> None:
         super().put()
         parts = [self._parts.get() for _ in range(PROCESSES)]
-        with self._client.staged("bench", self._version, self._queue, run="bench") as staged:
+        with bulk.staged(self._client, "bench", self._version, self._queue, run="bench") as staged:
             staged.commit(parts, 600)
         self._version += 1
 

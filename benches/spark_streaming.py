@@ -42,6 +42,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 import mirrorq
 from bare_spark import SIZE
 from cpu_by_kind import KINDS, Stopwatch
+from mirrorq import bulk
 from pyspark_mirrorq import DefaultSource
 from pyspark_mirrorq.columns import checked_columns
 from pyspark_mirrorq.options import parse
@@ -339,7 +340,7 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         producer = context.Process(target=put_at, args=(endpoints, "stream", rate, is_over))
         stack.callback(lambda: producer.is_alive() and producer.kill())
         source, spent = follow(writing(reader.load(), "source"), seconds, producer.start)
-        behind = queue.extent().messages
+        behind = bulk.extent(queue).messages
         is_over.set()
         producer.join()
         report("source", source, spent, notes(f"{folder}/source"))

@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.demo.ports import free_ports
 from mirrorq.demo.source import rows
 
@@ -294,7 +295,7 @@ class Course:
     def show(self, progress: Progress, task: Any, published: int) -> int:
         """How many are acked: Spark has committed them."""
         try:
-            acked = published - sum(part.extent().messages for part in self.parts)
+            acked = published - sum(bulk.extent(part).messages for part in self.parts)
         except (mirrorq.QueueDown, mirrorq.NoQuorum):
             return 0
         progress.update(task, completed=acked)
@@ -392,7 +393,7 @@ class Course:
     def late_bodies(self) -> Iterator[bytes]:
         with mirrorq.connect(self.endpoints) as client:
             for late in parts_of(client.queue("late", passive=True)):
-                for batch in late.read(1, late.extent().next_sequence - 1):
+                for batch in bulk.reader(late).read(1, bulk.extent(late).next_sequence - 1):
                     yield from batch.bodies()
 
     def draw(self, delays: dict[tuple[str, int], tuple[int, int, int]]) -> None:

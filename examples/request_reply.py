@@ -19,7 +19,7 @@ WAIT_S = 60.0
 def answer(question: mirrorq.Message) -> None:
     """Ack the question and put its answer where it says: both or neither."""
     if question.content_type != "application/json" or question.reply_to is None:
-        question.reject()  # ends here, or in the dead-letter queue
+        question.nack(requeue=False)  # ends here, or in the dead-letter queue
         return
     numbers = json.loads(question.body)
     try:
@@ -30,7 +30,7 @@ def answer(question: mirrorq.Message) -> None:
             ttl=timedelta(minutes=5),
         )
     except mirrorq.QueueNotFound:
-        question.reject()
+        question.nack(requeue=False)
 
 
 def main(path: str) -> None:

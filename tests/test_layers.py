@@ -27,8 +27,9 @@ ROOMS = {
     "store": "protocol wire containers",
     "engine": "cluster replication monitoring session protocol containers",
     "api": "session protocol wire containers monitoring security transport",
-    "spool": "api session protocol wire containers monitoring security transport",
-    "client": "spool api session protocol wire containers monitoring security transport",
+    "bulk": "api session protocol wire containers",
+    "spool": "bulk api session protocol wire containers monitoring security transport",
+    "client": "spool bulk api session protocol wire containers monitoring security transport",
     "dashboard": "api client monitoring security transport",
     "node": "spool engine store cluster replication api client session protocol wire containers "
     "monitoring security transport dashboard",
@@ -36,8 +37,8 @@ ROOMS = {
     "demo": "api client node session protocol wire containers monitoring security transport",
     "testing": "node client security store transport engine cluster replication api session "
     "protocol wire containers monitoring",
-    "arrow": "api protocol",
-    "contrib": "aio",
+    "arrow": "bulk api protocol",
+    "contrib": "aio bulk",
     "cli": "*",
     "_native": "",
 }
@@ -280,12 +281,13 @@ CONNECTOR = ROOT.parents[1] / "spark_integration" / "pyspark_mirrorq"
 PUBLIC = frozenset(
     {
         "",
-        "api.leases",
         "api.message",
         "api.queue",
-        "api.reader",
-        "api.staged",
         "arrow",
+        "bulk",
+        "bulk.leases",
+        "bulk.reading",
+        "bulk.staging",
         "client.client",
         "config",
         "errors",

@@ -8,7 +8,10 @@ docs/upgrades.md says which changes are allowed, and when.
 from __future__ import annotations
 
 import difflib
+import importlib
+import inspect
 import json
+import queue
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +42,36 @@ EXTRAS = (
 )
 """What is for frameworks has pages of its own: what stands in `__all__` is public there. Of `kombu`
 that is what kombu asks of a transport."""
-PROTOCOLS = ("__enter__", "__iter__", "__aenter__", "__aiter__", "__await__")
+PROTOCOLS = {
+    "__enter__": "with",
+    "__aenter__": "async-with",
+    "__iter__": "for",
+    "__aiter__": "async-for",
+    "__await__": "await",
+}
+"""What a class may be used with: it stands in the class's own line."""
+DROP_INS = ("mirrorq.MirroredQueue", "mirrorq.QueueAdapter")
+STDLIB = (
+    *("empty", "full", "get", "get_nowait", "join", "put", "put_nowait", "qsize", "task_done"),
+)
+"""Calls of `queue.Queue`: one line names those that a drop-in has with the same parameters."""
+TWINS = {
+    "mirrorq.Client": "mirrorq.Node",
+    "mirrorq.Settlement": "mirrorq.Confirmation",
+    "mirrorq.SpawnedNode": "mirrorq.Node",
+    "mirrorq.SpoolConfirmation": "mirrorq.Confirmation",
+    "mirrorq.SpooledQueue": "mirrorq.MirroredQueue",
+    "mirrorq.aio.Client": "mirrorq.Client",
+    "mirrorq.aio.Exchange": "mirrorq.Exchange",
+    "mirrorq.aio.MirroredQueue": "mirrorq.MirroredQueue",
+    "mirrorq.aio.Node": "mirrorq.Node",
+    "mirrorq.aio.Transaction": "mirrorq.Transaction",
+    "mirrorq.aio.consumer.Consumer": "mirrorq.Consumer",
+    "mirrorq.aio.stdlib_queue.QueueAdapter": "mirrorq.QueueAdapter",
+}
+"""A class, and the class whose members it repeats. A member with the same name, parameters, types
+and result has no line of its own: one line of the class names all such members, or two lines where
+some are awaited."""
 MADE_BY_USERS = (
     "mirrorq.MirroredQueue",
     "mirrorq.Node",
@@ -109,11 +141,18 @@ def signature(function: Any) -> str:
     return f"{is_async}({', '.join(texts)}) -> {function.returns}"
 
 
-def lines_of(name: str, what: Any, hidden: list[str]) -> Iterator[str]:
-    """A line for a name, and one for each member that the reference shows."""
+def lines_of(name: str, what: Any, hidden: list[str], seen: set[str]) -> Iterator[str]:
+    """A line for a name, and one for each member that the reference shows.
+
+    A class or function that has several names gets lines under the shortest one: the others are in
+    `seen`.
+    """
+    what = what.final_target if what.is_alias else what
+    if not what.is_module and what.parent.is_module:
+        if what.path in seen:
+            return
+        seen.add(what.path)
     if what.is_function:
-        for overload in what.overloads or ():
-            yield f"{name} overload {signature(overload)}"
         yield f"{name} {signature(what)}"
     elif what.is_attribute:
         kind = "property" if "property" in what.labels else "attribute"
@@ -122,13 +161,64 @@ def lines_of(name: str, what: Any, hidden: list[str]) -> Iterator[str]:
     else:
         if what.is_class:
             bases = ", ".join(str(base) for base in what.bases)
-            yield f"{name} class({bases})"
-        for member, inside in sorted(what.all_members.items()):
-            is_shown = not any(re.search(one, member) for one in hidden)
-            is_foreign = what.is_module and (inside.is_alias or inside.is_module)
-            is_made = member == "__init__" and name in MADE_BY_USERS
-            if (is_shown and not is_foreign) or member in PROTOCOLS or is_made:
-                yield from lines_of(f"{name}.{member}", inside, hidden)
+            uses = [word for one, word in PROTOCOLS.items() if one in what.all_members]
+            yield " ".join([f"{name} class({bases})", *uses])
+        for member, inside in members_of(name, what, hidden).items():
+            yield from lines_of(f"{name}.{member}", inside, hidden, seen)
+
+
+def members_of(name: str, what: Any, hidden: list[str]) -> dict[str, Any]:
+    """The members that the reference shows, and the constructor where users call it."""
+    theirs = framework_names(name) if name.startswith(EXTRAS) and what.is_class else set()
+    found: dict[str, Any] = {}
+    for member, inside in sorted(promised(what).items()):
+        is_shown = not any(re.search(one, member) for one in hidden)
+        is_foreign = what.is_module and (inside.is_alias or inside.is_module)
+        is_made = member == "__init__" and name in MADE_BY_USERS
+        if (is_shown and not is_foreign and member not in theirs) or is_made:
+            found[member] = inside
+    return found
+
+
+def is_stdlib(function: Any) -> bool:
+    """Tell whether a call has the parameters and defaults of `queue.Queue`, and a plain result."""
+    ours = [(one.name, str(one.default)) for one in function.parameters]
+    theirs = inspect.signature(getattr(queue.Queue, function.name)).parameters.values()
+    defaults = [None if one.default is one.empty else one.default for one in theirs]
+    is_same = ours == [(one.name, str(value)) for one, value in zip(theirs, defaults, strict=True)]
+    return is_same and str(function.returns) in ("None", "Item", "bool", "int")
+
+
+def promised(what: Any) -> dict[str, Any]:
+    """All members of a class or module, without those of `Tuning`: these may go in any release."""
+    members: dict[str, Any] = what.all_members
+    if what.canonical_path == "mirrorq.config.Config":
+        return dict(what.members)
+    return members
+
+
+def framework_names(name: str) -> set[str]:
+    """What a class has because the class of a framework, which it extends, has it."""
+    module, _, kind = name.rpartition(".")
+    bases = getattr(importlib.import_module(module), kind).__mro__[1:]
+    return {one for base in bases if not base.__module__.startswith("mirrorq") for one in dir(base)}
+
+
+def twin_lines(lines: set[str]) -> set[str]:
+    """The lines with one in place of those that only repeat what the class's twin has."""
+    found = set(lines)
+    for name, twin in TWINS.items():
+        same: dict[str, list[str]] = {}
+        for line in sorted(lines):
+            member, _, rest = line.removeprefix(f"{name}.").partition(" ")
+            if line.startswith(f"{name}.") and f"{twin}.{member} {rest}" in lines:
+                same.setdefault("has", []).append(member)
+                found.discard(line)
+            elif rest.startswith("async ") and f"{twin}.{member} {rest[6:]}" in lines:
+                same.setdefault("awaits", []).append(member)
+                found.discard(line)
+        found |= {f"{name} {how}, as {twin}: {', '.join(those)}" for how, those in same.items()}
+    return found
 
 
 def public() -> list[str]:
@@ -138,8 +228,15 @@ def public() -> list[str]:
     for module in EXTRAS:
         names |= {f"{module}.{name}": ["^_"] for name in modules[module].exports or ()}
     lines: set[str] = set()
-    for name, hidden in names.items():
-        lines.update(lines_of(name, modules[name], hidden))
+    seen: set[str] = set()
+    for name, hidden in sorted(names.items(), key=lambda one: (one[0].count("."), one)):
+        lines.update(lines_of(name, modules[name], hidden, seen))
+    lines = twin_lines(lines)
+    for name in DROP_INS:
+        members = modules[name].all_members
+        same = [one for one in STDLIB if one in members and is_stdlib(members[one])]
+        lines = {line for line in lines if line.split()[0] not in {f"{name}.{one}" for one in same}}
+        lines.add(f"{name} has, as queue.Queue: {', '.join(same)}")
     return sorted(lines)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from compare.peer import OUTCOME_S, START_S
-from mirrorq import Full, MirroredQueue, Node, connect
+from mirrorq import Full, MirroredQueue, Node, bulk, connect
 
 BATCH_COUNT = 4096
 IN_FLIGHT = 32
@@ -236,7 +236,9 @@ class Holder:
         self._client.close()
 
     def lease(self, name: str, count: int, timeout_s: float) -> int:
-        self._lease = self._client.queue(name, timeout=START_S).lease(count, "bench", timeout_s)
+        self._lease = bulk.lease(
+            self._client.queue(name, timeout=START_S), count, "bench", timeout_s
+        )
         return self._lease.count
 
 

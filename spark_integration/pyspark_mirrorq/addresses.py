@@ -2,8 +2,8 @@
 
 One queue that an option names takes every row, as Kafka's option topic does. Else the column
 `queue` says for each row. Several queues of one write show it together or not at all: one of them
-decides (`mirrorq.api.staged`), the same one whenever the write is repeated. The shards of a sharded
-queue are several queues here: a row goes to that of its key.
+decides (`mirrorq.bulk.staged`), the same one whenever the write is repeated. The shards of a
+sharded queue are several queues here: a row goes to that of its key.
 
 The client and PyArrow are imported where they are used: the process that makes a stream's writer
 needs neither, the one that commits no PyArrow.
@@ -21,7 +21,7 @@ from pyspark_mirrorq.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mirrorq.api.staged import StagedPart
+    from mirrorq.bulk.staging import StagedPart
     from mirrorq.client.client import Client
 
 __all__ = ["Addresses", "by_queue", "by_shard", "deciding_queue", "is_addressed"]

@@ -76,7 +76,7 @@ def client_of(options: Options, endpoints: Sequence[str]) -> Client:
     key = (os.getpid(), tuple(endpoints))
     with _lock:
         known = _clients.get(key)
-        if known is None or known.closed():
+        if known is None or known.is_closed:
             known = _clients[key] = connected(options, endpoints)
         return known
 

@@ -12,7 +12,8 @@ from types import TracebackType
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mirrorq.api.leases import RangeLease
+from mirrorq import bulk
+from mirrorq.bulk.leases import RangeLease
 from mirrorq.client.client import Client
 from mirrorq.errors import (
     AckRefused,
@@ -78,7 +79,7 @@ class Drain:
         for part in parts_of(client, options.queues[0], options.timeout_s):
             left = None if self._limit is None else self._limit - self.count
             if left != 0:
-                self._leases[part.name] = part.lease(left, who, options.timeout_s)
+                self._leases[part.name] = bulk.lease(part, left, who, options.timeout_s)
 
     def _frame(self) -> DataFrame:
         named = {
@@ -98,7 +99,7 @@ class Drain:
         try:
             if kind is None:
                 self.acked = acked(self._options.queues[0], self._leases)
-            elif not self._client.closed():
+            elif not self._client.is_closed:
                 for lease in self._leases.values():
                     lease.give_back(self._options.timeout_s)
         finally:

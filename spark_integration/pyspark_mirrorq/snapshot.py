@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.reader import Extent
+from mirrorq.bulk.reading import Extent
 from mirrorq.client.client import Client
 from mirrorq.errors import ConfigError
 from pyspark_mirrorq.cluster import connected, queue_names, reading_order
@@ -60,14 +61,14 @@ def position_of(
 
 def _of_part(options: Options, client: Client, queue: MirroredQueue, least: int) -> list[Stretch]:
     name, only = queue.name, options.sequences
-    extent = queue.extent(options.timeout_s)
+    extent = bulk.extent(queue, options.timeout_s)
     if only is not None:
         wanted = given_for(only, name, ()) if isinstance(only, Mapping) else only
         named = [one for one in wanted if one[0] < extent.next_sequence]
         return cut(name, named, extent, reading_order(options, client, queue), least)
     first = _first(options, queue, extent)
     end = _end(options, queue, extent)
-    ranges = queue.live_ranges(first, end - 1, extent) if first < end else []
+    ranges = bulk.reader(queue).live_ranges(first, end - 1, extent) if first < end else []
     start = position_of(options.starting, name, EARLIEST)
     if isinstance(start, int):
         check_start(options, name, start, ranges, end)
@@ -109,7 +110,7 @@ def check_start(
 
 def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
     if options.starting_ms is not None:
-        return queue.sequence_at(options.starting_ms / 1000, extent)
+        return bulk.reader(queue).sequence_at(options.starting_ms / 1000, extent)
     start = position_of(options.starting, queue.name, EARLIEST)
     if start == EARLIEST:
         return 1
@@ -122,7 +123,7 @@ def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
 def _end(options: Options, queue: MirroredQueue, extent: Extent) -> int:
     """The first sequence that is not read."""
     if options.ending_ms is not None:
-        return queue.sequence_at(options.ending_ms / 1000, extent)
+        return bulk.reader(queue).sequence_at(options.ending_ms / 1000, extent)
     end = position_of(options.ending, queue.name, LATEST)
     if end == LATEST:
         return extent.next_sequence

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from mirrorq.api.staged import Staged, StagedPart
+from mirrorq import bulk
+from mirrorq.bulk.staging import Staged, StagedPart
 from pyspark_mirrorq.addresses import deciding_queue
 from pyspark_mirrorq.cluster import connected
 from pyspark_mirrorq.options import Options
@@ -31,7 +32,7 @@ def _driver(options: Options, parts: Sequence[StagedPart]) -> Iterator[Staged | 
         if queue is None:
             yield None
             return
-        with client.staged(first.transaction, first.version, queue, run=first.run) as staged:
+        with bulk.staged(client, first.transaction, first.version, queue, run=first.run) as staged:
             yield staged
 
 

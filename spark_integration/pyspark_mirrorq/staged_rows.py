@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, DataType, MapType, StructType
 
-from mirrorq.api.staged import StagedAttempt, StagedPart
+from mirrorq import bulk
+from mirrorq.bulk.staging import StagedAttempt, StagedPart
 from mirrorq.errors import ConfigError
 from mirrorq.wire.properties import pack_properties
 from pyspark_mirrorq.addresses import Addresses
@@ -33,7 +34,7 @@ def stage(
     context = TaskContext.get()
     client = client_of(options, options.endpoints)
     # Which queue decides is no matter of tasks: the driver knows all parts.
-    with client.staged(transaction, version, "", run=run) as staged:
+    with bulk.staged(client, transaction, version, "", run=run) as staged:
         attempt = staged.attempt(context.partitionId(), context.taskAttemptId())
         addresses = Addresses(client, options, context.partitionId())
         for batch in batches:

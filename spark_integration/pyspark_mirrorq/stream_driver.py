@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
-from mirrorq.api.leases import Claim
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.reader import Extent
+from mirrorq.bulk.leases import Claim
+from mirrorq.bulk.reading import Extent
 from mirrorq.client.client import Client
 from mirrorq.errors import PreconditionFailed
 from pyspark_mirrorq.cluster import connected, label, master_first, queue_names, reading_order
@@ -38,7 +39,7 @@ class Held:
 
     def __init__(self, queue: MirroredQueue, claim: Claim | None) -> None:
         self.queue = queue
-        self.identity = queue.identity
+        self.identity = bulk.identity(queue)
         self.claim = claim
         self.acked = 0
         """Everything below is acked."""
@@ -51,7 +52,7 @@ class Held:
 
     def ask(self) -> Extent:
         """How far the queue goes now."""
-        self.extent = self.queue.extent()
+        self.extent = bulk.extent(self.queue)
         return self.extent
 
     def reaching(self, end: int) -> Extent:
@@ -64,7 +65,7 @@ class Held:
         """What lives between two sequences."""
         low, high, known = self._live
         if not low <= first <= last <= high:
-            known = self.queue.live_ranges(first, last, extent)
+            known = bulk.reader(self.queue).live_ranges(first, last, extent)
             self._live = (first, last, known)
         return [
             (max(start, first), min(end, last))
@@ -151,7 +152,7 @@ class StreamDriver:
             return Held(queue, None)
         who = label(f"a stream of queue {queue.name}")
         try:
-            return Held(queue, queue.claim(who, options.claim_timeout_s))
+            return Held(queue, bulk.claim(queue, who, options.claim_timeout_s))
         except PreconditionFailed as error:
             raise _not_alone(error) from None
 

@@ -24,6 +24,7 @@ from typing import Any, NotRequired, ParamSpec, TypedDict, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from mirrorq import bulk
 from mirrorq.errors import NoQuorum, QueueDown, ShutDown
 from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import handle_on
@@ -148,11 +149,11 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         options, queue = self._options, held.queue
         first = 1
         if options.starting_ms is not None:
-            first = queue.sequence_at(options.starting_ms / 1000, queue.extent())
+            first = bulk.reader(queue).sequence_at(options.starting_ms / 1000, bulk.extent(queue))
         else:
             start = position_of(options.starting, queue.name, EARLIEST)
             if start == LATEST:
-                first = queue.extent().next_sequence
+                first = bulk.extent(queue).next_sequence
             elif start != EARLIEST:
                 assert isinstance(start, int)
                 first = max(start, 1)

@@ -18,8 +18,9 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from mirrorq.api.reader import Batch, Extent
+from mirrorq import bulk
 from mirrorq.arrow import record_batches
+from mirrorq.bulk.reading import Batch, Extent
 from mirrorq.errors import MirrorQError, NoQuorum, ProtocolError, QueueDown, ShutDown
 from pyspark_mirrorq.cluster import client_of
 from pyspark_mirrorq.losses import missing_from, on_missing
@@ -145,7 +146,9 @@ def _read_anywhere(stretch: Stretch, options: Options, first: int, last: int) ->
     while position <= last:
         order = endpoints[turn % len(endpoints) :] + endpoints[: turn % len(endpoints)]
         try:
-            reader = client_of(options, order).reader(stretch.queue, timeout=options.timeout_s)
+            reader = bulk.open_reader(
+                client_of(options, order), stretch.queue, timeout=options.timeout_s
+            )
             for batch in reader.read(position, last, extent=stretch.extent):
                 yield batch
                 position = batch.last + 1

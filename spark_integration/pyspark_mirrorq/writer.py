@@ -28,7 +28,7 @@ from pyspark_mirrorq.workers import Sent
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mirrorq.api.staged import StagedPart
+    from mirrorq.bulk.staging import StagedPart
 
 __all__ = ["BatchWriter", "Part", "StreamWriter", "check_columns"]
 

@@ -36,7 +36,8 @@ What it promises:
 Where what is: `api` queues, messages, confirmations; `node` this process's part in a cluster;
 `client` a process that is no node; `aio` all of it for asyncio; `config` limits and times;
 `errors` exceptions; `monitoring` what `status()` tells; `testing` a whole cluster under virtual
-time. The other rooms are its inside; docs/architecture.md shows them.
+time; `bulk` reads, holds and writes whole stretches. The other rooms are its inside;
+docs/architecture.md shows them.
 
 Importing mirrorq imports none of this but the exceptions: a name is loaded when it is first
 used, so a client never loads LMDB.
@@ -86,10 +87,8 @@ if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation, Settlement, wait
     from mirrorq.api.consumer import Consumer
     from mirrorq.api.exchange import Exchange
-    from mirrorq.api.leases import Claim, RangeLease
     from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
-    from mirrorq.api.reader import Batch, Extent, Reader
     from mirrorq.api.stdlib_queue import QueueAdapter
     from mirrorq.api.transactions import Transaction
     from mirrorq.client.client import Client, connect
@@ -145,12 +144,6 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     # from one cluster to another
     "Forwarder",
     "ForwardStatus",
-    # reading without taking
-    "Batch",
-    "Extent",
-    "Reader",
-    "RangeLease",
-    "Claim",
     # exceptions
     "MirrorQError",
     "Empty",
@@ -184,11 +177,6 @@ _HOMES = {
     "Notice": "mirrorq.protocol.effects",
     "QueueAdapter": "mirrorq.api.stdlib_queue",
     "Transaction": "mirrorq.api.transactions",
-    "Batch": "mirrorq.api.reader",
-    "Extent": "mirrorq.api.reader",
-    "Reader": "mirrorq.api.reader",
-    "RangeLease": "mirrorq.api.leases",
-    "Claim": "mirrorq.api.leases",
     "Client": "mirrorq.client.client",
     "Config": "mirrorq.config",
     "Confirmation": "mirrorq.api.confirmation",

@@ -1,4 +1,8 @@
-"""Every limit and time of a node, with its unit, its default and the reason for it."""
+"""Every limit and time of a node, with its unit, its default and the reason for it.
+
+`Config` has the settings that services use. `Tuning`, its base, has the others, and is no public
+name: only tests and measurements set them.
+"""
 
 from __future__ import annotations
 
@@ -60,35 +64,18 @@ def _choice(default: str, *others: str) -> str:
 
 
 @frozen
-class Config:
-    """Limits and times of one node. All nodes of a cluster should have equal ones."""
+class Tuning:
+    """Settings for tests and measurements of mirrorq itself. Nothing here is promised: a name may
+    change or go in any release. `Config` takes them by the same keywords."""
 
-    message_bytes_max: int = _int(16 * MIB, 1)
-    """Largest message: body, headers, ids, names and key together. Twice this must fit the memory
-    of every member."""
-    frame_bytes_max: int = _int(32 * MIB, 4 * KIB)
-    """Largest frame; up to it a put_many is one op: all or none."""
     unstable_bytes_max: int = _int(64 * MIB, 4 * KIB)
     """R10: ops of one queue not yet stable. At the bound `put` blocks."""
-    unconfirmed_bytes_max: int = _int(32 * MIB, 4 * KIB)
-    """Unconfirmed bodies of one handle. At the bound `put` blocks."""
-    unconfirmed_count_max: int = _int(100_000, 1)
-    """Unconfirmed messages of one handle."""
     joiner_bytes_max: int = _int(64 * MIB, 4 * KIB)
     """Stable ops kept in memory for joining members; who is further behind takes a state."""
     transfer_chunk_bytes: int = _int(1 * MIB, 4 * KIB)
     """One chunk of a transfer: small beside a round, large beside a message."""
-    sync_bytes_per_s: int = _int(0, 0)
-    """Bytes a second that a joining copy of a queue asks for, on average; 0 = as fast as they
-    come, which delays nobody: a chunk a round on the donor's side, few of them on the way."""
-    prefetch: int = _int(4096, 1)
-    """Messages that a consumer or a handle's get() may hold ahead of the caller."""
-    store_bytes_max: int = _int(64 * GIB, 1 * MIB)
-    """What may be in use in the store; its file grows by itself, up to 72 MiB larger."""
     heartbeat_ms: int = _int(250, 1)
     """Each link carries a sign of life this often."""
-    failure_ms: int = _int(1000, 1)
-    """Silence after which a peer is taken for gone."""
     trust_refused: bool = _bool(default=True)
     """A node is known dead at once when its connections have ended, its port refuses new ones, and
     most of the nodes find the same. False: only when it has started anew, or was silent until its
@@ -100,8 +87,6 @@ class Config:
     """Silence of the catalog's leader after which a node stands for election."""
     election_spread_ms: int = _int(150, 1)
     """Random part of the election time, so that two nodes seldom stand at once."""
-    lag_ms_max: int = _int(1000, 1)
-    """R9: a member that holds the ring up for longer is moved to the tail as joining."""
     mark_delay_ms: int = _int(10, 0)
     """What is stable is told to mirrors with the next op, and on its own when none comes for this
     long: of a queue that gets one message at a time each message wakes them once less."""
@@ -116,12 +101,6 @@ class Config:
     """An idle producer id is forgotten after this."""
     spool_expiry_ms: int = _int(90 * 24 * 3600 * 1000, 1000)
     """The same of a spool: who is away for longer may double what had no outcome when it went."""
-    spool_bytes_max: int = _int(1 * GIB, 1 * MIB)
-    """What one queue's line of a spool may hold on the disk."""
-    spool_age_ms_max: int = _int(0, 0)
-    """What has waited in a spool for longer is dropped, if it was never sent; 0 = nothing is."""
-    spool_overflow: str = _choice("block", "reject-publish", "drop-head")
-    """What a put into a full spool does: wait, raise Full, or drop the oldest, if never sent."""
     checkpoint_bytes: int = _int(8 * MIB, 4 * KIB)
     """Ops applied between two checkpoints of a queue; bounds the replay at start."""
     checkpoint_ops: int = _int(512, 1)
@@ -137,22 +116,50 @@ class Config:
     gives it up: a driver seals and commits within moments."""
     session_expiry_ms: int = _int(1000, 1)
     """A client that is silent this long is gone; what it held goes back."""
-
     consumer_return_ms: int = _int(30_000, 0)
     """An auto-delete queue whose last consumer's client was taken for gone, and never said goodbye,
     waits so long for it: a client that only was late finds its queue, and what came into it."""
-
     client_window_bytes: int = _int(16 * MIB, 64 * KIB)
     """Bytes between a client and its entry node that have not come in, each way. At the bound the
     client's requests wait in their handles' turn, and masters hand out no more to it."""
 
+
+@frozen
+class Config(Tuning):
+    """Limits and times of one node. All nodes of a cluster should have equal ones."""
+
+    message_bytes_max: int = _int(16 * MIB, 1)
+    """Largest message: body, headers, ids, names and key together. Twice this must fit the memory
+    of every member."""
+    frame_bytes_max: int = _int(32 * MIB, 4 * KIB)
+    """Largest frame; up to it a put_many is one op: all or none."""
+    store_bytes_max: int = _int(64 * GIB, 1 * MIB)
+    """What may be in use in the store; its file grows by itself, up to 72 MiB larger."""
+    unconfirmed_bytes_max: int = _int(32 * MIB, 4 * KIB)
+    """Unconfirmed bodies of one handle. At the bound `put` blocks."""
+    unconfirmed_count_max: int = _int(100_000, 1)
+    """Unconfirmed messages of one handle."""
+    prefetch: int = _int(4096, 1)
+    """Messages that a consumer or a handle's get() may hold ahead of the caller."""
     consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000, or_off=True)
     """A message that is held unacknowledged for this long goes back, counted, and the consumer
     that held it is cancelled: it hangs, or lost the message. 0 = nothing goes back for that. A
     queue may have a time of its own (`consumer-timeout`), and a message (`Message.extend`)."""
-
+    failure_ms: int = _int(1000, 1)
+    """Silence after which a peer is taken for gone."""
+    lag_ms_max: int = _int(1000, 1)
+    """R9: a member that holds the ring up for longer is moved to the tail as joining."""
+    sync_bytes_per_s: int = _int(0, 0)
+    """Bytes a second that a joining copy of a queue asks for, on average; 0 = as fast as they
+    come, which delays nobody: a chunk a round on the donor's side, few of them on the way."""
     exit_flush_ms: int = _int(4000, 0)
     """A process that ends with handles open waits so long for outcomes: of this process alone."""
+    spool_bytes_max: int = _int(1 * GIB, 1 * MIB)
+    """What one queue's line of a spool may hold on the disk."""
+    spool_age_ms_max: int = _int(0, 0)
+    """What has waited in a spool for longer is dropped, if it was never sent; 0 = nothing is."""
+    spool_overflow: str = _choice("block", "reject-publish", "drop-head")
+    """What a put into a full spool does: wait, raise Full, or drop the oldest, if never sent."""
 
     def __attrs_post_init__(self) -> None:
         if self.heartbeat_ms >= self.failure_ms:
@@ -172,6 +179,10 @@ class Config:
             )
 
 
+PROMISED = tuple(name for name in fields_dict(Config) if name not in fields_dict(Tuning))
+"""The settings that users have: those of `Tuning` are not among them."""
+
+
 def _with_hints(make: Callable[..., None]) -> Callable[..., None]:
     """The constructor, which names the setting that was meant instead of one that there is not."""
     known = fields_dict(Config)
@@ -181,7 +192,7 @@ def _with_hints(make: Callable[..., None]) -> Callable[..., None]:
         for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"it takes {', '.join(known)}"
+                hint = f"it takes {', '.join(PROMISED)}"
                 if near:
                     unit = _unit(near[0]).replace(" of", ", in")
                     hint = f"did you mean {near[0]!r}{unit}, {known[near[0]].default} by default?"

@@ -157,7 +157,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Iterator[Metric]:
         """All series, as they are now."""
-        samples = [node.sample(self._patience_s) for node in self._nodes]
+        samples = [node._sample(self._patience_s) for node in self._nodes]
         yield from _families([sample for sample in samples if sample is not None], self._nodes)
 
 
@@ -215,7 +215,7 @@ def _serve(address: str, registry: CollectorRegistry) -> Callable[[], None]:
 def _families(samples: list[NodeSample], nodes: Iterable[Node]) -> Iterator[Metric]:
     up = GaugeMetricFamily("mirrorq_node_up", "1: the node runs", labels=["node"])
     for node in nodes:
-        up.add_metric([node.name], not node.closed())
+        up.add_metric([node.name], not node.is_closed)
     yield up
     yield _info(nodes)
     yield _disk_free(nodes)

@@ -150,7 +150,7 @@ def test_calls_on_a_node_say_it(
         assert len(warned) == 1
         silent = f"No node answers at {peers['b']} ("
         assert warned[0].startswith(f"node a: a call waits for the cluster: it {text}. {silent}")
-    assert alone.unfounded == whom
+    assert alone._unfounded == whom
 
 
 def test_calls_on_a_client_say_it(alone: Node, peers: dict[str, str], whom: str) -> None:
@@ -207,7 +207,7 @@ def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> Non
         for node in nodes[1:]:
             node.close()
         with connect(peers["a"], timeout=WAIT_S) as client:
-            while not client.is_paused():
+            while not client.is_paused:
                 client._queue_status(0)
         done = mirrorq("queue", "ls", "name", "--connect", peers["a"])
         assert (done.exit_code, done.stdout) == (0, "name\norders\n")

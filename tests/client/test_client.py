@@ -50,7 +50,7 @@ def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
         with two.get(timeout=60) as message:
             assert message.body == b"from afar"
         shared = one.node
-    assert shared.closed()
+    assert shared.is_closed
     queue.delete()
     with pytest.raises(QueueNotFound):
         pickle.loads(data)

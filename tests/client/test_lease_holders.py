@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from mirrorq.api.leases import LeaseHolder
+from mirrorq import bulk
+from mirrorq.api.lease_holder import LeaseHolder
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.testing import SimulatedCluster
 
@@ -20,12 +21,12 @@ def test_holders_in_other_places(place: str) -> None:
         master = cluster.master("orders")
         at = next(n for n in "abc" if (n == master) == (place == "the master's node"))
         client = cluster.connect("one", to=at)
-        lease = client.queue("orders").lease(600)
+        lease = bulk.lease(client.queue("orders"), 600)
         assert lease.ranges == ((1, 600),)
         client.close()
-        cluster.run_until(lambda: probe.extent().ready == 1000)
+        cluster.run_until(lambda: bulk.extent(probe).ready == 1000)
         other = cluster.connect("other", to=at).queue("orders")
-        with other.claim("me", timeout=30) as claim:
+        with bulk.claim(other, "me", timeout=30) as claim:
             assert claim.ack(1, 500) == 500
 
 
@@ -36,7 +37,7 @@ def test_an_ack_that_crosses_the_taking_again_is_taken(monkeypatch: pytest.Monke
         probe.put_many([b"%d" % number for number in range(500)]).result(30)
         master = cluster.master("orders")
         assert master is not None
-        lease = cluster.connect("one").queue("orders").lease(400)
+        lease = bulk.lease(cluster.connect("one").queue("orders"), 400)
         taker, settle = lease._holder, LeaseHolder.settle
         older = taker._named()
         cluster.crash(master)
@@ -49,7 +50,7 @@ def test_an_ack_that_crosses_the_taking_again_is_taken(monkeypatch: pytest.Monke
 
         monkeypatch.setattr(LeaseHolder, "settle", settle_the_older)
         assert lease.ack(60) == 400
-        assert probe.extent(60).messages == 100
+        assert bulk.extent(probe, 60).messages == 100
 
 
 @pytest.mark.parametrize("is_dead", [True, False])

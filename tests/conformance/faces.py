@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 
 from attrs import frozen
 
-from mirrorq import Config, ConfigError, Message, PreconditionFailed, aio
+from mirrorq import Config, ConfigError, Message, PreconditionFailed, aio, bulk
 from mirrorq.protocol.shard_names import shard_of
 from mirrorq.testing import SimulatedCluster
 
@@ -115,10 +115,14 @@ class ShardedFace(Face):
     name = "sharded"
     calls = BLOCKING
     refusals: ClassVar = {
-        "lease": (PreconditionFailed, "call it on a shard", lambda queue: queue.lease()),
-        "claim": (PreconditionFailed, "call it on a shard", lambda queue: queue.claim()),
-        "extent": (PreconditionFailed, "call it on a shard", lambda queue: queue.extent()),
-        "read": (PreconditionFailed, "call it on a shard", lambda queue: queue.read(1, 2)),
+        "lease": (PreconditionFailed, "call it on a shard", lambda queue: bulk.lease(queue)),
+        "claim": (PreconditionFailed, "call it on a shard", lambda queue: bulk.claim(queue)),
+        "extent": (PreconditionFailed, "call it on a shard", lambda queue: bulk.extent(queue)),
+        "read": (
+            PreconditionFailed,
+            "call it on a shard",
+            lambda queue: bulk.reader(queue).read(1, 2),
+        ),
         "exclusive": (
             ConfigError,
             "cannot have shards",

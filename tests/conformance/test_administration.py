@@ -39,7 +39,7 @@ def test_a_queue_is_made_with_arguments_and_shows_them(stage: Stage) -> None:
     fill(orders, 3)
     with pytest.raises(NotConfirmed):
         orders.put(b"one more").result(WAIT_S)
-    orders.get(timeout=WAIT_S).reject().result(WAIT_S)
+    orders.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
     assert dead.get(timeout=WAIT_S).body == b"0"
     for options in ({}, GIVEN, {"passive": True, "max_length": 9}):
         assert stage.queue(**options).status().arguments == SHOWN

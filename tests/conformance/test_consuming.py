@@ -212,7 +212,7 @@ def test_a_callback_may_settle_its_message_otherwise(stage: Stage) -> None:
         if message.body == b"later" and message.delivery_count == 1:
             message.nack()
         elif message.body == b"never":
-            message.reject()
+            message.nack(requeue=False)
 
     queue = stage.queue()
     refused: list[Message] = []

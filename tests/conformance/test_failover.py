@@ -42,7 +42,7 @@ CALLS: dict[str, tuple[Callable[[Any, Message], object], list[bytes]]] = {
     ),
     "ack": (lambda _, held: held.ack().result(LONG_S), [b"1", b"2"]),
     "nack": (lambda _, held: held.nack().result(LONG_S), [b"0", b"1", b"2"]),
-    "reject": (lambda _, held: held.reject().result(LONG_S), [b"1", b"2"]),
+    "reject": (lambda _, held: held.nack(requeue=False).result(LONG_S), [b"1", b"2"]),
     "browse": (lambda queue, _: queue.browse(), [b"0", b"1", b"2"]),
     "qsize": (lambda queue, _: queue.qsize(), [b"0", b"1", b"2"]),
     "transaction": (transact, [b"1", b"2", b"new"]),

@@ -114,19 +114,6 @@ def test_a_nacked_message_comes_again_counted(stage: Stage) -> None:
         again.nack(requeue=False, delay=1)
 
 
-def test_a_rejected_message_ends(stage: Stage) -> None:
-    """`reject()` is RabbitMQ's: the message does not come again, unless that is asked for."""
-    queue = stage.queue()
-    fill(queue, 2)
-    queue.get(timeout=WAIT_S).reject(requeue=True).result(WAIT_S)
-    again = queue.get(timeout=WAIT_S)
-    assert (again.sequence, again.delivery_count) == (1, 2)
-    again.reject().result(WAIT_S)
-    assert queue.get(timeout=WAIT_S).sequence == 2
-    assert isinstance(again.reject().exception(WAIT_S), AckRefused)
-    stage.until(lambda: stage.messages() == 1)
-
-
 def test_a_message_settles_by_its_handle(stage: Stage) -> None:
     """The handle of a message settles it and closes; so for a handle that its user has dropped."""
     queue = stage.queue()

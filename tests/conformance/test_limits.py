@@ -200,7 +200,7 @@ def test_rejected_and_expired_messages_become_dead_letters(stage: Stage) -> None
     queue.put_many([b"rejected", b"returned"]).result(WAIT_S)
     queue.put(b"expired", ttl=1).result(WAIT_S)
     rejected, returned = got(queue, 2)
-    rejected.reject().result(WAIT_S)
+    rejected.nack(requeue=False).result(WAIT_S)
     returned.nack(requeue=False).result(WAIT_S)
     stage.until(lambda: dead.qsize() == 3)
     found = {message.body: message.headers for message in got(dead, 3)}
@@ -219,7 +219,7 @@ def test_a_dead_letter_queue_is_made_when_it_is_named(stage: Stage, is_policy: b
     else:
         queue = stage.queue(dead_letter_queue="dead")
     queue.put(b"x").result(WAIT_S)
-    queue.get(timeout=WAIT_S).reject().result(WAIT_S)
+    queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
     dead = stage.host.queue("dead", passive=True)
     assert dead.get(timeout=WAIT_S).body == b"x"
     dead.put(b"kept").result(WAIT_S)

@@ -218,7 +218,7 @@ def test_callbacks_are_called_in_one_thread(stage: Stage) -> None:
         return callback
 
     queue = stage.queue()
-    queue.on_confirm(note("all"))
+    queue.add_confirm_listener(note("all"), note("all"))
     queue.add_confirm_listener(note("good"), note("bad"))
     put = queue.put(b"x", on_confirm=note("own"))
     put.result(WAIT_S)
@@ -246,12 +246,16 @@ def test_a_callback_after_close_is_still_called(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_on_confirm_is_told_of_failures_too(stage: Stage) -> None:
-    """add_confirm_listener splits them; on_confirm gets all."""
+def test_listeners_are_told_of_failures_too(stage: Stage) -> None:
+    """A function given twice gets all confirmations."""
     ends: list[tuple[str, Any]] = []
     queue = stage.queue()
     queue.put(b"0").result(WAIT_S)
-    queue.on_confirm(lambda put: ends.append(("any", put.exception(0))))
+
+    def note(put: mirrorq.Confirmation) -> None:
+        ends.append(("any", put.exception(0)))
+
+    queue.add_confirm_listener(note, note)
     queue.add_confirm_listener(None, lambda put: ends.append(("bad", put.exception(0))))
     stage.cut_off()
     queue.put(b"1")

@@ -22,6 +22,7 @@ from mirrorq import (
     PreconditionFailed,
     QueueNotFound,
     ShutDown,
+    bulk,
 )
 from mirrorq.monitoring.health import judge
 from mirrorq.protocol.shard_names import shard_of
@@ -109,20 +110,20 @@ def test_a_shard_is_read_and_leased(stage: Stage) -> None:
     queue = sharded(stage)
     put_into_all(queue, 2)
     shard = queue.shard(1)
-    assert shard.extent().next_sequence == 3
-    with shard.lease() as lease:
+    assert bulk.extent(shard).next_sequence == 3
+    with bulk.lease(shard) as lease:
         assert lease.ranges == ((1, 2),)
     with pytest.raises(PreconditionFailed, match="orders#shard0"):
-        stage.host.staged("load", 0, "orders").attempt(0, 0).put_many([b"x"])
-    staged = stage.host.staged("load2", 0, "orders#shard1")
+        bulk.staged(stage.host, "load", 0, "orders").attempt(0, 0).put_many([b"x"])
+    staged = bulk.staged(stage.host, "load2", 0, "orders#shard1")
     task = staged.attempt(0, 0)
     task.put_many([b"x", b"y"])
     staged.commit([task.finish(timeout=WAIT_S)], timeout=WAIT_S)
     assert [message.body for message in shard.browse()] == [b"1", b"4", b"x", b"y"]
     if stage.face.name == "client":
         with pytest.raises(PreconditionFailed, match="orders#shard0"):
-            stage.host.reader("orders")
-        assert stage.host.reader("orders#shard1").live_ranges(1, 100) != []
+            bulk.open_reader(stage.host, "orders")
+        assert bulk.open_reader(stage.host, "orders#shard1").live_ranges(1, 100) != []
 
 
 # --- Publishing ---------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_a_key_has_its_shard_and_its_order(stage: Stage) -> None:
 def test_without_a_key_shards_take_turns(stage: Stage) -> None:
     """Sequences are the shards' own; a put_many is in one, as one range. Listeners hear of all."""
     queue, heard = sharded(stage), []
-    queue.on_confirm(lambda put: heard.append((put.shard, threading.get_ident())))
+    queue.add_confirm_listener(lambda put: heard.append((put.shard, threading.get_ident())))
     puts = [queue.put(b"x") for _ in range(9)]
     assert sorted(put.result(WAIT_S) for put in puts) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert Counter(put.shard for put in puts) == {0: 3, 1: 3, 2: 3}

@@ -11,8 +11,9 @@ import pytest
 
 import mirrorq
 from conformance.faces import THREADS, Case, Stage, case
-from mirrorq.api.staged import Committed, Staged, StagedPart
-from mirrorq.api.staged_chunk import CHUNK_COUNT
+from mirrorq import bulk
+from mirrorq.bulk.staged_chunk import CHUNK_COUNT
+from mirrorq.bulk.staging import Committed, Staged, StagedPart
 from mirrorq.testing import SimulatedCluster
 
 CASE = Case(THREADS)
@@ -46,7 +47,7 @@ def taken(queue: Any, count: int) -> list[bytes]:
 
 def test_winners_show_at_once_in_order_of_partitions(node: Any, queue: Any) -> None:
     queue.put(b"before").result(30)
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         second = part_of(staged, 1, 0, [b"c", b"d"])
         part_of(staged, 0, 0, [b"lost"])
         first = part_of(staged, 0, 1, [b"a", b"b"])
@@ -67,7 +68,7 @@ def test_many_chunks_come_whole(node: Any, queue: Any) -> None:
     """More than one chunk by count, and by bytes; the parts can be pickled."""
     small = [b"%d" % number for number in range(2 * CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         parts = [part_of(staged, 0, 0, small), part_of(staged, 1, 0, large)]
         assert [part.queues for part in parts] == [(("q", 3, len(small)),), (("q", 3, 5),)]
         staged.commit(pickle.loads(pickle.dumps(parts)), 30)
@@ -84,7 +85,7 @@ def test_a_column_comes_as_its_bodies_do(node: Any, queue: Any) -> None:
     """Columns and lists in one attempt, small and large, cut into chunks on the way."""
     small = [b"%d" % number for number in range(CHUNK_COUNT + 7)]
     large = [bytes([number]) * (600 * 1024) for number in range(5)]
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         task = staged.attempt(0, 0)
         task.put(b"dressed", message_id="m")
         task.put_column(*arrow(small, before=b"not these"))
@@ -101,7 +102,7 @@ def test_a_column_comes_as_its_bodies_do(node: Any, queue: Any) -> None:
 
 def test_columns_that_are_none_change_nothing(node: Any, queue: Any) -> None:
     """Offsets that fall, begin below 0, go too far, or are no offsets; a body that is too long."""
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         task = staged.attempt(0, 0)
         for numbers in ([0, 2, 1], [-1, 0], [0, 4], [2**31 - 1, -(2**31)]):
             with pytest.raises(ValueError, match="offsets"):
@@ -118,7 +119,7 @@ def test_columns_that_are_none_change_nothing(node: Any, queue: Any) -> None:
 
 
 def test_what_comes_with_a_message(node: Any, queue: Any) -> None:
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         task = staged.attempt(0, 0)
         task.put(b"plain")
         task.put(b"dressed", headers={"n": 3}, message_id="m", key="k")
@@ -130,7 +131,7 @@ def test_what_comes_with_a_message(node: Any, queue: Any) -> None:
 
 def test_a_version_is_committed_once(node: Any, queue: Any) -> None:
     """A second commit, a restarted driver with another run, a late task, a late abort."""
-    with node.staged("job", 5, "q") as staged, node.staged("job", 5, "q") as again:
+    with bulk.staged(node, "job", 5, "q") as staged, bulk.staged(node, "job", 5, "q") as again:
         part = part_of(staged, 0, 0, [b"a"])
         other = part_of(again, 0, 0, [b"a"])
         assert not staged.commit([part], 30).already
@@ -140,7 +141,7 @@ def test_a_version_is_committed_once(node: Any, queue: Any) -> None:
         assert late.is_committed
         assert again.commit([late], 30).already
         assert again.abort(timeout=30) is False
-    with node.staged("job", 4, "q") as older, node.staged("job", 6, "q") as newer:
+    with bulk.staged(node, "job", 4, "q") as older, bulk.staged(node, "job", 6, "q") as newer:
         with pytest.raises(mirrorq.NotConfirmed, match=r"version 4 .* is not, and version 5 is"):
             older.commit([], 30)
         with pytest.raises(mirrorq.NotConfirmed, match="another transaction"):
@@ -151,7 +152,7 @@ def test_a_version_is_committed_once(node: Any, queue: Any) -> None:
 
 
 def test_an_aborted_run_never_shows(node: Any, queue: Any) -> None:
-    with node.staged("job", 0, "q") as staged, node.staged("job", 0, "q") as again:
+    with bulk.staged(node, "job", 0, "q") as staged, bulk.staged(node, "job", 0, "q") as again:
         part = part_of(staged, 0, 0, [b"x"])
         assert staged.abort([part], 30) is True
         with pytest.raises(mirrorq.NotConfirmed, match="aborted"):
@@ -164,7 +165,7 @@ def test_an_aborted_run_never_shows(node: Any, queue: Any) -> None:
 
 def test_a_refused_commit_stays_refused(node: Any, queue: Any) -> None:
     """A part that is not there whole: the task said so too early, or it is somebody's invention."""
-    with node.staged("job", 0, "q", run="r") as staged:
+    with bulk.staged(node, "job", 0, "q", run="r") as staged:
         part = part_of(staged, 0, 0, [b"x"])
         wrong = StagedPart("job", 0, "r", 0, 0, (("q", 2, 2),))
         with pytest.raises(mirrorq.NotConfirmed, match="1 chunk"):
@@ -177,8 +178,8 @@ def test_a_refused_commit_stays_refused(node: Any, queue: Any) -> None:
 def test_bad_input_changes_nothing(node: Any, queue: Any) -> None:
     for transaction, version in (("", 0), ("x" * 600, 0), ("job", -1)):
         with pytest.raises(mirrorq.ConfigError):
-            node.staged(transaction, version, "q")
-    with node.staged("job", 0, "q") as staged, node.staged("job", 0, "q") as other:
+            bulk.staged(node, transaction, version, "q")
+    with bulk.staged(node, "job", 0, "q") as staged, bulk.staged(node, "job", 0, "q") as other:
         with pytest.raises(mirrorq.ConfigError):
             staged.attempt(-1, 0)
         task = staged.attempt(0, 0)
@@ -195,13 +196,13 @@ def test_bad_input_changes_nothing(node: Any, queue: Any) -> None:
         with pytest.raises(ValueError, match="partition 0"):
             staged.commit([part, part_of(staged, 0, 1, [b"a"])], 30)
         assert not staged.commit([part], 30).already
-    with node.staged("job", 1, "absent") as nowhere, pytest.raises(mirrorq.QueueNotFound):
+    with bulk.staged(node, "job", 1, "absent") as nowhere, pytest.raises(mirrorq.QueueNotFound):
         nowhere.commit([], 30)
     assert taken(queue, 1) == [b"a"]
 
 
 def test_an_empty_version_can_be_committed(node: Any, queue: Any) -> None:
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         assert staged.attempt(0, 0).finish(30).count == 0
         assert staged.commit([], 30) == Committed(range(2, 2), False)
         assert staged.commit([], 30).already
@@ -213,13 +214,13 @@ def test_limits_hold_at_the_commit(stage: Stage, node: Any, queue: Any) -> None:
     node.set_policy("limit", "^q$", {"max-length": 3})
     stage.until(lambda: queue.status().policy == "limit")
     queue.put(b"old").result(30)
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         part = part_of(staged, 0, 0, [b"a", b"b", b"c"])
         with pytest.raises(mirrorq.Full, match="the queue is full"):
             staged.commit([part], 0.2)
         queue.get(timeout=30).ack().result(30)
         assert not staged.commit([part], 30).already
-    with node.staged("job", 1, "q") as staged:
+    with bulk.staged(node, "job", 1, "q") as staged:
         part = part_of(staged, 0, 0, [b"1", b"2", b"3", b"4"])
         with pytest.raises(mirrorq.NotConfirmed, match="never fit"):
             staged.commit([part], 30)
@@ -232,7 +233,7 @@ def test_limits_hold_at_the_commit(stage: Stage, node: Any, queue: Any) -> None:
 
 @case(THREADS, staged_timeout_ms=60_000)
 def test_idle_runs_expire(stage: Stage, node: Any, queue: Any) -> None:
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         part = part_of(staged, 0, 0, [b"x"])
         assert queue.status().messages_staged == 1
         stage.run(60)
@@ -247,9 +248,9 @@ def test_what_is_staged_outlives_a_restart() -> None:
     with SimulatedCluster(1) as cluster:
         node = cluster.node("a")
         node.queue("q")
-        with node.staged("job", 0, "q", run="r") as staged:
+        with bulk.staged(node, "job", 0, "q", run="r") as staged:
             part = part_of(staged, 0, 0, [b"a", b"b"])
-        with node.staged("other", 0, "q") as staged:
+        with bulk.staged(node, "other", 0, "q") as staged:
             staged.commit([part_of(staged, 0, 0, [b"1", b"2"])], 30)
         for end in (cluster.crash, cluster.stop):
             end("a")
@@ -257,7 +258,7 @@ def test_what_is_staged_outlives_a_restart() -> None:
             queue = node.queue("q")
             if end == cluster.crash:
                 assert queue.status().messages_staged == 2
-                with node.staged("job", 0, "q", run="r") as staged:
+                with bulk.staged(node, "job", 0, "q", run="r") as staged:
                     assert not staged.commit([part], 30).already
         assert taken(queue, 4) == [b"1", b"2", b"a", b"b"]
 
@@ -266,12 +267,12 @@ def test_what_is_staged_outlives_a_restart() -> None:
 def test_what_is_staged_outlives_its_master(stage: Stage) -> None:
     """Before the commit, and with the commit on its way: all rows come once."""
     queue = stage.queue("q")
-    with stage.host.staged("job", 0, "q") as staged:
+    with bulk.staged(stage.host, "job", 0, "q") as staged:
         part = part_of(staged, 0, 0, [b"a", b"b"])
         stage.fail_over()
         assert queue.qsize() == 0
         assert not staged.commit([part], 30).already
-    assert stage.host.staged("job", 0, "q").commit([], 30).already
+    assert bulk.staged(stage.host, "job", 0, "q").commit([], 30).already
     assert taken(queue, 2) == [b"a", b"b"]
 
 
@@ -292,11 +293,11 @@ def parts_for(staged: Staged, *queues: str) -> list[StagedPart]:
 def test_each_queue_shows_its_part(stage: Stage, node: Any, queue: Any) -> None:
     """The one that decides has rows or none; a second commit changes nothing anywhere."""
     with node.queue("r") as other, node.queue("s") as third:
-        with node.staged("job", 0, "q") as staged:
+        with bulk.staged(node, "job", 0, "q") as staged:
             parts = parts_for(staged, "q", "r")
             assert not staged.commit(parts, 30).already
             assert staged.commit(parts, 30).already
-        with node.staged("job", 1, "q") as staged:
+        with bulk.staged(node, "job", 1, "q") as staged:
             done = staged.commit(parts_for(staged, "r", "s"), 30)
             assert (len(done.sequences), done.already) == (0, False)
         assert taken(queue, 2) == [b"0 for q", b"1 for q"]
@@ -307,7 +308,7 @@ def test_each_queue_shows_its_part(stage: Stage, node: Any, queue: Any) -> None:
 
 
 def test_an_abort_reaches_every_queue(stage: Stage, node: Any, queue: Any) -> None:
-    with node.queue("r") as other, node.staged("job", 0, "q") as staged:
+    with node.queue("r") as other, bulk.staged(node, "job", 0, "q") as staged:
         parts = parts_for(staged, "q", "r")
         assert other.status().messages_staged == 2
         assert staged.abort(parts, 30)
@@ -324,7 +325,7 @@ def test_a_sealed_queue_asks(stage: Stage, node: Any, queue: Any, is_deleted: bo
     """The driver died between seal and commit: the queue that decides gives the run up, and a
     driver that comes back late is refused. Where that queue is deleted nobody decides any more."""
     other = node.queue("r")
-    with node.staged("job", 0, "q") as staged:
+    with bulk.staged(node, "job", 0, "q") as staged:
         parts = parts_for(staged, "q", "r")
         staged._seal(parts, None)
         assert other.status().messages_staged == 2
@@ -335,7 +336,7 @@ def test_a_sealed_queue_asks(stage: Stage, node: Any, queue: Any, is_deleted: bo
         if not is_deleted:
             with pytest.raises(mirrorq.NotConfirmed):
                 staged.commit(parts, 30)
-            with node.staged("job", 0, "q") as again:
+            with bulk.staged(node, "job", 0, "q") as again:
                 assert not again.commit(parts_for(again, "q", "r"), 30).already
             assert taken(queue, 2) == [b"0 for q", b"1 for q"]
             assert taken(other, 2) == [b"0 for r", b"1 for r"]
@@ -343,7 +344,7 @@ def test_a_sealed_queue_asks(stage: Stage, node: Any, queue: Any, is_deleted: bo
 
 
 def test_a_queue_is_deleted_when_it_has_told_the_others(node: Any, queue: Any) -> None:
-    with node.queue("r") as other, node.staged("job", 0, "q") as staged:
+    with node.queue("r") as other, bulk.staged(node, "job", 0, "q") as staged:
         staged.commit(parts_for(staged, "r"), 30)
         queue.delete()
         assert taken(other, 2) == [b"0 for r", b"1 for r"]

@@ -187,7 +187,7 @@ def test_a_dead_letter_is_no_repeat(stage: Stage) -> None:
     queue = stage.queue("work", dead_letter_queue="dead")
     dead = stage.queue("dead")
     queue.put(b"1", unique="k").result(WAIT_S)
-    queue.get(timeout=WAIT_S).reject().result(WAIT_S)
+    queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
     stage.until(lambda: dead.qsize() == 1)
     assert dead.redrive() == 1
     stage.until(lambda: queue.qsize() == 1)

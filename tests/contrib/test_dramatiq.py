@@ -20,6 +20,7 @@ from shop import DEADLINE_S, DRAMATIQ, Shop  # noqa: E402
 from tests.kit import until  # noqa: E402
 
 import mirrorq  # noqa: E402
+from mirrorq import bulk  # noqa: E402
 from mirrorq.contrib.dramatiq import MirrorQBroker  # noqa: E402
 
 
@@ -104,7 +105,7 @@ def test_what_has_failed_is_kept(broker: MirrorQBroker, node: mirrorq.Node) -> N
 
 def is_told_of_its_end(handle: mirrorq.MirroredQueue) -> bool:
     try:
-        handle.extent()
+        bulk.extent(handle)
     except mirrorq.ShutDown:
         return True
     except mirrorq.QueueDown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.api.leases import LeaseHolder
+from mirrorq.api.lease_holder import LeaseHolder
 from mirrorq.config import Config
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Delivery

@@ -17,7 +17,7 @@ from attrs import frozen
 from harness.load import Load
 from harness.onlooker import Passed
 from harness.workload import Consumer, Dispatch, Getter, Journal, Place, SimulatedHandle
-from mirrorq.api.leases import LeaseHolder
+from mirrorq.api.lease_holder import LeaseHolder
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import Browsed, Delivery, Purged
 from mirrorq.session.calls import (

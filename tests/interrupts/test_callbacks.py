@@ -63,8 +63,8 @@ def test_callbacks_of_confirms_go_on(node: Node, raised: type[BaseException]) ->
         called.append("bad")
         raise raised
 
-    queue.on_confirm(bad)
-    queue.on_confirm(lambda _: called.append("listener"))
+    queue.add_confirm_listener(bad)
+    queue.add_confirm_listener(lambda _: called.append("listener"))
     confirmation = queue.put(b"one", on_confirm=bad)
     confirmation.add_done_callback(bad)
     confirmation.add_done_callback(lambda _: called.append("callback"))

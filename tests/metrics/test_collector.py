@@ -147,7 +147,7 @@ def test_many_queues_are_looked_at_in_slices(node: Node) -> None:
 
     for number in range(SLICE + 3):
         node.queue(f"q{number}").close()
-    sample = node.sample(DEADLINE_S)
+    sample = node._sample(DEADLINE_S)
     assert sample is not None
     assert len(sample.copies) == sample.queues == SLICE + 3
 
@@ -157,7 +157,7 @@ def test_a_closed_node_is_down_and_can_be_scraped(tmp_path: Path) -> None:
     node = Node("a", path=tmp_path / "a")
     registry = CollectorRegistry()
     registry.register(Collector(node))
-    assert node.sample(DEADLINE_S) is not None
+    assert node._sample(DEADLINE_S) is not None
     node.close()
     assert value(registry, "node_up", node="a") == 0
     assert value(registry, "nodes", node="a") >= 0

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mirrorq
+from mirrorq import bulk
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""
@@ -223,7 +224,7 @@ class Peer:
         return list(self._notices)
 
     def do_is_alive(self) -> bool:
-        return not self._host.closed()
+        return not self._host.is_closed
 
     def do_close_node(self) -> None:
         self._host.close()
@@ -408,7 +409,7 @@ class Peer:
 
     def do_read_all(self, queue: int, last: int) -> list[str]:
         """Bodies from the copy at hand, taking nothing."""
-        batches = self._queues[queue].read(1, last)
+        batches = bulk.reader(self._queues[queue]).read(1, last)
         return [body.decode() for batch in batches for body in batch.bodies()]
 
     def do_status(self, queue: int) -> dict[str, Any]:

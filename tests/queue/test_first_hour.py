@@ -389,7 +389,7 @@ nodes["b"].close()
 nodes["c"].close()
 paused = __import__("threading").Event()
 nodes["a"].add_listener(lambda event: paused.set())
-while not nodes["a"].is_paused():
+while not nodes["a"].is_paused:
     paused.wait(0.02)
 queue.put_many([b"lost?"] * 3)
 """

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirrorq.api import staged_chunk
 from mirrorq.api.batching import MESSAGE_OVERHEAD
-from mirrorq.api.staged_chunk import ArrowColumn, StagedChunk
+from mirrorq.bulk import staged_chunk
+from mirrorq.bulk.staged_chunk import ArrowColumn, StagedChunk
 from mirrorq.wire import frames
 
 FIRST = b"what is asked"

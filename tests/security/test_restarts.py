@@ -62,7 +62,7 @@ def test_sessions_of_a_key_outlive_the_restart_of_their_cluster(
         node.close()
     entry = starting("a")
     for client in (worker, publisher):
-        until(lambda client=client: client.entry_node and client.unfounded == "")
+        until(lambda client=client: client.entry_node and client._unfounded == "")
     until(lambda: len(entry._driver.gateway._clients) == 2)
     starting("b")
     for queue in jobs:

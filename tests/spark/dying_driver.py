@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from mirrorq.api.staged import Staged
+from mirrorq.bulk.staging import Staged
 from pyspark_mirrorq.writer import BatchWriter, Part
 
 _context = multiprocessing.get_context("forkserver")

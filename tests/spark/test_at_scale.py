@@ -20,6 +20,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from mirrorq.demo.ports import free_ports
@@ -120,7 +121,7 @@ def test_all_ways(application: Application) -> None:
     """Two executors write, read, and drain by a stream: every row once, the queue empty."""
     found = application.run(LOCAL_CLUSTER, "all_ways")
     assert found == {"read": COUNT, "executors": 2, "streamed": [COUNT, COUNT]}
-    assert application.queue.extent(120).messages == 0
+    assert bulk.extent(application.queue, 120).messages == 0
 
 
 def test_retried_tasks_see_their_rows_in_another_order(application: Application) -> None:
@@ -133,7 +134,7 @@ def test_retried_tasks_read_the_same_again(application: Application) -> None:
     """Each of four first attempts had passed on a part."""
     found = application.run(LOCAL_CLUSTER, "retried_read")
     assert found == {"failed": 4, "read": [COUNT, COUNT]}
-    assert application.queue.extent(120).messages == COUNT
+    assert bulk.extent(application.queue, 120).messages == COUNT
 
 
 def test_an_executor_dies_in_a_write(application: Application) -> None:
@@ -144,14 +145,14 @@ def test_an_executor_dies_in_a_write(application: Application) -> None:
 def test_an_executor_dies_in_a_stream(application: Application) -> None:
     found = application.run(LOCAL_CLUSTER, "killed_in_a_stream")
     assert found == {"killed": True, "streamed": [COUNT, COUNT]}
-    assert application.queue.extent(120).messages == 0
+    assert bulk.extent(application.queue, 120).messages == 0
 
 
 def test_a_drain_over_two_executors(application: Application) -> None:
     found = application.run(LOCAL_CLUSTER, "drained")
     third = COUNT // 3
     assert found == {"count": third, "acked": third, "rest": COUNT - third}
-    assert application.queue.extent(120).messages == COUNT - third
+    assert bulk.extent(application.queue, 120).messages == COUNT - third
 
 
 # --- Two standalone workers -----------------------------------------------------------------
@@ -237,4 +238,4 @@ def test_a_speculative_try_reads_the_same(application: Application, standalone: 
     """Two tries of one task of a stream: each message once in its output, and acked."""
     found = application.run(standalone, "speculative_stream", **SPECULATION)
     assert found == {"again": True, "streamed": [COUNT, COUNT]}
-    assert application.queue.extent(120).messages == 0
+    assert bulk.extent(application.queue, 120).messages == 0

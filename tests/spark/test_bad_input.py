@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 
@@ -39,7 +40,7 @@ def given(orders: MirroredQueue, client: Client) -> Iterator[dict[str, str]]:
     orders.ack_many([orders.get(timeout=120) for _ in range(3)]).result(120)
     yield {"endpoints": ",".join(client.endpoints), "queue": orders.name}
     # Whatever was asked for in vain has taken nothing and written nothing.
-    assert orders.extent(120).messages == 2
+    assert bulk.extent(orders, 120).messages == 2
 
 
 def refused(run: Callable[[], object], says: str) -> None:

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 
 import mirrorq
 import pyspark_mirrorq
-from mirrorq.api.leases import RangeLease
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
+from mirrorq.bulk.leases import RangeLease
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.draining import acked
@@ -53,7 +54,7 @@ def test_a_block_that_ends_well_acks_what_it_was_given(
     assert drained.acked == 200
     rows = spark.read.parquet(path).collect()
     assert sorted(row.sequence for row in rows) == list(range(1, 201))
-    assert orders.extent(120).messages == 100
+    assert bulk.extent(orders, 120).messages == 100
 
 
 def test_a_block_that_raises_returns_everything(
@@ -102,9 +103,9 @@ def test_a_dead_driver_returns_what_it_leased(
     try:
         assert driver.stdout is not None
         assert json.loads(driver.stdout.readline()) == 30
-        assert orders.extent(120).unacknowledged == 30
+        assert bulk.extent(orders, 120).unacknowledged == 30
         driver.send_signal(signal.SIGKILL)
-        until(lambda: orders.extent(120).ready == 50)
+        until(lambda: bulk.extent(orders, 120).ready == 50)
     finally:
         driver.kill()
         driver.communicate()
@@ -126,7 +127,7 @@ def test_a_driver_that_was_away_too_long_is_told(orders: MirroredQueue, client: 
         assert driver.stdout is not None
         assert json.loads(driver.stdout.readline()) == 30
         driver.send_signal(signal.SIGSTOP)
-        until(lambda: orders.extent(120).ready == 50)
+        until(lambda: bulk.extent(orders, 120).ready == 50)
         message = orders.get(timeout=120)
         assert (message.sequence, message.redelivered) == (1, True)
         driver.send_signal(signal.SIGCONT)
@@ -136,7 +137,7 @@ def test_a_driver_that_was_away_too_long_is_told(orders: MirroredQueue, client: 
         assert f"the drain of queue {orders.name!r} lost its lease" in said
         message.nack().result(120)
         # Nothing that it held was acked behind another consumer's back.
-        assert orders.extent(120).messages == 50
+        assert bulk.extent(orders, 120).messages == 50
     finally:
         driver.kill()
         driver.communicate()
@@ -198,5 +199,5 @@ def test_a_drain_goes_over_the_death_of_the_master(
             own_nodes.kill(status.master)
             drained.df.write.parquet(path)
         assert drained.acked == 5000
-        assert orders.extent(60).messages == 0
+        assert bulk.extent(orders, 60).messages == 0
         assert spark.read.parquet(path).select("sequence").distinct().count() == 5000

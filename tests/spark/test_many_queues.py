@@ -16,8 +16,9 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.staged import Staged
+from mirrorq.bulk.staging import Staged
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
 from pyspark_mirrorq.addresses import by_queue
@@ -188,7 +189,7 @@ def staged_by(
     writer = BatchWriter(parse({**given, **{one: str(value) for one, value in named.items()}}))
     parts = []
     name = (writer._transaction, writer._version, "")
-    with client.staged(*name, run=writer._run) as staged:
+    with bulk.staged(client, *name, run=writer._run) as staged:
         for partition in (0, 1):
             attempt = staged.attempt(partition, partition)
             for queue in queues:

@@ -12,9 +12,10 @@ from itertools import count
 import pytest
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.api.handle import Handle
-from mirrorq.api.leases import Claim
 from mirrorq.api.queue import MirroredQueue
+from mirrorq.bulk.leases import Claim
 from mirrorq.client.client import Client
 from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
@@ -89,7 +90,7 @@ def test_trouble_at_the_second_queue_leaves_none_out(
     assert failed
     for queue in pair:
         with pytest.raises(mirrorq.PreconditionFailed, match="a stream of queue"):
-            queue.claim(timeout=0.1)
+            bulk.claim(queue, timeout=0.1)
 
 
 def test_trouble_while_claiming_is_not_in_the_streams_own_way(
@@ -106,7 +107,9 @@ def test_trouble_while_claiming_is_not_in_the_streams_own_way(
 
     monkeypatch.setattr(Claim, "_subscribe", subscribe_unheard)
     stream = opening(queue=pair[0].name)
-    assert stream.initialOffset() == {pair[0].name: {"from": 1, "seq": 1, "id": pair[0].identity}}
+    assert stream.initialOffset() == {
+        pair[0].name: {"from": 1, "seq": 1, "id": bulk.identity(pair[0])}
+    }
     assert failed
 
 
@@ -118,14 +121,14 @@ def test_latest_acks_nothing_that_was_there_before(
     queue.put_many([b"old"] * 5).result(120)
     stream = opening(queue=queue.name, startingOffsets="latest")
     start = stream.initialOffset()
-    assert start == {queue.name: {"from": 6, "seq": 6, "id": queue.identity}}
+    assert start == {queue.name: {"from": 6, "seq": 6, "id": bulk.identity(queue)}}
     queue.put_many([b"new"] * 3).result(120)
     end = after(stream, start)
     (stretch,) = stream.partitions(start, end)
     assert stretch.ranges == [(6, 8)]
-    assert queue.extent(120).messages == 8
+    assert bulk.extent(queue, 120).messages == 8
     stream.commit(end)
-    assert queue.live_ranges(1, 8, queue.extent(120)) == [(1, 5)]
+    assert bulk.reader(queue).live_ranges(1, 8, bulk.extent(queue, 120)) == [(1, 5)]
 
 
 def test_a_batch_waits_for_the_least_and_no_longer_than_allowed(
@@ -155,10 +158,13 @@ def test_a_pattern_is_looked_at_again(
     with client.queue(f"{stem}third", timeout=120) as third:
         third.put(b"x").result(120)
         end = after(stream, start)
-        assert end == {**start, third.name: {"from": 1, "seq": 2, "id": third.identity, "count": 1}}
+        assert end == {
+            **start,
+            third.name: {"from": 1, "seq": 2, "id": bulk.identity(third), "count": 1},
+        }
         assert [stretch.queue for stretch in stream.partitions(start, end)] == [third.name]
         stream.commit(end)
-        assert third.extent(120).messages == 0
+        assert bulk.extent(third, 120).messages == 0
         third.delete()
 
 
@@ -207,7 +213,9 @@ def test_a_checkpoint_beyond_the_end_of_its_queue(
     queue = pair[0]
     queue.put_many([b"x"] * 3).result(120)
     stream = opening(queue=queue.name, failOnDataLoss=fails)
-    start, end = ({queue.name: {"from": 1, "seq": seq, "id": queue.identity}} for seq in (3, 10))
+    start, end = (
+        {queue.name: {"from": 1, "seq": seq, "id": bulk.identity(queue)}} for seq in (3, 10)
+    )
     if fails:
         with pytest.raises(DataLossError, match=r"sequences 4 to 9.*set back to an earlier copy"):
             stream.partitions(start, end)
@@ -246,7 +254,7 @@ def test_a_checkpoint_of_a_queue_that_was_declared_again(
                 call()
         else:
             call()
-    assert queue.extent(120).messages == 15
+    assert bulk.extent(queue, 120).messages == 15
     if not fails:
         last = after(again, end)
         assert last[queue.name]["seq"] == 16
@@ -265,11 +273,11 @@ def test_a_batch_that_is_repeated_misses_what_is_gone(
     stream = opening(queue=queue.name, failOnDataLoss=fails)
     start = stream.initialOffset()
     end = after(stream, start)
-    assert end == {queue.name: {"from": 1, "seq": 11, "id": queue.identity, "count": 10}}
+    assert end == {queue.name: {"from": 1, "seq": 11, "id": bulk.identity(queue), "count": 10}}
     assert [one.ranges for one in stream.partitions(start, end)] == [[(1, 10)]]
     stream.stop()
     # Its goodbye is under way: who can have the queue alone is no longer in its way.
-    queue.claim(timeout=120).close()
+    bulk.claim(queue, timeout=120).close()
     taken = [queue.get(timeout=120) for _ in range(3)]
     queue.ack_many(taken).result(120)
     again = opening(queue=queue.name, failOnDataLoss=fails)
@@ -292,12 +300,12 @@ def test_what_a_batch_holds_is_counted_within_its_limit(
     stream = opening(queue=queue.name, maxOffsetsPerTrigger=5)
     start = stream.initialOffset()
     end = after(stream, start)
-    assert end == {queue.name: {"from": 1, "seq": 10, "id": queue.identity, "count": 5}}
+    assert end == {queue.name: {"from": 1, "seq": 10, "id": bulk.identity(queue), "count": 5}}
     assert [one.ranges for one in stream.partitions(start, end)] == [[(5, 9)]]
     # Nothing new: the offset stays as it is, count and all, or Spark would make an empty batch.
     stream.commit(end)
     last = after(stream, end)
-    assert last == {queue.name: {"from": 1, "seq": 11, "id": queue.identity, "count": 1}}
+    assert last == {queue.name: {"from": 1, "seq": 11, "id": bulk.identity(queue), "count": 1}}
     assert stream.latestOffset(last) == last
 
 
@@ -312,7 +320,9 @@ def test_an_explicit_start_is_checked_when_a_stream_begins(
     with pytest.raises(DataLossError, match=r"2 message\(s\).*sequences 3 to 4.*startingOffsets 3"):
         opening(queue=queue.name, startingOffsets=3).initialOffset()
     lenient = opening(queue=queue.name, startingOffsets=3, failOnDataLoss=False, mode="browse")
-    assert lenient.initialOffset() == {queue.name: {"from": 3, "seq": 3, "id": queue.identity}}
+    assert lenient.initialOffset() == {
+        queue.name: {"from": 3, "seq": 3, "id": bulk.identity(queue)}
+    }
     with pytest.raises(mirrorq.ConfigError, match=r"startingOffsets is 8, but the next .* be 7"):
         opening(queue=queue.name, startingOffsets=8, mode="browse").initialOffset()
     given = f'{{"{queue.name}": 5, "other": 1}}'
@@ -337,7 +347,7 @@ def test_after_a_restart_spark_before_4_2_is_told_no_earlier_offset(
 
     monkeypatch.setattr(stream_driver.Held, "ask", ask_in_vain)
     stream = opening(queue=queue.name, minOffsetsPerTrigger=10)
-    assert stream.latestOffset() == {queue.name: {"from": 1, "seq": 4, "id": queue.identity}}
+    assert stream.latestOffset() == {queue.name: {"from": 1, "seq": 4, "id": bulk.identity(queue)}}
     assert failed
 
 
@@ -358,10 +368,10 @@ def test_a_claim_that_is_lost_names_who_has_the_queue(
     message = queue.get(timeout=120)
     with pytest.raises(mirrorq.PreconditionFailed, match=r"could not be had alone.*claimTimeout"):
         stream.commit(end)
-    assert queue.extent(120).messages == 3
+    assert bulk.extent(queue, 120).messages == 3
     message.nack().result(120)
     stream.commit(end)
-    assert queue.extent(120).messages == 0
+    assert bulk.extent(queue, 120).messages == 0
 
 
 def test_a_stream_is_told_what_has_become_of_its_queue(
@@ -417,7 +427,9 @@ def test_a_dead_drivers_claim_ends_with_its_connection(
             opening(queue=queue.name, claimTimeout="0s").initialOffset()
         driver.kill()
         stream = opening(queue=queue.name, claimTimeout="120s")
-        assert stream.initialOffset() == {queue.name: {"from": 1, "seq": 1, "id": queue.identity}}
+        assert stream.initialOffset() == {
+            queue.name: {"from": 1, "seq": 1, "id": bulk.identity(queue)}
+        }
     finally:
         driver.kill()
         driver.communicate()

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pyspark_mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
@@ -76,7 +77,7 @@ def course(
 ) -> None:
     """Write, read, drain; the queue is empty before and after."""
     wanted = list(range(COUNT))
-    before = orders.extent(120).next_sequence
+    before = bulk.extent(orders, 120).next_sequence
     with killer:
         write(
             spark.range(0, COUNT, 1, 4).selectExpr("CAST(id AS STRING) AS value"),
@@ -98,6 +99,6 @@ def course(
     ):
         drained.df.write.parquet(str(out))
     assert drained.acked == COUNT
-    assert orders.extent(120).messages == 0
+    assert bulk.extent(orders, 120).messages == 0
     rows = spark.read.parquet(str(out)).select("value").collect()
     assert sorted(int(row.value) for row in rows) == wanted

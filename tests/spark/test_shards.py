@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import mirrorq
 import pyspark_mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from pyspark_mirrorq.addresses import by_shard
@@ -41,7 +42,7 @@ def live(queue: MirroredQueue) -> list[int]:
     found = []
     for number in range(queue.shards):
         with queue.shard(number) as shard:
-            found.append(shard.extent(120).messages)
+            found.append(bulk.extent(shard, 120).messages)
     return found
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from processes.cluster import Cluster
@@ -65,12 +66,12 @@ def test_available_now_drains_in_limited_batches_and_acks_all(
         latest = [json.loads(p["sources"][0]["latestOffset"]) for p in query.recentProgress]
         assert latest[0] == {orders.name: {"seq": 251, "depth": 250}}
     assert pipe.found() == list(range(1, 251))
-    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 250)
+    assert bulk.extent(orders, 120).messages == (0 if TELLS_COMMITS else 250)
     assert [node.name for node in client.nodes()] == ["a", "b", "c"]
     orders.put_many([b"x"] * 10).result(120)
     pipe.run()
     assert pipe.found() == list(range(1, 261))
-    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 10)
+    assert bulk.extent(orders, 120).messages == (0 if TELLS_COMMITS else 10)
 
 
 def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
@@ -92,10 +93,10 @@ def test_a_batch_that_fails_is_read_again_and_nothing_is_acked_before(
 
     with pytest.raises(PySparkException, match="the sink fails"):
         patiently(lambda: sink(fail=True))
-    assert orders.extent(120).messages == 40
+    assert bulk.extent(orders, 120).messages == 40
     patiently(lambda: sink(fail=False))
     assert seen == [(0, 40), (0, 40)]
-    assert orders.extent(120).messages == (0 if TELLS_COMMITS else 40)
+    assert bulk.extent(orders, 120).messages == (0 if TELLS_COMMITS else 40)
 
 
 @pytest.mark.soak
@@ -122,12 +123,12 @@ def test_browse_follows_and_takes_nothing(pipe: Pipe, orders: MirroredQueue) -> 
     pipe.run(mode="browse", startingOffsets=11)
     assert pipe.found() == list(range(11, 21))
     message.nack().result(120)
-    assert orders.extent(120).messages == 20
+    assert bulk.extent(orders, 120).messages == 20
 
 
 def left_in(queue: MirroredQueue) -> int:
     """How many messages live."""
-    return queue.extent(60).messages
+    return bulk.extent(queue, 60).messages
 
 
 def test_several_queues_and_the_death_of_a_master(

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from pyspark_mirrorq.options import parse
@@ -23,10 +24,10 @@ from .conftest import patiently
 
 def bodies(queue: MirroredQueue, first: int = 1) -> list[bytes]:
     """All bodies from a sequence on, in order of sequence."""
-    last = queue.extent(120).next_sequence - 1
+    last = bulk.extent(queue, 120).next_sequence - 1
     if last < first:
         return []
-    return [body for batch in queue.read(first, last) for body in batch.bodies()]
+    return [body for batch in bulk.reader(queue).read(first, last) for body in batch.bodies()]
 
 
 def write(frame: DataFrame, client: Client, queue: MirroredQueue | str, **options: object) -> None:

@@ -132,7 +132,7 @@ def test_a_disk_without_room_for_a_moment_is_waited_for(site: Site) -> None:
         with suppress(mirrorq.Full, mirrorq.QueueDown):  # no more room in memory
             for _ in range(100 + largest // 1_000_000):
                 puts.append(orders.put(b"x" * 1_000_000, timeout=2))
-        assert not puts[-1].is_accepted()
+        assert not puts[-1].is_accepted
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     until(lambda: accepts(orders))

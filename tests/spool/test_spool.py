@@ -83,7 +83,7 @@ def test_accepted_without_a_cluster_and_confirmed_with_one(place: Place) -> None
     heard: list[str] = []
     first = orders.put(b"1", on_accept=lambda _: heard.append("accepted"))
     first.accepted(WAIT_S)
-    assert first.is_accepted()
+    assert first.is_accepted
     assert not first.done()
     with pytest.raises(TimeoutError, match="it stays spooled"):
         first.result(0.01)
@@ -388,7 +388,7 @@ def test_who_waits_is_told_that_the_spool_was_closed(place: Place) -> None:
     many = orders.put_many([b"2", b"3"], on_confirm=lambda c: heard.append(c.exception(0)))
     place.close()
     for confirmation in (one, many):
-        assert confirmation.is_accepted()
+        assert confirmation.is_accepted
         with pytest.raises(mirrorq.ConfirmUnknown, match="was closed"):
             confirmation.result(WAIT_S)
     assert [type(error) for error in heard] == [mirrorq.ConfirmUnknown]
@@ -445,7 +445,8 @@ class FakeClient:
     def close(self) -> None:
         self.is_over.set()
 
-    def closed(self) -> bool:
+    @property
+    def is_closed(self) -> bool:
         return self.is_over.is_set()
 
     def _wait_connected(self, timeout: float | None) -> None:
@@ -462,7 +463,7 @@ def test_a_spool_that_closes_ends_the_forwarders_wait_for_a_node(tmp_path: Path)
     client.close()
     spool = client._spools._spool
     assert spool is not None
-    assert made.closed()
+    assert made.is_closed
     assert spool._ended.is_set()
 
 

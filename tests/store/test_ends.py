@@ -214,7 +214,7 @@ def test_a_node_that_fails_and_is_closed_keeps_what_its_rail_has_promised(
     monkeypatch.setattr(began.node._driver, "_round", failing_round)
     if when == "in a round":
         began.run()
-        assert began.node.closed()
+        assert began.node.is_closed
     began.node.close()
     assert loaded(began.path) == frames_of(began.ops)
 

@@ -23,9 +23,9 @@ def test_a_healthy_start_is_no_news(seed: int) -> None:
         cluster.restart("b")
         assert told(cluster) == []
         cluster.partition("a", "bc")
-        cluster.run_until(lambda: cluster.node("a").is_paused())
+        cluster.run_until(lambda: cluster.node("a").is_paused)
         cluster.heal()
-        cluster.run_until(lambda: not cluster.node("a").is_paused())
+        cluster.run_until(lambda: not cluster.node("a").is_paused)
         assert [text for text in told(cluster) if text.startswith("a: ")] == [
             "a: paused: no contact with a majority",
             "a: resumed: has contact with a majority",

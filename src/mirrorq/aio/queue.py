@@ -86,7 +86,7 @@ class MirroredQueue:
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
     Arguments, results and errors are those of `mirrorq.MirroredQueue`, whose handle is in
-    `handle`; what is not here (`read`, `lease`, `claim`) is that one's, for a thread.
+    `handle`; the calls of `mirrorq.bulk` take that one, in a thread.
     """
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
@@ -295,24 +295,14 @@ class MirroredQueue:
 
     def add_confirm_listener(
         self,
-        on_confirmed: Listener | None,
-        on_not_confirmed: Listener | None = None,
+        on_confirmed: Callable[[Confirmation], object] | None,
+        on_not_confirmed: Callable[[Confirmation], object] | None = None,
     ) -> None:
         """Have functions called in this loop with each confirmation: of the good, of the others.
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.add_confirm_listener`.
         """
         self.handle.add_confirm_listener(self._heard(on_confirmed), self._heard(on_not_confirmed))
-
-    def on_confirm(self, function: Listener) -> None:
-        """Have a function called in this loop with each confirmation that ends, however it does.
-
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.on_confirm`.
-        """
-        if function is None:
-            raise TypeError("function is None: give a function that takes a Confirmation")
-        check_callable("function", function)
-        self.handle.on_confirm(partial(self._call_in_loop, function))
 
     def _heard(self, function: Listener | None) -> Listener | None:
         check_callable("a listener", function)

@@ -25,7 +25,6 @@ from mirrorq.api.options import (
     spelled_out,
 )
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.staged import Staged
 from mirrorq.errors import ConfigError, ProtocolError, QueueNotFound
 from mirrorq.monitoring.presence import Attendance
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
@@ -252,28 +251,6 @@ class Access(Administration, ExchangeHost):
         if passive:
             self._wait_known(timeout)
         return Exchange._declare(self, name, kind, alternate, passive, timeout)
-
-    def staged(
-        self, transaction: str, version: int, queue: str, *, run: str | None = None
-    ) -> Staged:
-        """Write into a queue from many processes, so that all of it shows at once, exactly once.
-
-        Args:
-            transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
-            version: of the transaction, 0 or more, growing: the number of a stream's batch. One
-                that is committed is answered "committed already"; one below it that is not
-                raises NotConfirmed: a backfill is another transaction.
-            queue: name of an existing queue, the one that decides: the same one in every run.
-            run: of this try to write the version: a name that is never used again. None: a new
-                one is made, in the driver; tasks are told it (`Staged.run`).
-
-        Returns:
-            What tasks stage with and the driver commits with (`mirrorq.api.staged`).
-
-        Raises:
-            ConfigError: a name or the version is out of bounds.
-        """
-        return Staged(self, transaction, version, queue, run)
 
     # --- What a node knows ----------------------------------------------------------------
 

@@ -297,8 +297,8 @@ class Channel(ABC):
     def _close(self) -> None:
         """The same, once, on a thread that nothing interrupts."""
         self.begin_close(self.closing.callers)
-        if not self.is_closed and not self.host.closed():
-            self.outcomes.wait_for(self.is_quiet, PAUSED_S if self.host.is_paused() else FLUSH_S)
+        if not self.is_closed and not self.host.is_closed:
+            self.outcomes.wait_for(self.is_quiet, PAUSED_S if self.host.is_paused else FLUSH_S)
             self.end_session()
         self.outcomes.close(CLOSE_S - FLUSH_S, self.closing.callers)
         exit_flush.forget(self)
@@ -365,7 +365,7 @@ class RingChannel(Channel):
             self.on_forked()
         if self.is_refused and self.session is not None:
             raise AuthenticationError(self.session.closed)
-        if self.is_closing or self.is_closed or self.host.closed():
+        if self.is_closing or self.is_closed or self.host.is_closed:
             why = self.why_closed
             raise ShutDown(f"{self.closed_text()}{why and ': ' + why}")
 
@@ -385,7 +385,7 @@ class RingChannel(Channel):
         if access_error is not None:
             return access_error
         stuck = self.host._stuck_text
-        if self.host.is_paused():
+        if self.host.is_paused:
             return NoQuorum(
                 f"queue {self.name!r}: {stuck}"
                 if stuck

@@ -71,7 +71,7 @@ class Subscription:
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self.is_active = True
-        self.cancel_on_failover = consumer.cancel_on_failover
+        self.cancel_on_failover = consumer._ends_at_failover
         self._channel = channel
         self._consumer = consumer
         self._window = Window(prefetch or UNBOUNDED_COUNT)
@@ -246,10 +246,8 @@ class Consumer:
         if prefetch is None:
             prefetch = channel.config.prefetch
         _check_prefetch(prefetch)
-        self.number = channel.next_consumer()
-        """Its number in its handle."""
-        self.cancel_on_failover = cancel_on_failover
-        """Whether it ends when another master takes over."""
+        self._number = channel.next_consumer()
+        self._ends_at_failover = cancel_on_failover
         self.refused = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self._acks_at = ack
@@ -319,7 +317,7 @@ class Consumer:
     def _abandon(self) -> list[Latch]:
         """Have it stopped by the host's thread, whatever becomes of the caller."""
         self._untold.clear()
-        self._channel.consumers.pop(self.number, None)
+        self._channel.consumers.pop(self._number, None)
         return [one.abandon() for one in self._subscriptions]
 
     def __enter__(self) -> Self:
@@ -347,10 +345,10 @@ class Consumer:
         Raises:
             PreconditionFailed: one of them refuses it: it is at none.
         """
-        self._channel.consumers[self.number] = self
+        self._channel.consumers[self._number] = self
         try:
             for ring in self._channel.rings():
-                number = self.number if ring is self._channel else ring.next_consumer()
+                number = self._number if ring is self._channel else ring.next_consumer()
                 subscription = Subscription(ring, number, self, self._share)
                 self._subscriptions.append(subscription)
                 subscription.begin()
@@ -366,7 +364,7 @@ class Consumer:
     def _end_with(self, subscription: Subscription) -> None:
         """One of its places has ended with its handle."""
         if not any(one.is_active for one in self._subscriptions):
-            self._channel.consumers.pop(self.number, None)
+            self._channel.consumers.pop(self._number, None)
             self._end()
 
     def _end_by_queue(self, why: str) -> None:
@@ -376,7 +374,7 @@ class Consumer:
         except IndexError:
             return
         self.refused = why
-        self._channel.consumers.pop(self.number, None)
+        self._channel.consumers.pop(self._number, None)
         for subscription in self._subscriptions:
             subscription.end_elsewhere()
         self._end()
@@ -394,7 +392,7 @@ class Consumer:
     # --- What calls back: a thread of its own ---------------------------------------------
 
     def _begin_serving(self) -> None:
-        name = f"mirrorq-consumer-{self.number}"
+        name = f"mirrorq-consumer-{self._number}"
         begin_thread(threading.Thread(target=self._run, name=name, daemon=True))
 
     def _run(self) -> None:
@@ -412,7 +410,7 @@ class Consumer:
         """In the handler of what should not have been raised: it ends, and says so."""
         log.critical(
             "consumer %d of queue %s has failed: its messages go back",
-            self.number,
+            self._number,
             self._channel.name,
             exc_info=True,
         )

@@ -450,7 +450,7 @@ class Exchange:
             with FORK_LOCK:
                 if os.getpid() != self._pid:
                     self._begin()
-        if self._is_closed or self._host.closed():
+        if self._is_closed or self._host.is_closed:
             raise ShutDown(f"the handle on exchange {self.name!r} is closed")
 
     def __enter__(self) -> Exchange:

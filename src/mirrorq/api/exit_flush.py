@@ -76,9 +76,9 @@ def flush_all(*, is_stopping: bool = False) -> None:
     begun = clock.monotonic()
     for one in list(_open.values()):
         handle = one()
-        if handle is not None and handle.pid == os.getpid() and not handle.host.closed():
+        if handle is not None and handle.pid == os.getpid() and not handle.host.is_closed:
             deadline = begun + handle.config.exit_flush_ms / 1000
-            if not (is_stopping and handle.host.is_paused()):
+            if not (is_stopping and handle.host.is_paused):
                 handle.wake()
                 over = _is_over(handle) if is_stopping else handle.is_quiet
                 handle.outcomes.wait_for(over, deadline - clock.monotonic())

@@ -29,7 +29,7 @@ from mirrorq.api.channel import ASK_S, CLOSE_S, FLUSH_S, Answer, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.consumer import Subscription
 from mirrorq.api.host import Declared, Host
-from mirrorq.api.leases import LeaseHolder
+from mirrorq.api.lease_holder import LeaseHolder
 from mirrorq.api.message import Message, Run, Target, messages_in, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publish_options import Terms

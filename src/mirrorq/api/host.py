@@ -84,6 +84,7 @@ class Host(Protocol):
         """Have the handle stepped soon. Cheap."""
         ...
 
+    @property
     def is_paused(self) -> bool:
         """Whether there is no contact with a majority."""
         ...
@@ -103,7 +104,8 @@ class Host(Protocol):
         """The cluster's lineage (`protocol.identities.lineage`), 0 while it is not known."""
         ...
 
-    def closed(self) -> bool:
+    @property
+    def is_closed(self) -> bool:
         """Whether it has been closed, or has failed."""
         ...
 

@@ -287,7 +287,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Give the message back to its place; it comes again with its count raised.
 
         Args:
-            requeue: False ends the message without delivering it again.
+            requeue: False ends the message instead, as RabbitMQ's `basic.reject`: it goes to the
+                dead-letter queue, where its queue has one.
             delay: seconds, a text as "5m" or a timedelta, until it comes again.
 
         Returns:
@@ -304,15 +305,6 @@ class Message(msgspec.Struct, eq=False, gc=False):
                 "again. Leave delay out"
             )
         return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
-
-    def reject(self, requeue: bool = False) -> Settlement:
-        """End the message without delivering it again: it goes to the dead-letter queue, where its
-        queue has one. As RabbitMQ's `basic.reject`.
-
-        Args:
-            requeue: True gives it back to its place instead, as `nack` does.
-        """
-        return self.nack(requeue)
 
     def extend(self, seconds: Seconds) -> Settlement:
         """Hold this message for so long from now on, whatever its queue's consumer time-out is: for

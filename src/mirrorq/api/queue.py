@@ -45,7 +45,6 @@ from mirrorq.api.options import (
 )
 from mirrorq.api.publish_options import PLAIN, Seconds
 from mirrorq.api.publisher import OnConfirm, PutCall
-from mirrorq.api.reader import BATCH_BYTES, Batch, Extent, Reader
 from mirrorq.api.receiver import unsee
 from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.sharing import Use
@@ -66,11 +65,9 @@ if TYPE_CHECKING:
     from mirrorq.api.consumer import AckMode, Consumer
     from mirrorq.api.handle import Handle
     from mirrorq.api.host import Host
-    from mirrorq.api.leases import Claim, RangeLease
     from mirrorq.api.sharded.handle import ShardedHandle
     from mirrorq.api.stdlib_queue import AckAt, QueueAdapter
     from mirrorq.api.transactions import Transaction
-    from mirrorq.containers.ranges import Range
     from mirrorq.monitoring.status import QueueStatus
 
 __all__ = ["MessageTooLarge", "MirroredQueue"]
@@ -212,7 +209,7 @@ class MirroredQueue(Target):
 
     def shard(self, number: int) -> MirroredQueue:
         """A new handle on one shard of a sharded queue, from 0, to be closed like any: it has
-        everything that a queue which is not sharded has, leases, claims and reading too.
+        everything that a queue which is not sharded has, and `mirrorq.bulk` takes it too.
 
         Args:
             number: of the shard, from 0.
@@ -378,17 +375,6 @@ class MirroredQueue(Target):
         check_callable("on_not_confirmed", on_not_confirmed)
         self._handle.puts.listen(on_confirmed, on_not_confirmed)
 
-    def on_confirm(self, function: Callable[[Confirmation], object]) -> None:
-        """Have a function called with each confirmation that ends, however it does.
-
-        Raises:
-            TypeError: it cannot be called.
-        """
-        if function is None:
-            raise TypeError("function is None: give a function that takes a Confirmation")
-        check_callable("function", function)
-        self._handle.puts.listen(function, function)
-
     # --- Consuming ------------------------------------------------------------------------
 
     def get(
@@ -549,49 +535,6 @@ class MirroredQueue(Target):
             retries=Retries.of(retry_delay, retry_delay_max),
         )._begun()
 
-    def lease(
-        self, count_max: int | None = None, label: str = "", timeout: float = 30.0
-    ) -> RangeLease:
-        """Hold ready messages without their bodies, for who reads them elsewhere (`leases`).
-
-        Args:
-            count_max: at most so many; None: all that are ready now.
-            label: who holds them, for who asks.
-            timeout: seconds to wait for the master to hand them out.
-
-        Returns:
-            The lease, to be used in a `with`: what is not acked by its end goes back.
-
-        Raises:
-            PreconditionFailed: a consumer holds the queue exclusively.
-            NoQuorum, QueueDown: there is no master.
-        """
-        from mirrorq.api.leases import RangeLease
-
-        ring = self._ring_for("lease()")
-        ring.check_open_for_gets()
-        return RangeLease(ring, count_max, label, timeout)
-
-    def claim(self, label: str = "", timeout: float = 30.0) -> Claim:
-        """Have the queue alone, reading it elsewhere and acking by sequence (`leases`).
-
-        Args:
-            label: who has it, for those who wait.
-            timeout: seconds to wait until nobody else consumes or holds messages.
-
-        Returns:
-            The claim, to be used in a `with`: it ends with the block.
-
-        Raises:
-            PreconditionFailed: somebody did for so long; it says who.
-            NoQuorum, QueueDown: there is no master.
-        """
-        from mirrorq.api.leases import Claim
-
-        ring = self._ring_for("claim()")
-        ring.check_open_for_gets()
-        return Claim(ring, label, timeout)
-
     def __iter__(self) -> Iterator[Message]:
         """Messages as they come, until the handle is closed; acking is the caller's."""
         while True:
@@ -611,58 +554,6 @@ class MirroredQueue(Target):
         self._handle.check()
         self._handle.check_right("read")
         return in_thread(self._handle.browsing(position, count_max))
-
-    # --- Reading without taking -----------------------------------------------------------
-
-    def extent(self, timeout: float = 5.0) -> Extent:
-        """Ask the master how far the queue goes. Of one ring: a shard's, if there are shards.
-
-        Raises:
-            NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
-        """
-        ring = self._ring_for("extent()")
-        ring.check()
-        counts = ring.counts(timeout)
-        return Extent(
-            counts.next_sequence,
-            counts.ready,
-            counts.unacknowledged,
-            counts.delayed,
-            counts.applied,
-        )
-
-    @property
-    def identity(self) -> str:
-        """What tells this queue from every other: a queue that was deleted and declared again has
-        another identity, and so has a queue of this name in another cluster. Keep it beside a
-        sequence that you note. Of one ring: a shard's, if there are shards.
-        """
-        ring = self._ring_for("identity")
-        return f"{ring.host._lineage:x}.{ring.queue_id}"
-
-    def _reader(self, call: str) -> Reader:
-        ring = self._ring_for(call)
-        ring.check()
-        return Reader(ring.host, ring.queue_id, ring.name)
-
-    def live_ranges(self, first: int, last: int, extent: Extent | None = None) -> list[Range]:
-        """Tell which sequences from `first` to `last` live, ready or not: see `Reader`."""
-        return self._reader("live_ranges()").live_ranges(first, last, extent)
-
-    def read(
-        self,
-        first: int,
-        last: int,
-        *,
-        extent: Extent | None = None,
-        bytes_max: int = BATCH_BYTES,
-    ) -> Iterator[Batch]:
-        """Read what lives from sequence `first` to `last` without taking it: see `Reader`."""
-        return self._reader("read()").read(first, last, extent=extent, bytes_max=bytes_max)
-
-    def sequence_at(self, timestamp: float, extent: Extent | None = None) -> int:
-        """Find the first message that was published at a time or later: see `Reader`."""
-        return self._reader("sequence_at()").sequence_at(timestamp, extent)
 
     # --- Questions ------------------------------------------------------------------------
 

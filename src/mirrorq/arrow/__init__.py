@@ -24,14 +24,15 @@ try:
 except ImportError as error:
     raise ImportError("mirrorq.arrow needs pyarrow: pip install 'mirrorq[arrow]'") from error
 
+from mirrorq import bulk
 from mirrorq.arrow.batches import record_batches, schema_of
 from mirrorq.errors import ConfigError, StoreCorrupt
 
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
-    from mirrorq.api.leases import RangeLease
     from mirrorq.api.queue import MirroredQueue
-    from mirrorq.api.reader import Batch
+    from mirrorq.bulk.leases import RangeLease
+    from mirrorq.bulk.reading import Batch
 
 __all__ = ["read", "record_batches", "take", "write"]
 
@@ -63,8 +64,8 @@ def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBat
     def parts() -> Iterator[pa.RecordBatch]:
         with _rings(queue) as rings:
             for ring in rings:
-                extent = ring.extent()
-                found = ring.read(1, extent.next_sequence - 1, extent=extent)
+                extent = bulk.extent(ring)
+                found = bulk.reader(ring).read(1, extent.next_sequence - 1, extent=extent)
                 yield from record_batches(found, ring.name, columns)
 
     return pa.RecordBatchReader.from_batches(schema, parts())
@@ -92,12 +93,13 @@ def take(
 
     Raises:
         AckRefused: at the end: some of the messages had gone back to the queue meanwhile.
-        ConfigError, PreconditionFailed, NoQuorum, QueueDown: as `MirroredQueue.lease`.
+        ConfigError, PreconditionFailed, NoQuorum, QueueDown: as `bulk.lease`.
     """
     schema = schema_of(columns)
     with _rings(queue) as rings, ExitStack() as held:
         leases = [
-            (ring, held.enter_context(ring.lease(count_max, "arrow", timeout))) for ring in rings
+            (ring, held.enter_context(bulk.lease(ring, count_max, "arrow", timeout)))
+            for ring in rings
         ]
         yield pa.RecordBatchReader.from_batches(schema, _leased(leases, columns))
         for _, lease in leases:
@@ -167,9 +169,11 @@ def _leased(
     leases: Iterable[tuple[MirroredQueue, RangeLease]], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     for ring, lease in leases:
-        extent = ring.extent()
+        extent = bulk.extent(ring)
         for first, last in lease.ranges:
-            found = _all_of(ring.read(first, last, extent=extent), ring.name, first, last)
+            found = _all_of(
+                bulk.reader(ring).read(first, last, extent=extent), ring.name, first, last
+            )
             yield from record_batches(found, ring.name, columns)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from mirrorq.api.reader import Batch
+from mirrorq.bulk.reading import Batch
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.shard_names import split_name
 

@@ -174,7 +174,7 @@ def connected(
     security = loaded(keys)
     with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:
         if looks:
-            client.wait_founded(wait)
+            client._wait_founded(wait)
             try:
                 # A moment's pause, as on a busy machine, is not worth a word.
                 client.wait_ready(min(wait, PAUSE_S))

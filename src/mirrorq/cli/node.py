@@ -161,7 +161,7 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
         echo(f"node {name} runs" + _where(running.listening))
         with _told_to_end() as told:
             while not told.wait(LOOK_S):
-                if running.closed():
+                if running.is_closed:
                     raise Failed(f"node {name} has stopped: its log says why")
 
 

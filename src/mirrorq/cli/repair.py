@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from mirrorq import bulk
 from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, echo, failing
 from mirrorq.cli.progress import progress_bar
 from mirrorq.containers.ranges import RangeSet
@@ -111,7 +112,7 @@ def _read(client: Client, node: str, name: str) -> Copy:
     copy = Copy(node, name)
     try:
         with client.queue(name, passive=True) as queue:
-            for first, last in queue.live_ranges(1, SEQUENCE_MAX):
+            for first, last in bulk.reader(queue).live_ranges(1, SEQUENCE_MAX):
                 for low in range(first, last + 1, SPAN):
                     _read_span(queue, low, min(low + SPAN - 1, last), copy)
     except (QueueDown, QueueNotFound, PreconditionFailed) as error:
@@ -123,7 +124,7 @@ def _read_span(queue: MirroredQueue, first: int, last: int, copy: Copy) -> None:
     """Read a span; where something in it cannot be read, its halves, down to that."""
     reached, count = first, 0
     try:
-        for batch in queue.read(first, last):
+        for batch in bulk.reader(queue).read(first, last):
             count += batch.count
             reached = batch.first + batch.count
         copy.messages += count
@@ -133,7 +134,7 @@ def _read_span(queue: MirroredQueue, first: int, last: int, copy: Copy) -> None:
             middle = (reached + last) // 2
             _read_span(queue, reached, middle, copy)
             _read_span(queue, middle + 1, last, copy)
-        elif queue.live_ranges(reached, last):
+        elif bulk.reader(queue).live_ranges(reached, last):
             if copy.damaged and copy.damaged[-1][1] == reached - 1:
                 copy.damaged[-1] = (copy.damaged[-1][0], last)
             else:
@@ -150,6 +151,6 @@ def _discarded(client: Client, copies: list[Copy]) -> Iterator[tuple[str, int]]:
         if spans:
             with (
                 client.queue(name, passive=True) as queue,
-                queue.claim("mirrorq store repair") as claim,
+                bulk.claim(queue, "mirrorq store repair") as claim,
             ):
                 yield name, sum(claim.ack(*span) for span in spans)

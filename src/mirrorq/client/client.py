@@ -32,7 +32,6 @@ from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
 from mirrorq.api.options import ClientOptions, said_of_client, spelled_out
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Sharing, Use
 from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.client.address import Address
@@ -45,7 +44,6 @@ from mirrorq.errors import (
     ConfigError,
     MirrorQError,
     NoQuorum,
-    PreconditionFailed,
     QueueNotFound,
     ShutDown,
     named_error,
@@ -61,7 +59,6 @@ from mirrorq.protocol.clients import (
 )
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
-from mirrorq.protocol.shard_names import shard_name
 from mirrorq.security.settings import Security, check_endpoints
 from mirrorq.transport.greeting import ABSENT, silence_of
 from mirrorq.waiting import Once, begin_thread
@@ -290,7 +287,8 @@ class Client(Access):
         """Name of the node that serves this client, "" while there is none."""
         return self._driver.entry_node if self._driver.welcomed.is_set() else ""
 
-    def closed(self) -> bool:
+    @property
+    def is_closed(self) -> bool:
         """Whether it was closed, in the parent of a forked child too, or has failed."""
         return self._driver.is_stopping or self._driver.failure is not None
 
@@ -306,6 +304,7 @@ class Client(Access):
         self._driver.stop(CLOSE_S)
         self._listeners.close(1.0, self._closing.callers)
 
+    @property
     def is_paused(self) -> bool:
         """Return whether no node serves it, or one that has no contact with a majority."""
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
@@ -320,7 +319,7 @@ class Client(Access):
         return self._driver.lineage
 
     @property
-    def unfounded(self) -> str:
+    def _unfounded(self) -> str:
         """Why there is no cluster yet, as its node has said; "" when there is one."""
         return self._driver.unfounded
 
@@ -337,13 +336,13 @@ class Client(Access):
                 self._check_open()
                 driver = self._driver
                 heard = self._news_count
-                if not (self.is_paused() or not driver.has_told or driver.unfounded):
+                if not (self.is_paused or not driver.has_told or driver.unfounded):
                     return
                 if self._is_late(deadline, silences):
                     raise self._no_answer(timeout, self._tried_text(silences))
                 self._hear(call, heard, deadline)
 
-    def wait_founded(self, timeout: float | None = None) -> None:
+    def _wait_founded(self, timeout: float | None = None) -> None:
         """Wait until a node that knows a cluster serves this client, with a majority or not.
 
         Raises:
@@ -497,31 +496,6 @@ class Client(Access):
 
     # --- Queues -------------------------------------------------------------------------
 
-    def reader(self, name: str, *, timeout: float | None = 30) -> Reader:
-        """Read a queue that exists without a handle: from the copy of the node that serves this
-        client, though the queue has no master now.
-
-        Args:
-            name: the queue's.
-            timeout: seconds to wait for a node that answers. None waits.
-
-        Returns:
-            The reader. Nothing has to be closed.
-
-        Raises:
-            QueueNotFound: it does not exist.
-            NoQuorum: no node answered within `timeout` seconds.
-        """
-        declared = self._declare(
-            name, durable=True, exclusive=False, auto_delete=False, passive=True, timeout=timeout
-        )
-        if declared.shards:
-            raise PreconditionFailed(
-                f"queue {name!r} has {len(declared.shards)} shards, each with sequences of its "
-                f"own: read each by its name, the first is {shard_name(name, 0)!r}"
-            )
-        return Reader(self, declared.queue_id, name)
-
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """Have the entry node tell of an exchange until the last handle leaves it."""
         self._check_open()
@@ -630,7 +604,7 @@ class Client(Access):
         warn_ms: int | None = clock.now_ms() + SILENCE_MS
         pause_s = CHECK_S if timeout is None else min(CHECK_S, timeout)
         while not call.done.wait(pause_s) and self._driver.is_running:
-            if waiting.why and (self.is_paused() or self._driver.unfounded):
+            if waiting.why and (self.is_paused or self._driver.unfounded):
                 raise self._ended(waiting)
             if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
                 warn_ms = None
@@ -687,7 +661,7 @@ def reopen(
     use = Use()
     try:
         key = (os.getpid(), endpoints, config, insecure, security)
-        client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.closed())
+        client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.is_closed)
         handle = client.queue(name, passive=True, timeout=timeout)
         handle._on_close(partial(_CLIENTS.end, use))
         return handle

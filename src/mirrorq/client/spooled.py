@@ -81,7 +81,7 @@ class SpoolClient(Generic[Client]):
             if self._is_closed:
                 raise ShutDown("the client is closed")
             client = self._client
-            if client is None or client.closed():
+            if client is None or client.is_closed:
                 client = self._client = self._begin()
         client._wait_connected(timeout)
         return client

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.waiting import Waiters
 
 try:
@@ -151,7 +152,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
                 return
             except mirrorq.ShutDown as error:
                 self._forget(queue_name)
-                if is_last or self.client.closed():
+                if is_last or self.client.is_closed:
                     raise ConnectionClosed(str(error)) from error
             except (mirrorq.MirrorQError, TimeoutError) as error:
                 raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
@@ -200,7 +201,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         queue = self._handle(queue_name)
         try:
             parts = [queue.shard(number) for number in range(queue.shards)] or [queue]
-            return not any(part.extent().messages for part in parts)
+            return not any(bulk.extent(part).messages for part in parts)
         except mirrorq.ShutDown:
             self._forget(queue_name)
         except (mirrorq.NoQuorum, mirrorq.QueueDown):

@@ -38,7 +38,7 @@ class Cluster(Protocol):
     """What is looked at: a `Node` or a `Client`."""
 
     @property
-    def unfounded(self) -> str: ...
+    def _unfounded(self) -> str: ...
     def queues(self, *, shards: bool = False) -> list[QueueStatus]: ...
     def nodes(self) -> list[NodeStatus]: ...
     def policies(self) -> list[PolicyStatus]: ...
@@ -114,7 +114,7 @@ class Observer:
             queues = [queue for queue in told if not queue.shards]
             self._nodes = self._cluster.nodes()
             self._policies = self._cluster.policies()
-            self._error = self._cluster.unfounded
+            self._error = self._cluster._unfounded
         except MirrorQError as error:
             self._error = str(error)
         except Exception:

@@ -345,13 +345,13 @@ class Reviver:
 
     def _is_missed(self) -> bool:
         """The client wants a node, and nobody has said that there shall be none."""
-        is_open = not self._client.closed() and not self._client.entry_node
+        is_open = not self._client.is_closed and not self._client.entry_node
         return is_open and self._place.told().get("ended", "") != STOPPED
 
     def _revive(self) -> None:
         """Until the client is served, closed, or somebody has said that there shall be no node."""
         pause_s = PAUSE_MIN_S
-        while not self._client.closed() and not self._client.entry_node:
+        while not self._client.is_closed and not self._client.entry_node:
             ended = self._place.told().get("ended", "")
             if ended == STOPPED:
                 log.warning(

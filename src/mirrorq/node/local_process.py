@@ -111,7 +111,7 @@ def _serve(node: Node, place: Place, told: Latch) -> int:
 def _wait(node: Node, place: Place, told: Latch) -> str:
     """How it ends: one of the words of `local`."""
     while not told.wait(LOOK_S):
-        if node.closed():
+        if node.is_closed:
             return FAILED
         if _unused_s(node) > place.linger_s():
             return IDLE

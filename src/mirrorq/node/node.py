@@ -382,7 +382,8 @@ class Node(Access):
             "mirrorq.connect(), or one of its handles"
         )
 
-    def closed(self) -> bool:
+    @property
+    def is_closed(self) -> bool:
         """Whether it was closed, or has failed."""
         return self._calls.is_closed or self._driver.failure is not None
 
@@ -432,7 +433,7 @@ class Node(Access):
         left.wait(HAND_OVER_S)
 
     @property
-    def unfounded(self) -> str:
+    def _unfounded(self) -> str:
         """Why this node takes part in no cluster yet, and whom it waits for; "" when it does."""
         text = self._driver.engine.waiting_text()
         return f"node {self.name} {text}" if text else ""
@@ -573,6 +574,7 @@ class Node(Access):
     def _lineage(self) -> int:
         return lineage(self._driver.engine.catalog.cluster)
 
+    @property
     def is_paused(self) -> bool:
         """Return whether this node has no contact with a majority: it confirms nothing then."""
         return self._driver.engine.lease.paused
@@ -588,7 +590,7 @@ class Node(Access):
         blocks. Names of other nodes' alarms are in `nodes()`."""
         return self._driver.watch.raised
 
-    def sample(self, timeout: float = 1.0) -> NodeSample | None:
+    def _sample(self, timeout: float = 1.0) -> NodeSample | None:
         """What this node is like now, for metrics: of its own copies only.
 
         When the node thread is busy for longer than `timeout` seconds, the last one that was

@@ -119,7 +119,7 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
     with node:
         parent.say(endpoint=node.endpoint, listening=node.listening)
         while not parent.is_gone():
-            if node.closed():
+            if node.is_closed:
                 raise MirrorQError(f"node {node.name} has stopped: its log says why")
 
 

@@ -108,6 +108,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
     # --- Users ----------------------------------------------------------------------------
 
+    @property
     def is_accepted(self) -> bool:
         """Whether it is on the own disk, and will be sent whatever happens here."""
         parts = self._parts
@@ -128,11 +129,11 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         """
 
         def is_decided() -> bool:
-            return self.is_accepted() or self.done()
+            return self.is_accepted or self.done()
 
         if not self._route.outcomes.wait_for(is_decided, timeout):
             raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
-        if not self.is_accepted():
+        if not self.is_accepted:
             self.result(0)
 
     def result(self, timeout: float | None = None) -> Any:
@@ -160,7 +161,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         """
         if not self._route.outcomes.wait_for(self.done, timeout):
             why = self._route.why if timeout else ""
-            state = "accepted, and not yet confirmed" if self.is_accepted() else "not yet accepted"
+            state = "accepted, and not yet confirmed" if self.is_accepted else "not yet accepted"
             raise TimeoutError(
                 f"{state} after {timeout} s: it stays spooled, wait again"
                 + (f". It waits because {why}" if why else "")
@@ -202,7 +203,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
     def __repr__(self) -> str:
         if self.done():
             return f"<SpoolConfirmation {self._error() or self._value()!r}>"
-        return f"<SpoolConfirmation {'accepted' if self.is_accepted() else 'open'}>"
+        return f"<SpoolConfirmation {'accepted' if self.is_accepted else 'open'}>"
 
     # --- The spool --------------------------------------------------------------------------
 
@@ -239,7 +240,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
     def _tell(self) -> None:
         """Have called what is due, each by whoever takes it."""
         is_done = self.done()
-        if self._accept_callbacks and (is_done or self.is_accepted()):
+        if self._accept_callbacks and (is_done or self.is_accepted):
             self._route.outcomes.call_all(self._accept_callbacks, self)
         if self._callbacks and is_done:
             self._route.outcomes.call_all(self._callbacks, self)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from mirrorq import clock
+from mirrorq import bulk, clock
 from mirrorq.api.arguments import SEQUENCE_MAX
-from mirrorq.api.reader import Batch as Frames
+from mirrorq.bulk.reading import Batch as Frames
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
 from mirrorq.protocol.identities import spool_producer
@@ -38,8 +38,8 @@ from mirrorq.wire import frames
 
 if TYPE_CHECKING:
     from mirrorq.api.host import Declared, Host
-    from mirrorq.api.leases import Claim
     from mirrorq.api.queue import MirroredQueue
+    from mirrorq.bulk.leases import Claim
     from mirrorq.session.calls import Failed
 
 log = logging.getLogger("mirrorq")
@@ -145,7 +145,7 @@ class Moving(Sender):
         label: str,
     ) -> None:
         super().__init__(target.name, Doorbell())
-        if source.identity == target.identity:
+        if bulk.identity(source) == bulk.identity(target):
             raise ConfigError(f"queue {source.name!r} is the source and the target: name another")
         if rate is not None and not rate > 0:
             raise ConfigError(f"rate is {rate!r}: give messages a second, above 0")
@@ -166,7 +166,7 @@ class Moving(Sender):
         self._why_kept = ""
 
     def run(self, *, once: bool, on_status: Callable[[ForwardStatus], object] | None) -> None:
-        with self._source.claim(f"forwarder to {self.name}", CLAIM_S) as self._claim:
+        with bulk.claim(self._source, f"forwarder to {self.name}", CLAIM_S) as self._claim:
             self._begin_line()
             try:
                 while not self._is_stopping and not (once and self._is_done):
@@ -199,8 +199,9 @@ class Moving(Sender):
         return bool(self._look_at) and not self.line.flights and self.line.read_to >= self._end
 
     def _begin_line(self) -> None:
-        names = repr((self._source.identity, self._into.name, self._key, self._label)).encode()
-        producer = spool_producer(int.from_bytes(hashlib.blake2b(names, digest_size=8).digest()))
+        names = bulk.identity(self._source), self._into.name, self._key, self._label
+        digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+        producer = spool_producer(int.from_bytes(digest))
         self.line = Line(1, Mark(producer, SEQUENCE_MAX), producer)
 
     def _round(self) -> float:
@@ -221,7 +222,7 @@ class Moving(Sender):
         """Look how far the source goes."""
         now = clock.monotonic()
         if now >= self._look_at:
-            extent = self._source.extent()
+            extent = bulk.extent(self._source)
             self._end, self._left = extent.next_sequence - 1, extent.messages
             self._look_at = now + LOOK_S
 
@@ -295,7 +296,7 @@ class Moving(Sender):
 
     def _chosen(self, first: int, last: int, count_max: int) -> Iterator[Frames]:
         """What is to be moved: parts of frames."""
-        for batch in self._source.read(first, last):
+        for batch in bulk.reader(self._source).read(first, last):
             if self._key is None and not self._kept and batch.count <= count_max:
                 yield batch
                 continue
@@ -340,9 +341,10 @@ class Moving(Sender):
         flight = sent.flight
         assert flight is not None
         first = flight.first + outcome.index
-        extent = self._source.extent()
+        extent = bulk.extent(self._source)
         self.drop_target("another forwarder was at work")
-        for low, high in self._source.live_ranges(first, first + outcome.count - 1, extent):
+        last = first + outcome.count - 1
+        for low, high in bulk.reader(self._source).live_ranges(first, last, extent):
             self._keep(low, high, f"queue {self.name} has refused them before, or had others then")
 
 

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from msgspec.structs import replace
 
-from mirrorq import clock
+from mirrorq import bulk, clock
 from mirrorq.api.access import Access
 from mirrorq.api.opening import embedding
-from mirrorq.api.reader import Reader
 from mirrorq.api.sharing import Use
+from mirrorq.bulk.reading import Reader
 from mirrorq.errors import ConfigError, PreconditionFailed, StoreLocked
 from mirrorq.spool.line import Mark
 
 if TYPE_CHECKING:
-    from mirrorq.api.leases import Claim
     from mirrorq.api.message import Message
     from mirrorq.api.queue import MirroredQueue
+    from mirrorq.bulk.leases import Claim
     from mirrorq.config import Config
 
 OWN = "mirrorq.spool."
@@ -130,8 +130,8 @@ class LocalStore:
 
     def _own_queue(self, name: str) -> tuple[MirroredQueue, Claim]:
         queue = self.node.queue(OWN + name)
-        queue.extent(STORE_S)  # with a thousand targets it has no master yet
-        return queue, queue.claim("spool", timeout=0)
+        bulk.extent(queue, STORE_S)  # with a thousand targets it has no master yet
+        return queue, bulk.claim(queue, "spool", timeout=0)
 
     def _stamp(self) -> tuple[int, int]:
         """The local queues' time now, and this machine's."""

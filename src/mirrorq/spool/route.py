@@ -19,8 +19,8 @@ from attrs import frozen
 from mirrorq import clock
 from mirrorq.api.batching import PutToken
 from mirrorq.api.handle import Handle
-from mirrorq.api.leases import Claim
 from mirrorq.api.publisher import Publisher
+from mirrorq.bulk.leases import Claim
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PreconditionFailed, StoreCorrupt
 from mirrorq.protocol.identities import spool_producer
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mirrorq.api.completion import Outcomes
     from mirrorq.api.host import Declared, Host
     from mirrorq.api.prefetch_buffer import Backlog
-    from mirrorq.api.reader import Batch as Frames
+    from mirrorq.bulk.reading import Batch as Frames
     from mirrorq.session.calls import Output
     from mirrorq.spool.confirmation import SpoolConfirmation
     from mirrorq.spool.local import LocalStore

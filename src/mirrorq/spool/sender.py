@@ -28,7 +28,7 @@ from mirrorq.wire import frames
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
     from mirrorq.api.host import Declared, Host
-    from mirrorq.api.reader import Batch as Frames
+    from mirrorq.bulk.reading import Batch as Frames
     from mirrorq.waiting import Doorbell
     from mirrorq.wire.frames import Frame, Pieces, TwoBuffers
 

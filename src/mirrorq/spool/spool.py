@@ -187,7 +187,7 @@ class Spool:
 
     def _round(self) -> float | None:
         """Do what is due; return after how many seconds to look again, None: when it is rung."""
-        if self.store.node.closed():
+        if self.store.node.is_closed:
             self._failure = self._failure or "its store is closed, or cannot be used"
             raise ShutDown(self._failure)
         now = clock.monotonic()

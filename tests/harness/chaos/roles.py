@@ -132,7 +132,7 @@ class Spooler(Producer):
         put.add_accept_callback(partial(self._on_accept, values))
 
     def _on_accept(self, values: list[str], put: mirrorq.SpoolConfirmation) -> None:
-        kind = "s" if put.is_accepted() else "u"
+        kind = "s" if put.is_accepted else "u"
         self._recorder.write_all(kind, [(value, "-") for value in values])
         with self._changed:
             self._open -= len(values)

@@ -50,7 +50,7 @@ signal.signal(signal.SIGUSR1, set_full)
 signal.signal(signal.SIGUSR2, lambda *_: resource.setrlimit(resource.RLIMIT_FSIZE, limits))
 
 def tell(what, names, put):
-    if what == "a" and put.is_accepted() or what == "c" and put.exception(0) is None:
+    if what == "a" and put.is_accepted or what == "c" and put.exception(0) is None:
         os.write(1, "".join(f"{what} {name}\\n" for name in names).encode())
 
 client = mirrorq.connect(endpoint, spool=path)

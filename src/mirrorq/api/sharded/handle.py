@@ -240,7 +240,7 @@ class ShardedHandle(Channel):
         if any(part.is_refused for part in self._parts):
             for part in self._parts:
                 part.check()
-        if self.is_closing or self.is_closed or self.host.closed():
+        if self.is_closing or self.is_closed or self.host.is_closed:
             raise ShutDown(self.closed_text())
 
     def wake(self) -> None:

@@ -94,7 +94,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         """The process's connection; made when it is first asked for, or is closed."""
         key = repr(sorted(self.options.items(), key=str))
         client = _clients.get(key)
-        if client is not None and client.closed():
+        if client is not None and client.is_closed:
             _clients.pop(key, None)
             self._targets.clear()
             client = None

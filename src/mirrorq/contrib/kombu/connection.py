@@ -173,7 +173,7 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether it may be used here: its client reconnects by itself."""
-        return not self._is_closed and self._pid == os.getpid() and not self.mirrorq.closed()
+        return not self._is_closed and self._pid == os.getpid() and not self.mirrorq.is_closed
 
     def channel(self, channel_id: int | None = None) -> Any:
         """Open a channel, or find the one of this number."""

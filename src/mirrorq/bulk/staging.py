@@ -1,8 +1,10 @@
 """Staged publishing: writes of many processes that show all at once, exactly once.
 
-    staged = client.staged("nightly-42", 0, "orders")      # driver: transaction, version, queue
+    # the driver: transaction, version, queue
+    staged = bulk.staged(client, "nightly-42", 0, "orders")
     # in any process, with the same names and run (`staged.run`):
-    task = client.staged("nightly-42", 0, "orders", run=run).attempt(partition=3, attempt=17)
+    staged = bulk.staged(client, "nightly-42", 0, "orders", run=run)
+    task = staged.attempt(partition=3, attempt=17)
     task.put_many(bodies)
     part = task.finish(timeout=60)                          # small, can be pickled
     # the driver, with the parts of the attempts that count:
@@ -36,8 +38,8 @@ from mirrorq import clock
 from mirrorq.api.arguments import check_size, check_text, checked_bodies
 from mirrorq.api.batching import error_of
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.staged_chunk import ArrowColumn, Gathered, StagedChunk, StagedPut
 from mirrorq.api.waits import in_thread
+from mirrorq.bulk.staged_chunk import ArrowColumn, Gathered, StagedChunk, StagedPut
 from mirrorq.errors import (
     ConfigError,
     ConfirmUnknown,
@@ -106,17 +108,16 @@ class Staged:
     def __init__(
         self, opener: _Opener, transaction: str, version: int, queue: str, run: str | None
     ) -> None:
-        """See `Client.staged`."""
-        self.transaction = _name("transaction", transaction)
-        """Name of what writes."""
-        self.version = version
-        """Number of the write within the transaction."""
-        self.queue = queue
+        """See `bulk.staged`."""
+        self._transaction = _name("transaction", transaction)
+        self._version = version
+        self._queue = queue
         """Name of the queue that decides."""
         self.run = _name("run", uuid.uuid4().hex if run is None else run)
         """Name of this try of the version."""
         if not isinstance(version, int) or not 0 <= version < 2**63:
             raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")
+        self._name = (self._transaction, version, self.run)
         self._opener = opener
         self._handles: dict[str, MirroredQueue] = {}
         self._lock = threading.RLock()
@@ -182,17 +183,16 @@ class Staged:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         if any(part.is_committed for part in listed):
             return Committed(range(0), True)
-        winners = _winners(listed, self.queue)
+        winners = _winners(listed, self._queue)
         others = self._seal(listed, deadline)
-        name = (self.transaction, self.version, self.run)
-        op = CommitOp(*name, winners, others=others)
-        outcome = self._decide(self.queue, op, deadline)
+        op = CommitOp(*self._name, winners, others=others)
+        outcome = self._decide(self._queue, op, deadline)
         if isinstance(outcome, Stored):
             first = outcome.first_sequence + 1
             return Committed(range(first, first + sum(one[3] for one in winners)), False)
         if outcome.reason.startswith(DONE):
             return Committed(range(0), True)
-        raise NotConfirmed(f"version {self.version} was not committed: {outcome.reason}")
+        raise NotConfirmed(f"version {self._version} was not committed: {outcome.reason}")
 
     def abort(self, parts: Iterable[StagedPart] = (), timeout: float | None = None) -> bool:
         """Give the run up: nothing of it will ever show.
@@ -210,8 +210,8 @@ class Staged:
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         others = tuple(self._ring(name).queue_id for name in self._others(parts))
-        op = AbortOp(self.transaction, self.version, self.run, others=others)
-        outcome = self._decide(self.queue, op, deadline)
+        op = AbortOp(*self._name, others=others)
+        outcome = self._decide(self._queue, op, deadline)
         if isinstance(outcome, Stored):
             return True
         if outcome.reason.startswith(DONE):
@@ -221,7 +221,7 @@ class Staged:
     def _others(self, parts: Iterable[StagedPart]) -> list[str]:
         """Names of the other queues in which these parts have staged something."""
         named = [name for part in parts for name, chunks, _ in part.queues if chunks]
-        return [name for name in dict.fromkeys(named) if name != self.queue]
+        return [name for name in dict.fromkeys(named) if name != self._queue]
 
     def _seal(self, parts: Sequence[StagedPart], deadline: int | None) -> tuple[int, ...]:
         """Have the other queues keep their winners for the one that decides; return their ids.
@@ -230,20 +230,20 @@ class Staged:
             NotConfirmed: one does not have them whole: nothing is shown anywhere.
         """
         sealed = []
-        home = self._ring(self.queue).queue_id
+        home = self._ring(self._queue).queue_id
         for queue in self._others(parts):
             winners = _winners(parts, queue)
-            op = SealOp(self.transaction, self.version, self.run, winners, home)
+            op = SealOp(*self._name, winners, home)
             outcome = self._decide(queue, op, deadline)
             if isinstance(outcome, Failed) and not outcome.reason.startswith(DONE):
                 raise NotConfirmed(
-                    f"version {self.version} was not committed: queue {queue!r}: {outcome.reason}"
+                    f"version {self._version} was not committed: queue {queue!r}: {outcome.reason}"
                 )
             sealed.append(self._ring(queue).queue_id)
         return tuple(sealed)
 
     def _check(self, parts: Sequence[StagedPart]) -> None:
-        mine = (self.transaction, self.version, self.run)
+        mine = self._name
         for part in parts:
             if (part.transaction, part.version, part.run) != mine:
                 raise ValueError(f"{part} is not part of {mine}")
@@ -266,7 +266,7 @@ class Staged:
             why = outcome.reason
             if outcome.unknown and self._ring(queue).is_closed:
                 raise ConfirmUnknown(
-                    f"it is not known whether {self.transaction!r}, version {self.version}, was "
+                    f"it is not known whether {self._transaction!r}, version {self._version}, was "
                     f"committed: {outcome.reason}. Ask again: it can only happen once"
                 )
             left = _left(deadline)
@@ -321,9 +321,9 @@ class StagedAttempt:
     """One try of one task, with what it has gathered and not sent. For one thread."""
 
     def __init__(self, staged: Staged, partition: int, attempt: int) -> None:
-        self.staged = staged
-        self.partition = partition
-        self.attempt = attempt
+        self._staged = staged
+        self._partition = partition
+        self._attempt = attempt
         self._chunks: dict[str, StagedChunk] = {}
         self._open: deque[tuple[str, Confirmation]] = deque()
         """(queue, its outcome) of chunks, in order."""
@@ -406,8 +406,8 @@ class StagedAttempt:
     def _target(self, queue: str | None) -> tuple[str, Handle]:
         if self._is_over:
             raise ValueError("the attempt is finished: a task that begins again takes another one")
-        name = self.staged.queue if queue is None else queue
-        return name, self.staged._ring(name)
+        name = self._staged._queue if queue is None else queue
+        return name, self._staged._ring(name)
 
     def _gather(self, name: str, count: int, take: Callable[[StagedChunk, int], int]) -> None:
         """Send chunks as they become full."""
@@ -422,6 +422,9 @@ class StagedAttempt:
 
     def finish(self, timeout: float | None = None) -> StagedPart:
         """Send what is left, and wait until all is on the disk of every member in sync.
+
+        Args:
+            timeout: seconds to wait for that. None waits.
 
         Returns:
             What the driver needs. `is_committed` is set when the version is committed already:
@@ -439,14 +442,12 @@ class StagedAttempt:
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         while self._open:
             self._take(deadline)
-        staged = self.staged
+        staged = self._staged
         queues = tuple((name, one.chunks, one.count) for name, one in self._chunks.items())
         return StagedPart(
-            staged.transaction,
-            staged.version,
-            staged.run,
-            self.partition,
-            self.attempt,
+            *staged._name,
+            self._partition,
+            self._attempt,
             queues,
             self._is_committed,
         )
@@ -455,13 +456,11 @@ class StagedAttempt:
         self._look()
         bodies, properties = chunk.emptied()
         if not self._is_committed:
-            staged = self.staged
+            staged = self._staged
             stage = Stage(
-                staged.transaction,
-                staged.version,
-                staged.run,
-                self.partition,
-                self.attempt,
+                *staged._name,
+                self._partition,
+                self._attempt,
                 chunk.chunks,
             )
             confirmation = staged._send(name, stage, bodies, properties)
@@ -475,7 +474,7 @@ class StagedAttempt:
     def _take(self, deadline: int | None) -> None:
         """The oldest chunk's outcome."""
         queue, sent = self._open[0]
-        outcome = self.staged._outcome(queue, sent, deadline, "not all is staged yet: wait again")
+        outcome = self._staged._outcome(queue, sent, deadline, "not all is staged yet: wait again")
         self._open.popleft()
         if isinstance(outcome, Failed):
             if not outcome.reason.startswith(DONE):

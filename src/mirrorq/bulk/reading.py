@@ -100,8 +100,7 @@ class Reader:
     """Reads one queue from the copy at hand. Takes nothing, and the master knows nothing of it."""
 
     def __init__(self, host: Host, queue_id: int, name: str) -> None:
-        self.name = name
-        """The queue's name."""
+        self._name = name
         self._host = host
         self._queue_id = queue_id
 
@@ -191,8 +190,8 @@ class Reader:
         page = self._host._read_copy(self._queue_id, first, last, bytes_max, applied)
         if page.next <= first:
             raise ProtocolError(
-                f"a page of queue {self.name!r} from {first} goes on at {page.next}: its node runs "
-                "another version of mirrorq"
+                f"a page of queue {self._name!r} from {first} goes on at {page.next}: its node "
+                "runs another version of mirrorq"
             )
         return page
 

@@ -1,0 +1,171 @@
+"""Queues in bulk: reading without taking, holding without bodies, writes that show all at once.
+
+    from mirrorq import bulk
+
+    extent = bulk.extent(queue)                       # the master tells how far the queue goes
+    for batch in bulk.reader(queue).read(1, extent.next_sequence - 1, extent=extent):
+        print(batch.first, batch.bodies())
+    with bulk.lease(queue, 10_000) as lease:          # held here, read anywhere
+        lease.ack()
+
+The Spark connector, `mirrorq.arrow`, forwarders and spools are made of these calls. Each takes a
+blocking handle of a queue, or a node or client. A sequence belongs to one ring: of a sharded queue
+these calls take its shards, one by one.
+
+May import: api, session, protocol, wire, containers. Begin with `reading`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mirrorq.bulk.leases import Claim, RangeLease
+from mirrorq.bulk.reading import Batch, Extent, Reader
+from mirrorq.bulk.staging import Committed, Staged, StagedAttempt, StagedPart
+from mirrorq.errors import PreconditionFailed
+from mirrorq.protocol.shard_names import shard_name
+
+if TYPE_CHECKING:
+    from mirrorq.api.access import Access
+    from mirrorq.api.queue import MirroredQueue
+
+__all__ = [
+    "Batch",
+    "Claim",
+    "Committed",
+    "Extent",
+    "RangeLease",
+    "Reader",
+    "Staged",
+    "StagedAttempt",
+    "StagedPart",
+    "claim",
+    "extent",
+    "identity",
+    "lease",
+    "open_reader",
+    "reader",
+    "staged",
+]
+
+
+def extent(queue: MirroredQueue, timeout: float = 5.0) -> Extent:
+    """Ask the master how far the queue goes.
+
+    Raises:
+        NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
+    """
+    ring = queue._ring_for("extent()")
+    ring.check()
+    counts = ring.counts(timeout)
+    return Extent(
+        counts.next_sequence, counts.ready, counts.unacknowledged, counts.delayed, counts.applied
+    )
+
+
+def identity(queue: MirroredQueue) -> str:
+    """Return a text that tells this queue from every other one.
+
+    A queue that is deleted and declared again has another identity. So has a queue of this name in
+    another cluster. A program that notes a sequence keeps the identity beside it.
+    """
+    ring = queue._ring_for("identity()")
+    return f"{ring.host._lineage:x}.{ring.queue_id}"
+
+
+def reader(queue: MirroredQueue) -> Reader:
+    """Return a reader of the queue's messages, which takes none of them."""
+    ring = queue._ring_for("reader()")
+    ring.check()
+    return Reader(ring.host, ring.queue_id, ring.name)
+
+
+def open_reader(host: Access, name: str, *, timeout: float | None = 30) -> Reader:
+    """Return a reader of a queue that exists, without a handle.
+
+    It reads the copy of this node, or of the node that serves this client, though the queue has no
+    master now. There is nothing to close.
+
+    Args:
+        host: a node or a client.
+        name: the queue's.
+        timeout: seconds to wait for a node that answers. None waits.
+
+    Raises:
+        QueueNotFound: it does not exist.
+        NoQuorum: no node answered within `timeout` seconds.
+    """
+    declared = host._declare(name, passive=True, timeout=timeout)
+    if declared.shards:
+        raise PreconditionFailed(
+            f"queue {name!r} has {len(declared.shards)} shards, each with sequences of its "
+            f"own: read each by its name, the first is {shard_name(name, 0)!r}"
+        )
+    return Reader(host, declared.queue_id, name)
+
+
+def lease(
+    queue: MirroredQueue, count_max: int | None = None, label: str = "", timeout: float = 30.0
+) -> RangeLease:
+    """Hold ready messages without their bodies, for programs that read them elsewhere.
+
+    Args:
+        queue: the queue.
+        count_max: at most so many; None: all that are ready now.
+        label: names the holder to the operator.
+        timeout: seconds to wait for the master to hand them out.
+
+    Returns:
+        The lease, to be used in a `with`: what is not acked by its end goes back.
+
+    Raises:
+        PreconditionFailed: a consumer holds the queue exclusively.
+        NoQuorum, QueueDown: there is no master.
+    """
+    ring = queue._ring_for("lease()")
+    ring.check_open_for_gets()
+    return RangeLease(ring, count_max, label, timeout)
+
+
+def claim(queue: MirroredQueue, label: str = "", timeout: float = 30.0) -> Claim:
+    """Hold the whole queue alone, to read it elsewhere and to ack by sequence.
+
+    Args:
+        queue: the queue.
+        label: names the holder to others that wait for the queue.
+        timeout: seconds to wait until no other consumer takes or holds messages.
+
+    Returns:
+        The claim, to be used in a `with`: it ends with the block.
+
+    Raises:
+        PreconditionFailed: another consumer did for so long; the text names it.
+        NoQuorum, QueueDown: there is no master.
+    """
+    ring = queue._ring_for("claim()")
+    ring.check_open_for_gets()
+    return Claim(ring, label, timeout)
+
+
+def staged(
+    host: Access, transaction: str, version: int, queue: str, *, run: str | None = None
+) -> Staged:
+    """Write into a queue from many processes, so that all of it shows at once, exactly once.
+
+    Args:
+        host: a node or a client.
+        transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
+        version: of the transaction, 0 or more, growing: the number of a stream's batch. One
+            that is committed is answered "committed already"; one below it that is not
+            raises NotConfirmed: a backfill is another transaction.
+        queue: name of an existing queue, the one that decides: the same one in every run.
+        run: of this try to write the version: a name that is never used again. None: a new
+            one is made, in the driver; tasks are given it (`Staged.run`).
+
+    Returns:
+        What tasks stage with and the driver commits with.
+
+    Raises:
+        ConfigError: a name or the version is out of bounds.
+    """
+    return Staged(host, transaction, version, queue, run)
