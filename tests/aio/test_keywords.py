@@ -54,7 +54,6 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
             "wait_for_confirms",
             "add_confirm_listener",
             "add_ack_listener",
-            "on_confirm",
             "get",
             "get_nowait",
             "get_many",
