@@ -333,7 +333,7 @@ def stream(spark: SparkSession, endpoints: str, rate: int, seconds: int) -> None
         queue = client.queue("stream")
         # So that the query has begun, and nothing gathers before it has.
         queue.put(b"x" * SIZE).result(60)
-        given = {"endpoints": endpoints, "queue": "stream", "columns": "value"}
+        given = {"endpoints": endpoints, "queue": "stream", "columns": "value", "mode": "drain"}
         reader = spark.readStream.format("timed").options(**given, notes=f"{folder}/source")
         context = multiprocessing.get_context("spawn")
         is_over = context.Event()

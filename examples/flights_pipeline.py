@@ -129,6 +129,7 @@ def drain(spark: Any, endpoints: str, out: str, **trigger: Any) -> Any:
         spark.readStream.format("mirrorq")
         .option("endpoints", endpoints)
         .option("queue", "flights")
+        .option("mode", "drain")
         .option("columns", "value")
         .option("maxOffsetsPerTrigger", BATCH_COUNT)
         .option("claimTimeout", "60s")

@@ -35,7 +35,7 @@ BUDGETS = {
     "cluster": 4_350,
     "containers": 1_100,
     "contrib": 1_800,
-    "dashboard": 400,
+    "dashboard": 475,
     "demo": 900,
     "engine": 2_300,
     "monitoring": 450,

@@ -62,7 +62,7 @@ class Options:
     fail_on_loss: bool = True
     claim_timeout_s: float = 30.0
     mode: str = ""
-    """Of a stream: browse only looks; drain, and "", take what Spark has committed."""
+    """Of a stream: browse only looks, drain takes what Spark has committed; "": not given."""
     transaction: str = ""
     version: int | None = None
     insecure: bool = False
@@ -124,7 +124,7 @@ def check_stream(options: Options) -> None:
     """Whether a stream does what its options say.
 
     Raises:
-        ConfigError: they bound what is read.
+        ConfigError: they bound what is read, or there is no mode.
     """
     bounds = {
         "endingOffsets": options.ending != LATEST,
@@ -137,6 +137,12 @@ def check_stream(options: Options) -> None:
                 f"option {name} is of batch reads: a stream has no end. Leave it out; "
                 ".trigger(availableNow=True) ends a query with what is there when it begins"
             )
+    if not options.mode:
+        raise ConfigError(
+            'option mode is missing: write .option("mode", "drain") for a stream that takes the '
+            'messages that Spark has committed, or .option("mode", "browse") for one that looks at '
+            "messages and takes none"
+        )
 
 
 def _value(name: str, text: str, read: Callable[[str], Value]) -> Value:

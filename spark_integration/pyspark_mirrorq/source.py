@@ -41,7 +41,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return SnapshotReader(options, checked_columns(options, schema))
 
     def streamReader(self, schema: StructType) -> QueueStream:  # noqa: N802
-        """Streaming: what Spark has committed is acked, or with mode = browse nothing is."""
+        """Streaming: option mode tells whether what Spark has committed is acked."""
         from pyspark_mirrorq.stream_reader import QueueStream
 
         options = parse(self.options)

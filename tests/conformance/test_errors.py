@@ -244,9 +244,9 @@ host.queue(HALF)
 host.queue("x" * 256)
     ConfigError: 1 to 255 characters, not 256
 host.queue("r", durable="no")
-    ConfigError: durable is True or False, not 'no'
+    TypeError: durable is 'no': it must be True or False
 host.queue("r", passive=1)
-    ConfigError: passive is True or False, not 1
+    TypeError: passive is 1: it must be True or False
 host.clear_policy(HALF)
     ConfigError: this cannot be asked
 host.transfer_master(HALF, "a")

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 COUNT = 60_000
 """Rows: some chunks of each task are staged when one dies half-way."""
@@ -85,6 +85,10 @@ class Course:
         count = self.spark.read.parquet(out).selectExpr("count(*)", "count(DISTINCT value)")
         return list(count.first())
 
+    def drain(self) -> DataStreamReader:
+        """A stream that takes what Spark has committed."""
+        return self.spark.readStream.format("mirrorq").options(**self.options, mode="drain")
+
     # --- Courses ----------------------------------------------------------------------------
 
     def all_ways(self) -> object:
@@ -92,7 +96,7 @@ class Course:
         self.write(self.numbers(lambda rows: rows))
         found = self.read(columns="value", minPartitions=8)
         executors = found.rdd.mapPartitions(lambda _: [executor()]).distinct().count()
-        stream = self.spark.readStream.format("mirrorq").options(**self.options).load()
+        stream = self.drain().load()
         read = found.count()
         return {"read": read, "executors": executors, "streamed": self.stream(stream)}
 
@@ -141,8 +145,7 @@ class Course:
             return sequence
 
         self.write(self.numbers(lambda rows: rows))
-        stream = self.spark.readStream.format("mirrorq")
-        stream = stream.options(**self.options, maxOffsetsPerTrigger=COUNT // 4)
+        stream = self.drain().option("maxOffsetsPerTrigger", COUNT // 4)
         frame = stream.option("columns", "sequence,value").load()
         streamed = self.stream(frame.select(passed("sequence").alias("sequence"), "value"))
         return {"killed": Path(folder, "killed").exists(), "streamed": streamed}
@@ -164,8 +167,7 @@ class Course:
             return sequence
 
         self.write(self.numbers(lambda rows: rows))
-        stream = self.spark.readStream.format("mirrorq")
-        stream = stream.options(**self.options, minPartitions=4)
+        stream = self.drain().option("minPartitions", 4)
         frame = stream.option("columns", "sequence,value").load()
         streamed = self.stream(frame.select(passed("sequence").alias("sequence"), "value"))
         return {"again": Path(folder, "again").exists(), "streamed": streamed}

@@ -31,6 +31,7 @@ BATCH = [
     ({"startingOffsets": "5", "endingOffsets": "4"}, "endingOffsets is 4, before startingOffsets"),
 ]
 STREAM = ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'")
+NO_MODE = ({}, 'option mode is missing: .*"drain".*"browse"')
 
 
 @pytest.fixture
@@ -56,7 +57,10 @@ def test_of_a_batch_read(
     refused(lambda: reader.load().collect(), says)
 
 
-@pytest.mark.parametrize(("options", "says"), [*READING, STREAM])
+DRAINS = [({"mode": "drain"} | options, says) for options, says in (*READING, STREAM)]
+
+
+@pytest.mark.parametrize(("options", "says"), [*DRAINS, NO_MODE])
 def test_of_a_stream(
     spark: SparkSession,
     given: dict[str, str],

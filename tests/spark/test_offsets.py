@@ -49,7 +49,7 @@ def opening(client: Client) -> Iterator[Opening]:
     opened: list[QueueStream] = []
 
     def open_stream(**options: object) -> QueueStream:
-        given = {"endpoints": ",".join(client.endpoints), "timeout": "120s"}
+        given = {"endpoints": ",".join(client.endpoints), "timeout": "120s", "mode": "drain"}
         given |= {name: str(value) for name, value in options.items()}
         opened.append(QueueStream(parse(given), ["sequence"]))
         return opened[-1]
@@ -69,6 +69,13 @@ def after(stream: QueueStream, start: Offset) -> Offset:
     while end == start:
         end = stream.latestOffset(start)
     return end
+
+
+def test_a_stream_says_whether_it_takes() -> None:
+    """Without the option mode nothing is asked of a cluster: the error names both words."""
+    options = parse({"endpoints": "tcp://127.0.0.1:1", "queue": "orders"})
+    with pytest.raises(mirrorq.ConfigError, match=r'mode is missing: .*"drain".*"browse"'):
+        QueueStream(options, ["sequence"])
 
 
 def test_trouble_at_the_second_queue_leaves_none_out(
@@ -401,7 +408,7 @@ from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.stream_reader import QueueStream
 
 endpoints, queue = sys.argv[1:]
-stream = QueueStream(parse({"endpoints": endpoints, "queue": queue}), ["sequence"])
+stream = QueueStream(parse({"endpoints": endpoints, "queue": queue, "mode": "drain"}), ["sequence"])
 print(stream.initialOffset(), flush=True)
 sys.stdin.read()
 """

@@ -25,7 +25,7 @@ class Pipe:
     def __init__(self, spark: SparkSession, endpoints: str, queue: str, folder: Path) -> None:
         self.spark = spark
         self.given = {"endpoints": endpoints, "queue": queue, "columns": "sequence,value"}
-        self.given["timeout"] = "120s"
+        self.given |= {"timeout": "120s", "mode": "drain"}
         self.folder = folder
 
     def frame(self, **options: object) -> DataFrame:

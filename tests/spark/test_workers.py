@@ -22,7 +22,7 @@ from pyspark_mirrorq.workers import check_python
 from pyspark_mirrorq.writer import BatchWriter, StreamWriter
 
 LONG_S = 120
-OPTIONS = parse({"endpoints": "tcp://127.0.0.1:1", "queue": "x"})
+OPTIONS = parse({"endpoints": "tcp://127.0.0.1:1", "queue": "x", "mode": "browse"})
 SCHEMA = StructType([StructField("value", BinaryType())])
 
 

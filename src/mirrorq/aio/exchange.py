@@ -12,7 +12,7 @@ from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.api import exchange as blocking
-from mirrorq.api.arguments import deadline_of
+from mirrorq.api.arguments import check_block, deadline_of
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.options import Body, PublishOptions, spelled_out
 from mirrorq.api.publisher import OnConfirm
@@ -94,6 +94,7 @@ class Exchange:
 
         Arguments, result and errors are those of `mirrorq.Exchange.publish`.
         """
+        check_block(block)
         handle = self.handle
         until, has_passed = deadline_of(timeout), False
         request = handle._checked_request(

@@ -20,7 +20,7 @@ from mirrorq.api.arguments import (
     check_block,
     check_callable,
     check_count,
-    check_flag,
+    check_flags,
     check_timeout,
     checked_bodies,
     deadline_of,
@@ -341,7 +341,7 @@ class MirroredQueue:
         if timeout is not None:
             check_timeout(timeout)
         check_block(block)
-        check_flag("auto_ack", auto_ack)
+        check_flags(auto_ack=auto_ack)
         found: list[Message] = []
         try:
             await self._take(found, block, timeout)
@@ -413,6 +413,7 @@ class MirroredQueue:
 
         Arguments and errors are those of `mirrorq.Message.ack_and_put` and of its settlement.
         """
+        check_block(block)
         key = place_key(options)
         source = self.handle._handle.source_of(message)
         if source is None:

@@ -14,7 +14,7 @@ import msgspec
 
 from mirrorq import errors
 from mirrorq.api.administration import Administration
-from mirrorq.api.arguments import check_command, check_timeout
+from mirrorq.api.arguments import check_command, check_flags, check_timeout
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
@@ -162,9 +162,8 @@ class Access(Administration, ExchangeHost):
         **arguments: Unpack[QueueArguments],
     ) -> Declared:
         """Declare a queue, without a handle on it: see `queue`."""
-        wrong = declaration_error(
-            name, exclusive, auto_delete, shards, passive=passive, durable=durable
-        )
+        check_flags(durable=durable, auto_delete=auto_delete, passive=passive)
+        wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
         if wrong:
             raise ConfigError(wrong)
         if arguments.get("dead_letter_queue") == name:
@@ -248,6 +247,7 @@ class Access(Administration, ExchangeHost):
             print(news.publish("orders.eu", b"order 1").result(timeout=10))  # {'audit': 1}
             ```
         """
+        check_flags(passive=passive)
         if passive:
             self._wait_known(timeout)
         return Exchange._declare(self, name, kind, alternate, passive, timeout)
@@ -260,6 +260,7 @@ class Access(Administration, ExchangeHost):
         Args:
             shards: after each sharded queue that of each of its shards.
         """
+        check_flags(shards=shards)
         return self._list("shards" if shards else "queues", QueueStatus)
 
     def nodes(self) -> list[NodeStatus]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_sequence, check_text
+from mirrorq.api.arguments import check_flags, check_sequence, check_text
 from mirrorq.errors import ConfigError, MirrorQError, PolicyError, PreconditionFailed, QueueNotFound
 from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
 from mirrorq.monitoring.status import PolicyStatus, QueueStatus
@@ -203,6 +203,7 @@ class Administration(ABC):
             NoQuorum: no majority in time. It may still begin.
             MirrorQError: `wait`, and a mirror went, was restarted or was told to stop.
         """
+        check_flags(wait=wait)
         self._administer(Synchronise(_checked_name(queue), True), timeout)
         if not wait:
             return
@@ -344,7 +345,8 @@ class Administration(ABC):
         """
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a node's name is a string that is not empty, not {name!r}")
-        self._administer(RemoveNode(name, 0, bool(force)), timeout)
+        check_flags(force=force)
+        self._administer(RemoveNode(name, 0, force), timeout)
 
 
 def _checked_name(queue: str) -> str:

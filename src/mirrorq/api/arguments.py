@@ -150,10 +150,11 @@ def check_block(value: object) -> None:
         )
 
 
-def check_flag(what: str, value: object) -> None:
+def check_flags(**flags: object) -> None:
     """Raise TypeError for a flag that is no bool: the text "no" is true."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} is {value!r}: it must be True or False")
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}: it must be True or False")
 
 
 def check_callable(what: str, value: object) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Literal, Self, get_args
 
-from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flag
+from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, Run, names_of
 from mirrorq.api.prefetch_buffer import Backlog
@@ -235,11 +235,7 @@ class Consumer:
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
-        for what, flag in (
-            ("exclusive", exclusive),
-            ("cancel_on_failover", cancel_on_failover),
-        ):
-            check_flag(what, flag)
+        check_flags(exclusive=exclusive, cancel_on_failover=cancel_on_failover)
         _check_ack(ack)
         channel.check()
         channel.check_right("read")

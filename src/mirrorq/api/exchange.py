@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from attrs import frozen
 
-from mirrorq.api.arguments import check_callable, checked_body, deadline_of
+from mirrorq.api.arguments import (
+    check_block,
+    check_callable,
+    check_flags,
+    checked_body,
+    deadline_of,
+)
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.fan_out import Gathering
@@ -199,8 +205,9 @@ class Exchange:
             QueueNotFound: there is none.
             NoQuorum: no majority in time. It may still be deleted.
         """
+        check_flags(if_unused=if_unused)
         self._check_open()
-        self._host._administer(DeleteExchange(self.name, bool(if_unused)), timeout)
+        self._host._administer(DeleteExchange(self.name, if_unused), timeout)
 
     # --- Publishing -----------------------------------------------------------------------
 
@@ -236,6 +243,7 @@ class Exchange:
             QueueNotFound: the exchange was deleted.
             ShutDown: this handle is closed.
         """
+        check_block(block)
         request = self._checked_request(
             routing_key, body, mandatory=mandatory, on_confirm=on_confirm, **options
         )
@@ -265,6 +273,7 @@ class Exchange:
         **options: Unpack[PublishOptions],
     ) -> PublishRequest:
         """What `publish` was given, checked."""
+        check_flags(mandatory=mandatory)
         if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
             raise ConfigError(
                 f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol, Unpack
 
 import msgspec
 
-from mirrorq.api.arguments import check_flag
+from mirrorq.api.arguments import check_block, check_flags
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Settlement
 from mirrorq.api.options import Body, MessageOptions, packed, place_key, spelled_out
@@ -297,7 +297,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Raises:
             ConfigError: a delay that is none, or one of a message that does not come again.
         """
-        check_flag("requeue", requeue)
+        check_flags(requeue=requeue)
         delay_ms = 0 if delay is None else milliseconds("delay", delay)
         if delay is not None and not requeue:
             raise ConfigError(
@@ -355,6 +355,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """
         if self._is_settled:
             raise ValueError(f"{self!r} is settled already, or was only browsed")
+        check_block(block)
         terms, properties = packed(**options)
         return self._chunk.handle.ack_and_put(
             self, queue, place_key(options), body, properties, terms, block=block

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 from attrs import evolve
 
+from mirrorq.api.arguments import check_flags
 from mirrorq.api.publish_options import (
     PLAIN,
     UNIQUE,
@@ -225,7 +226,9 @@ def said_of_client(options: ClientOptions) -> dict[str, Any]:
 
 def _said(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     refuse_unknown(given, kind.__annotations__)
-    return {name: DEFAULTS.get(name) for name in kind.__annotations__} | given
+    defaults = {name: DEFAULTS.get(name) for name in kind.__annotations__}
+    check_flags(**{name: one for name, one in given.items() if isinstance(defaults[name], bool)})
+    return defaults | given
 
 
 def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:

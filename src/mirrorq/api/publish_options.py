@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from attrs import frozen
 
-from mirrorq.api.arguments import check_flag
+from mirrorq.api.arguments import check_flags
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.durations import milliseconds_in
 from mirrorq.protocol.ops import (
@@ -72,7 +72,7 @@ def terms_of(
     """
     if persistent is True and priority == 0 and delay is None and ttl is None:
         return PLAIN
-    check_flag("persistent", persistent)
+    check_flags(persistent=persistent)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ConfigError(f"priority is {priority!r}: it must be an int from 0 to {PRIORITY_MAX}")
     if not 0 <= priority <= PRIORITY_MAX:

@@ -21,7 +21,7 @@ from mirrorq.api.arguments import (
     check_block,
     check_callable,
     check_count,
-    check_flag,
+    check_flags,
     check_not_async,
     check_sequence,
     check_timeout,
@@ -402,7 +402,7 @@ class MirroredQueue(Target):
         if block is not True:
             check_block(block)
         if auto_ack is not False:
-            check_flag("auto_ack", auto_ack)
+            check_flags(auto_ack=auto_ack)
         handle = self._handle
         found: list[Message] = []
         try:
@@ -680,6 +680,7 @@ class MirroredQueue(Target):
         Raises:
             PreconditionFailed: it has messages or is in use, and that was asked.
         """
+        check_flags(if_empty=if_empty, if_unused=if_unused)
         self._handle.check()
         check_flag("if_empty", if_empty)
         check_flag("if_unused", if_unused)
@@ -687,8 +688,8 @@ class MirroredQueue(Target):
             self._check_left(if_empty=if_empty, if_unused=if_unused)
         self._handle.host._delete_queue(
             self._handle.queue_id,
-            if_empty=bool(if_empty),
-            if_unused=bool(if_unused),
+            if_empty=if_empty,
+            if_unused=if_unused,
             timeout=DELETE_S,
         )
 
@@ -799,6 +800,7 @@ class MirroredQueue(Target):
         `immediate`, `get` and consumers end at once and what was fetched ahead goes back.
         Acks still work; `close` ends the handle.
         """
+        check_flags(immediate=immediate)
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast
 from msgspec.structs import replace
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_callable
+from mirrorq.api.arguments import check_block, check_callable, check_flags
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.receiver import unsee
 from mirrorq.api.retries import Retries
@@ -475,11 +475,13 @@ class QueueAdapter(Generic[Item]):
 
     def shutdown(self, immediate: bool = False) -> None:
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
+        check_flags(immediate=immediate)
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
         self._handle.outcomes.signal.notify()
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:
+    check_block(block)
     if block and timeout is not None and timeout < 0:
         raise ValueError("'timeout' must be a non-negative number")

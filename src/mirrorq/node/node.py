@@ -17,7 +17,7 @@ from attrs import evolve
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config, checked_path
+from mirrorq.api.arguments import check_config, check_flags, checked_path
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import check_threads
 from mirrorq.api.listeners import Listeners
@@ -473,14 +473,10 @@ class Node(Access):
                 sent on when there is a majority.
             Others: as in `Client.queue`.
         """
+        check_flags(spool=spool)
         if not spool:
             return super().queue(name, **options)
-        others = dict(options)
-        durable, auto_delete = others.pop("durable", True), others.pop("auto_delete", False)
-        others.pop("timeout", None)
-        return self._spools.queue(
-            name, durable=bool(durable), auto_delete=bool(auto_delete), others=others
-        )
+        return self._spools.queue(name, **options)
 
     def _open_queue(
         self, name: str, durable: bool, auto_delete: bool, timeout: float | None

@@ -24,7 +24,6 @@ def declaration_error(
     shards: object = None,
     *,
     passive: object = True,
-    durable: object = True,
 ) -> str:
     """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
     if not isinstance(name, str):
@@ -38,14 +37,6 @@ def declaration_error(
     wrong = unprintable("the queue's name", name)
     if wrong:
         return wrong
-    flags = {
-        "durable": durable,
-        "auto_delete": auto_delete,
-        "passive": passive,
-    }
-    for word, value in flags.items():
-        if not isinstance(value, bool):
-            return f"{word} is True or False, not {value!r}"
     if not isinstance(exclusive, bool) and exclusive != "connection":
         return f'exclusive is True, False or "connection", not {exclusive!r}'
     if not passive and split_name(name) is not None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from mirrorq import bulk, clock
-from mirrorq.api.arguments import SEQUENCE_MAX
+from mirrorq.api.arguments import SEQUENCE_MAX, check_flags
 from mirrorq.bulk.reading import Batch as Frames
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
@@ -121,6 +121,7 @@ class Forwarder:
             ShutDown: one of the handles is closed.
             MirrorQError: one of the queues is gone, or this process may not use it.
         """
+        check_flags(once=once)
         self._moving.run(once=once, on_status=on_status)
 
     def stop(self) -> None:

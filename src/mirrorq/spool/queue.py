@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from attrs import frozen
 
-from mirrorq.api.arguments import check_callable, check_timeout, checked_bodies, checked_body
+from mirrorq.api.arguments import (
+    check_block,
+    check_callable,
+    check_timeout,
+    checked_bodies,
+    checked_body,
+)
 from mirrorq.api.batching import ManyPut
 from mirrorq.api.options import (
     Body,
@@ -128,6 +134,7 @@ class SpooledQueue:
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the spool is closed.
         """
+        check_block(block)
         terms, properties = packed(**options) if options else (PLAIN, b"")
         if terms.is_unique:
             terms = Later(terms.persistent, terms.priority, terms.delay_ms, terms.ttl_ms, True)
@@ -160,6 +167,7 @@ class SpooledQueue:
         Returns:
             The confirmation, one for all of them.
         """
+        check_block(block)
         terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
         confirmation = SpoolConfirmation(self._route, True)
@@ -289,6 +297,7 @@ class SpooledQueue:
         Raises:
             Empty: no message in time. NoQuorum: the cluster was not reached in time.
         """
+        check_block(block)
         return self.replicated(timeout if block else 0).get(block, timeout)
 
     def close(self) -> None:

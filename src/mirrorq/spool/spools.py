@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirrorq.api.arguments import check_flags
 from mirrorq.errors import ConfigError, StoreError
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.route import SpoolStatus
@@ -68,18 +69,21 @@ class Spools:
         *,
         durable: bool = True,
         auto_delete: bool = False,
-        others: Mapping[str, object] | None = None,
+        timeout: float | None = None,
+        **others: object,
     ) -> SpooledQueue:
         """A handle that spools.
 
         Args:
+            timeout: not needed: a spool waits for no cluster.
             others: keywords of a declaration that do not go with a spool, and their values.
 
         Raises:
             ConfigError: one of `others` was given.
             StoreLocked, StoreError: the store cannot be opened.
         """
-        for keyword, value in (others or {}).items():
+        check_flags(durable=durable, auto_delete=auto_delete)
+        for keyword, value in others.items():
             if value:
                 raise ConfigError(
                     f"{keyword}={value!r} does not go with a spool: the queue is to be there when "
