@@ -682,8 +682,6 @@ class MirroredQueue(Target):
         """
         check_flags(if_empty=if_empty, if_unused=if_unused)
         self._handle.check()
-        check_flag("if_empty", if_empty)
-        check_flag("if_unused", if_unused)
         if if_empty or if_unused:
             self._check_left(if_empty=if_empty, if_unused=if_unused)
         self._handle.host._delete_queue(

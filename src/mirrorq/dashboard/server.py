@@ -37,9 +37,8 @@ class Dashboard:
     Args:
         cluster: a `Node` or a `Client`; whoever made it closes it, after the dashboard.
         address: `host:port`, `:port` or `port`; without a host, loopback; port 0 takes a free one.
-        admin_key: who gives it may look at messages, end and move them, pause queues, synchronise them and
-            move masters; at least 16 characters.
-            None: the page is read-only.
+        admin_key: who gives it may look at messages and end them, pause and synchronise queues, and
+            move masters; at least 16 characters. None: the page is read-only.
         insecure: allow other addresses than loopback, by plain HTTP.
 
     Raises:
