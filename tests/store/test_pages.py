@@ -204,7 +204,8 @@ class Join:
         self._given.close()
         if chance.random() < 0.5 and life.disk.queues:
             life.restart()
-        elif chance.random() < 0.5:
+        elif chance.random() < 0.5 and self.state.applied > life.state.applied:
+            # A member that lacks nothing asks for no state: its left sends it what follows.
             for _ in range(chance.randint(0, self.state.applied - life.state.applied - 1)):
                 life.apply_one()
             life.checkpoint()
