@@ -30,10 +30,11 @@ ROOMS = {
     "bulk": "api session protocol wire containers",
     "spool": "bulk api session protocol wire containers monitoring security transport",
     "client": "spool bulk api session protocol wire containers monitoring security transport",
-    "dashboard": "api client monitoring security transport",
+    "dashboard": "api client monitoring protocol security transport",
     "node": "spool engine store cluster replication api client session protocol wire containers "
     "monitoring security transport dashboard",
-    "aio": "api client node session protocol wire containers monitoring security transport",
+    "aio": "spool bulk api client node session protocol wire containers monitoring security "
+    "transport",
     "demo": "api client node session protocol wire containers monitoring security transport",
     "testing": "node client security store transport engine cluster replication api session "
     "protocol wire containers monitoring",

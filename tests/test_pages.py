@@ -269,7 +269,7 @@ def test_three_hosts_go_on_after_two_were_away() -> None:
         puts = hosts.put(200)
         for name in "ab":
             hosts.processes[name].send_signal(signal.SIGSTOP)
-        until(hosts.client.is_paused)
+        until(lambda: hosts.client.is_paused)
         for name in "ab":
             hosts.processes[name].send_signal(signal.SIGCONT)
         hosts.until_done(puts + hosts.put(200))
@@ -370,6 +370,18 @@ def test_code_for_asyncio_queue() -> None:
         check=True,
     )
     assert sorted(map(int, ran.stdout.split())) == [number * number for number in range(10)]
+
+
+def test_a_spool_of_asyncio() -> None:
+    """The put is accepted without a node, and confirmed when one is there."""
+    scripts_of("asyncio.md")
+    found = re.search(r"tcp://[\d.:]+", Path("spooling.py").read_text("utf-8"))
+    assert found
+    with ExitStack() as ending:
+        process = start(ending, "spooling.py")
+        until(lambda: Path("spool", "data.mdb").exists())
+        with mirrorq.Node("a", path="a", listen=found[0]):
+            assert line_of(process) == "1"
 
 
 def test_a_web_service_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,8 @@ EXTRAS = (
 )
 """What is for frameworks has pages of its own: what stands in `__all__` is public there. Of `kombu`
 that is what kombu asks of a transport."""
+EXTENDING = (*EXTRAS, "mirrorq.metrics")
+"""Modules whose classes extend those of a framework: what these have is the framework's."""
 PROTOCOLS = {
     "__enter__": "with",
     "__aenter__": "async-with",
@@ -65,13 +67,14 @@ TWINS = {
     "mirrorq.aio.Exchange": "mirrorq.Exchange",
     "mirrorq.aio.MirroredQueue": "mirrorq.MirroredQueue",
     "mirrorq.aio.Node": "mirrorq.Node",
+    "mirrorq.aio.SpoolClient": "mirrorq.SpoolClient",
+    "mirrorq.aio.SpooledQueue": "mirrorq.SpooledQueue",
     "mirrorq.aio.Transaction": "mirrorq.Transaction",
     "mirrorq.aio.consumer.Consumer": "mirrorq.Consumer",
     "mirrorq.aio.stdlib_queue.QueueAdapter": "mirrorq.QueueAdapter",
 }
 """A class, and the class whose members it repeats. A member with the same name, parameters, types
-and result has no line of its own: one line of the class names all such members, or two lines where
-some are awaited."""
+and result has no line of its own: one line of the class names all such members."""
 MADE_BY_USERS = (
     "mirrorq.MirroredQueue",
     "mirrorq.Node",
@@ -155,9 +158,8 @@ def lines_of(name: str, what: Any, hidden: list[str], seen: set[str]) -> Iterato
     if what.is_function:
         yield f"{name} {signature(what)}"
     elif what.is_attribute:
-        kind = "property" if "property" in what.labels else "attribute"
         default = f" = {getattr(mirrorq.Config(), what.name)!r}" if CONFIG in name else ""
-        yield f"{name} {kind} {what.annotation}{default}"
+        yield f"{name} attribute {what.annotation}{default}"
     else:
         if what.is_class:
             bases = ", ".join(str(base) for base in what.bases)
@@ -169,7 +171,7 @@ def lines_of(name: str, what: Any, hidden: list[str], seen: set[str]) -> Iterato
 
 def members_of(name: str, what: Any, hidden: list[str]) -> dict[str, Any]:
     """The members that the reference shows, and the constructor where users call it."""
-    theirs = framework_names(name) if name.startswith(EXTRAS) and what.is_class else set()
+    theirs = framework_names(name) if name.startswith(EXTENDING) and what.is_class else set()
     found: dict[str, Any] = {}
     for member, inside in sorted(promised(what).items()):
         is_shown = not any(re.search(one, member) for one in hidden)
@@ -208,16 +210,20 @@ def twin_lines(lines: set[str]) -> set[str]:
     """The lines with one in place of those that only repeat what the class's twin has."""
     found = set(lines)
     for name, twin in TWINS.items():
-        same: dict[str, list[str]] = {}
+        has: list[str] = []
+        awaits: list[str] = []
         for line in sorted(lines):
             member, _, rest = line.removeprefix(f"{name}.").partition(" ")
-            if line.startswith(f"{name}.") and f"{twin}.{member} {rest}" in lines:
-                same.setdefault("has", []).append(member)
-                found.discard(line)
-            elif rest.startswith("async ") and f"{twin}.{member} {rest[6:]}" in lines:
-                same.setdefault("awaits", []).append(member)
-                found.discard(line)
-        found |= {f"{name} {how}, as {twin}: {', '.join(those)}" for how, those in same.items()}
+            if not line.startswith(f"{name}."):
+                continue
+            for kind, text in ((has, rest), (awaits, rest.removeprefix("async "))):
+                if f"{twin}.{member} {text}" in lines and member not in has:
+                    kind.append(member)
+                    found.discard(line)
+        texts = [f"has {', '.join(has)}"] * bool(has) + [f"awaits {', '.join(awaits)}"] * bool(
+            awaits
+        )
+        found.add(f"{name} as {twin}: {'; '.join(texts)}")
     return found
 
 
@@ -236,7 +242,7 @@ def public() -> list[str]:
         members = modules[name].all_members
         same = [one for one in STDLIB if one in members and is_stdlib(members[one])]
         lines = {line for line in lines if line.split()[0] not in {f"{name}.{one}" for one in same}}
-        lines.add(f"{name} has, as queue.Queue: {', '.join(same)}")
+        lines.add(f"{name} as queue.Queue: has {', '.join(same)}")
     return sorted(lines)
 
 

@@ -62,9 +62,9 @@ class NotConfirmed(MirrorQError):
         self, text: str, stored: Sequence[range] = (), refused: Sequence[range] = ()
     ) -> None:
         super().__init__(text)
-        self.stored = tuple(stored)
+        self.stored: tuple[range, ...] = tuple(stored)
         """Ranges of sequences that were stored."""
-        self.refused = tuple(refused)
+        self.refused: tuple[range, ...] = tuple(refused)
         """Ranges of indexes into the bodies given that were refused."""
 
 

@@ -78,14 +78,24 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
         for name in ("publish", "bind", "unbind", "bindings", "delete", "wait_for_confirms")
     ),
     (transactions.Transaction.put, aio.Transaction.put),
+    *(
+        (getattr(mirrorq.SpooledQueue, name), getattr(aio.SpooledQueue, name))
+        for name in (
+            *("put", "put_many", "put_nowait", "status", "flush", "wait_for_confirms"),
+            *("set_aside", "drop_set_aside", "replicated", "get", "close"),
+        )
+    ),
+    *(
+        (getattr(mirrorq.SpoolClient, name), getattr(aio.SpoolClient, name))
+        for name in ("queue", "client", "spooled", "close")
+    ),
 ]
 
 
 def taken(call: Callable[..., Any]) -> list[tuple[str, object, object]]:
-    """What a call takes, but for its object: names, how they are given, and defaults. Spools are
-    for threads only."""
+    """What a call takes, but for its object: names, how they are given, and defaults."""
     parameters = inspect.signature(call).parameters.values()
-    return [(p.name, p.kind, p.default) for p in parameters if p.name not in ("self", "spool")]
+    return [(p.name, p.kind, p.default) for p in parameters if p.name != "self"]
 
 
 @pytest.mark.parametrize(("threads", "loops"), PAIRS, ids=lambda call: call.__qualname__)
@@ -123,7 +133,7 @@ WRONG = {
     'await aexchange.publish("k", b"x", manditory=1)': 'did you mean "mandatory"',
     'await aio.Node.open("a", path=".", witnes=True)': 'did you mean "witness"',
     'await aclient.set_policy("p", "", {}, prioriti=1)': 'did you mean "priority"',
-    'await aio.connect("tcp://h:1", timeut=3)': 'did you mean "timeout"',
+    'await aio.connect("tcp://h:1", timeut=3)': 'No overload variant of "connect" matches',
 }
 """What a user may write wrongly, and a part of what mypy says to it."""
 

@@ -98,7 +98,13 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[type, Cal
 @pytest.mark.parametrize("value", ["no", 2])
 @pytest.mark.parametrize(("kind", "call", "flag"), list(cases()))
 def test_a_flag_is_a_bool(
-    objects: dict[type, Callable[[], Any]], kind: type | None, call: Any, flag: str, value: object
+    objects: dict[type, Callable[[], Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type | None,
+    call: Any,
+    flag: str,
+    value: object,
 ) -> None:
     """A TypeError names the flag, and nothing happens."""
 
@@ -116,6 +122,8 @@ def test_a_flag_is_a_bool(
         if inspect.isawaitable(result):
             await result
 
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError, match=f"{flag} is {value!r}: it must be True or False"):
         asyncio.run(calling())
     assert objects[mirrorq.Node]().queue("orders").status().messages == 1
+    assert list(tmp_path.iterdir()) == []

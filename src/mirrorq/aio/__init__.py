@@ -33,8 +33,9 @@ import asyncio
 from collections.abc import Iterable
 
 from mirrorq.aio.exchange import Exchange
-from mirrorq.aio.hosts import Client, Node, connect
+from mirrorq.aio.hosts import Client, Node, SpoolClient, connect
 from mirrorq.aio.queue import MirroredQueue
+from mirrorq.aio.spooled import SpooledQueue
 from mirrorq.aio.steps import Transaction
 from mirrorq.api.confirmation import (
     Confirmation,
@@ -45,7 +46,17 @@ from mirrorq.api.confirmation import (
     parted,
 )
 
-__all__ = ["Client", "Exchange", "MirroredQueue", "Node", "Transaction", "connect", "wait"]
+__all__ = [
+    "Client",
+    "Exchange",
+    "MirroredQueue",
+    "Node",
+    "SpoolClient",
+    "SpooledQueue",
+    "Transaction",
+    "connect",
+    "wait",
+]
 
 
 async def wait(

@@ -28,7 +28,7 @@ class Exchange:
 
     def __init__(self, handle: blocking.Exchange) -> None:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
-        self.handle = handle
+        self.handle: blocking.Exchange = handle
         """The handle that this one wraps."""
         self._bells = Bells(asyncio.get_running_loop())
         self._gate = Line()

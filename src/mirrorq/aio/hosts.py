@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from mirrorq.aio.administration import Administration
 from mirrorq.aio.exchange import Exchange
-from mirrorq.aio.opening import opening
+from mirrorq.aio.opening import Opening, opening
 from mirrorq.aio.queue import MirroredQueue, wrap_hosts_with
+from mirrorq.aio.spooled import SpooledQueue
 from mirrorq.aio.threads import in_thread, opened
 from mirrorq.api.options import ClientOptions, DeclareOptions, NodeOptions, spelled_out
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     import os
 
     from mirrorq.client.client import Client as BlockingClient
+    from mirrorq.client.spooled import SpoolClient as BlockingSpoolClient
     from mirrorq.node.node import Node as BlockingNode
+    from mirrorq.spool.route import SpoolStatus
 
 
 class Host(Administration):
@@ -72,6 +75,9 @@ class Host(Administration):
 class Node(Host):
     """`mirrorq.Node` for asyncio. Made by `await Node.open(name, path=…)`."""
 
+    host: BlockingNode
+    """The `mirrorq.Node` that this one wraps."""
+
     @classmethod
     @opening
     @spelled_out
@@ -82,6 +88,34 @@ class Node(Host):
         from mirrorq.node.node import Node as BlockingNode
 
         return cls(await opened(partial(BlockingNode, name, path=path, **options)))
+
+    @overload
+    def queue(
+        self, name: str, *, spool: Literal[False] = False, **options: Unpack[DeclareOptions]
+    ) -> Opening[MirroredQueue]: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        timeout: float | None = 30,
+        spool: Literal[True],
+    ) -> Opening[SpooledQueue]: ...
+
+    @opening
+    @spelled_out
+    async def queue(
+        self, name: str, *, spool: bool = False, **options: Unpack[DeclareOptions]
+    ) -> MirroredQueue | SpooledQueue:
+        """Declare a queue, or find it, and return a handle for this loop.
+
+        Arguments, result and errors are those of `mirrorq.Node.queue`.
+        """
+        handle: Any = await opened(partial(self.host.queue, name, spool=spool, **options))
+        return SpooledQueue(handle) if spool else MirroredQueue(handle)
 
     async def __aenter__(self) -> Node:
         return self
@@ -100,6 +134,48 @@ class Client(Host):
         await self.close()
 
 
+class SpoolClient:
+    """A client whose queues are spooled, for one loop. Made by `connect(…, spool=PATH)`.
+
+    It is there whether or not a node answers. Arguments, results and errors are those of
+    `mirrorq.SpoolClient`, which is in `host`.
+    """
+
+    def __init__(self, host: BlockingSpoolClient[Any]) -> None:
+        self.host = host
+        """The client that this one wraps."""
+
+    @opening
+    async def queue(
+        self, name: str, *, durable: bool = True, auto_delete: bool = False
+    ) -> SpooledQueue:
+        """A handle that accepts puts at any time; see `SpooledQueue`. It waits for no cluster."""
+        make = partial(self.host.queue, name, durable=durable, auto_delete=auto_delete)
+        return SpooledQueue(await opened(make))
+
+    async def client(self, timeout: float | None = 30) -> Client:
+        """The client itself, for all that needs the cluster. This closes it.
+
+        Arguments, result and errors are those of `mirrorq.SpoolClient.client`.
+        """
+        return Client(await in_thread(partial(self.host.client, timeout)))
+
+    def spooled(self) -> dict[str, SpoolStatus]:
+        """What is spooled, by the names of queues."""
+        return self.host.spooled()
+
+    async def close(self) -> None:
+        """Have all that was put accepted, and close. What is left is sent when the spool is opened
+        again. May be repeated."""
+        await in_thread(self.host.close)
+
+    async def __aenter__(self) -> SpoolClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
 def of_host(host: Any) -> Host:
     """The same for what a handle lives on."""
     from mirrorq.client.client import Client as BlockingClient
@@ -110,13 +186,37 @@ def of_host(host: Any) -> Host:
 wrap_hosts_with(of_host)
 
 
+@overload
+def connect(
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    spool: None = None,
+    **options: Unpack[ClientOptions],
+) -> Opening[Client]: ...
+
+
+@overload
+def connect(
+    endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    spool: str | os.PathLike[str],
+    **options: Unpack[ClientOptions],
+) -> Opening[SpoolClient]: ...
+
+
 @opening
 @spelled_out
 async def connect(
     endpoints: str | Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    spool: str | os.PathLike[str] | None = None,
     **options: Unpack[ClientOptions],
-) -> Client:
-    """`mirrorq.connect`: the same queues from a process that is no node."""
+) -> Client | SpoolClient:
+    """`mirrorq.connect`: the same queues from a process that is no node.
+
+    Arguments, result and errors are those of `mirrorq.connect`. With `spool` a `SpoolClient`.
+    """
     from mirrorq.client.client import connect as blocking_connect
 
-    return Client(await opened(partial(blocking_connect, endpoints, **options)))
+    made: Any = await opened(partial(blocking_connect, endpoints, spool=spool, **options))
+    return Client(made) if spool is None else SpoolClient(made)

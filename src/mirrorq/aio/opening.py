@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
-Opened = TypeVar("Opened", bound="AbstractAsyncContextManager[Any, Any]")
+Opened = TypeVar("Opened", bound="AbstractAsyncContextManager[Any, Any]", covariant=True)
 Arguments = ParamSpec("Arguments")
 
 

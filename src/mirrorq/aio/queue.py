@@ -91,7 +91,7 @@ class MirroredQueue:
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
         """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
-        self.handle = handle
+        self.handle: blocking.MirroredQueue = handle
         """The handle that this one wraps."""
         self._loop = asyncio.get_running_loop()
         self._run = Bells(self._loop).run

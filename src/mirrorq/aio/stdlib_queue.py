@@ -81,7 +81,7 @@ class QueueAdapter(Generic[Item]):
     unacknowledged, nor delayed messages, and what was got here is done. Without a master they wait.
     """
 
-    maxsize = 0
+    maxsize: int = 0
     """No bound on the number of messages."""
 
     def __init__(

@@ -244,7 +244,7 @@ class Consumer:
         _check_prefetch(prefetch)
         self._number = channel.next_consumer()
         self._ends_at_failover = cancel_on_failover
-        self.refused = ""
+        self.refused: str = ""
         """Why the queue did not take it, or it was ended by others; "" while all is well."""
         self._acks_at = ack
         self._exclusive = exclusive

@@ -86,7 +86,7 @@ class Exchange:
     that its messages reach. Every method may be called from any thread."""
 
     def __init__(self, host: ExchangeHost, name: str) -> None:
-        self.name = name
+        self.name: str = name
         """The exchange's name."""
         self._host = host
         self._is_closed = False

@@ -226,14 +226,19 @@ def said_of_client(options: ClientOptions) -> dict[str, Any]:
 
 def _said(kind: type, given: dict[str, Any]) -> dict[str, Any]:
     refuse_unknown(given, kind.__annotations__)
-    defaults = {name: DEFAULTS.get(name) for name in kind.__annotations__}
-    check_flags(**{name: one for name, one in given.items() if isinstance(defaults[name], bool)})
-    return defaults | given
+    _check_flags_of(given)
+    return {name: DEFAULTS.get(name) for name in kind.__annotations__} | given
+
+
+def _check_flags_of(given: Mapping[str, Any]) -> None:
+    flags = {name for name, value in DEFAULTS.items() if isinstance(value, bool)} - {"exclusive"}
+    check_flags(**{name: value for name, value in given.items() if name in flags})
 
 
 def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:
     """Take apart what is said of a queue and what of its node."""
     refuse_unknown(options, annotations_of(EmbeddedOptions))
+    _check_flags_of(options)
     declaration, node = DeclareOptions(), NodeOptions()
     for name, value in options.items():
         part: Any = declaration if name in DeclareOptions.__annotations__ else node

@@ -330,7 +330,7 @@ class QueueAdapter(Generic[Item]):
     *Threads*: every method may be called from any thread.
     """
 
-    maxsize = 0
+    maxsize: int = 0
     """No bound on the number of messages."""
 
     def __init__(

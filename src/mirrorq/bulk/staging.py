@@ -113,7 +113,7 @@ class Staged:
         self._version = version
         self._queue = queue
         """Name of the queue that decides."""
-        self.run = _name("run", uuid.uuid4().hex if run is None else run)
+        self.run: str = _name("run", uuid.uuid4().hex if run is None else run)
         """Name of this try of the version."""
         if not isinstance(version, int) or not 0 <= version < 2**63:
             raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")

@@ -238,9 +238,9 @@ class Client(Access):
     ) -> None:
         self._listeners = Listeners()
         self._owned = {}
-        self.config = config
+        self.config: Config = config
         """Its limits and times."""
-        self.endpoints = tuple(endpoints)
+        self.endpoints: tuple[str, ...] = tuple(endpoints)
         """The nodes that it was given to begin with."""
         self._insecure = insecure
         self._security = security

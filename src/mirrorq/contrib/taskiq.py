@@ -85,7 +85,7 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
         self._client = await aio.connect(self._url, **self._options)
         self._queue = await self._client.queue(self._queue_name)
         if isinstance(self.result_backend, MirrorQResultBackend):
-            self.id_generator = self.result_backend.new_id
+            self.id_generator = self.result_backend._new_id
 
     async def shutdown(self) -> None:
         """Disconnect: what is not acked comes again elsewhere."""
@@ -186,7 +186,7 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         if client is not None:
             await client.close()
 
-    def new_id(self) -> str:
+    def _new_id(self) -> str:
         """The id of a task whose result comes here."""
         return f"{self._name}:{uuid.uuid4().hex}"
 

@@ -53,6 +53,8 @@ from mirrorq.waiting import Latch, Once, begin_thread, is_host_thread
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.dashboard import Dashboard
     from mirrorq.node.rail import NodeRail
@@ -144,11 +146,11 @@ class Node(Access):
         endpoints = NodeEndpoints(
             name, said["peers"], said["listen"], said["join"], insecure=insecure, security=security
         )
-        self.name = name
+        self.name: str = name
         """Its name in the cluster."""
-        self.config = config or Config()
+        self.config: Config = config or Config()
         """Its limits and times."""
-        self.path = checked_path(path)
+        self.path: Path = checked_path(path)
         """Directory of its store."""
         self.peers = endpoints.peers
         """Endpoints by node, as they were given."""

@@ -131,13 +131,13 @@ class SpawnedNode:
     def __init__(
         self, name: str, given: dict[str, Any], security: Security | None, python: str
     ) -> None:
-        self.name = name
+        self.name: str = name
         """Its name in the cluster."""
-        self.endpoint = ""
+        self.endpoint: str = ""
         """Where clients reach it."""
-        self.restarts = 0
+        self.restarts: int = 0
         """How often it has died and was started again."""
-        self.error = ""
+        self.error: str = ""
         """Why it ended last; "" while it runs."""
         self._given = given
         self._security = security

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from mirrorq.api.arguments import deadline_of
+from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import ConfirmUnknown, MirrorQError, NotConfirmed
 
 if TYPE_CHECKING:
@@ -127,12 +129,15 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
             ConfirmUnknown: the disk has failed as it was written.
             TimeoutError: it is not yet after `timeout` seconds.
         """
+        in_thread(self._accepting(timeout))
 
-        def is_decided() -> bool:
-            return self.is_accepted or self.done()
-
-        if not self._route.outcomes.wait_for(is_decided, timeout):
-            raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
+    def _accepting(self, timeout: float | None) -> Waits[None]:
+        """`accepted`, for threads and for asyncio."""
+        if not self.is_accepted and not self.done():
+            signal = self._route.outcomes.signal
+            wait = Wait(signal, lambda: self.is_accepted or self.done(), deadline_of(timeout))
+            if not (yield wait):
+                raise TimeoutError(f"not on the own disk after {timeout} s: wait again")
         if not self.is_accepted:
             self.result(0)
 
@@ -159,14 +164,21 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         Raises:
             TimeoutError: no outcome yet after `timeout` seconds.
         """
-        if not self._route.outcomes.wait_for(self.done, timeout):
-            why = self._route.why if timeout else ""
-            state = "accepted, and not yet confirmed" if self.is_accepted else "not yet accepted"
-            raise TimeoutError(
-                f"{state} after {timeout} s: it stays spooled, wait again"
-                + (f". It waits because {why}" if why else "")
-            )
+        in_thread(self._ending(timeout))
         return self._error()
+
+    def _ending(self, timeout: float | None) -> Waits[None]:
+        """Wait for the outcome, for threads and for asyncio."""
+        if self.done() or (
+            yield Wait(self._route.outcomes.signal, self.done, deadline_of(timeout))
+        ):
+            return
+        why = self._route.why if timeout else ""
+        state = "accepted, and not yet confirmed" if self.is_accepted else "not yet accepted"
+        raise TimeoutError(
+            f"{state} after {timeout} s: it stays spooled, wait again"
+            + (f". It waits because {why}" if why else "")
+        )
 
     def add_done_callback(self, callback: Callback) -> None:
         """Have `callback(self)` called when it has ended, on the spool's callback thread."""

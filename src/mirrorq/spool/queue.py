@@ -12,11 +12,11 @@ from attrs import frozen
 from mirrorq.api.arguments import (
     check_block,
     check_callable,
-    check_timeout,
     checked_bodies,
     checked_body,
+    deadline_of,
 )
-from mirrorq.api.batching import ManyPut
+from mirrorq.api.batching import ManyPut, OnePut
 from mirrorq.api.options import (
     Body,
     ManyOptions,
@@ -26,7 +26,7 @@ from mirrorq.api.options import (
     spelled_out,
 )
 from mirrorq.api.publish_options import PLAIN, Terms
-from mirrorq.api.waits import Waits, in_thread
+from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import Full, MirrorQError, NoQuorum
 from mirrorq.protocol.ops import FLAG_UNIQUE, FLAG_UNIQUE_LATER, FLAG_WHOLE
 from mirrorq.spool.confirmation import SpoolConfirmation
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from mirrorq.spool.route import Route
 
 Callback = Callable[[SpoolConfirmation], object]
+Begun = tuple[SpoolConfirmation, OnePut | ManyPut | None]
+"""A put, and what is left to be put when there is room."""
 
 
 @frozen
@@ -81,7 +83,7 @@ class SpooledQueue:
     def __init__(
         self, spool: Spool, route: Route, open_queue: Callable[[float | None], MirroredQueue]
     ) -> None:
-        self.name = route.name
+        self.name: str = route.name
         """The queue's name."""
         self._spool = spool
         self._route = route
@@ -134,6 +136,20 @@ class SpooledQueue:
             ConfigError: a priority, a ttl or a delay that is none.
             ShutDown: the spool is closed.
         """
+        confirmation, left = self._begun(body, block, on_accept, on_confirm, options)
+        if left is not None:
+            in_thread(self._making_room(left, block, timeout))
+        return confirmation
+
+    def _begun(
+        self,
+        body: Body,
+        block: bool,
+        on_accept: Callback | None,
+        on_confirm: Callback | None,
+        options: MessageOptions,
+    ) -> Begun:
+        """Put a message if there is room."""
         check_block(block)
         terms, properties = packed(**options) if options else (PLAIN, b"")
         if terms.is_unique:
@@ -143,11 +159,7 @@ class SpooledQueue:
         if on_accept is not None or on_confirm is not None:
             self._listen(confirmation, on_accept, on_confirm)
         left = self._puts().accept_one(cast(Any, confirmation), data, properties, terms)
-        if left is not None:
-            self._wait_for_room(
-                lambda puts, now: puts.accepting_one(left, now, timeout), block, timeout
-            )
-        return confirmation
+        return confirmation, left
 
     @spelled_out
     def put_many(
@@ -167,6 +179,20 @@ class SpooledQueue:
         Returns:
             The confirmation, one for all of them.
         """
+        confirmation, left = self._begun_many(bodies, block, on_accept, on_confirm, options)
+        if left is not None:
+            in_thread(self._making_room(left, block, timeout))
+        return confirmation
+
+    def _begun_many(
+        self,
+        bodies: Sequence[Body],
+        block: bool,
+        on_accept: Callback | None,
+        on_confirm: Callback | None,
+        options: ManyOptions,
+    ) -> Begun:
+        """As `_begun`, of a put_many: nothing of it is put yet."""
         check_block(block)
         terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
@@ -174,17 +200,10 @@ class SpooledQueue:
         self._listen(confirmation, on_accept, on_confirm)
         if not data:
             confirmation._finish(range(0), None)
-            return confirmation
-        body_bytes = sum(map(len, data))
-        size = body_bytes + len(properties) * len(data)
+            return confirmation, None
+        size = sum(map(len, data)) + len(properties) * len(data)
         whole = Whole(terms.persistent, terms.priority, terms.delay_ms, terms.ttl_ms)
-        many = ManyPut(cast(Any, confirmation), data, properties, whole, size)
-        self._wait_for_room(
-            lambda puts, now: puts.accepting(many, len(data), size, body_bytes, now, timeout),
-            block,
-            timeout,
-        )
-        return confirmation
+        return confirmation, ManyPut(cast(Any, confirmation), data, properties, whole, size)
 
     def put_nowait(self, body: Body) -> SpoolConfirmation:
         """As `put`, or Full at once."""
@@ -208,18 +227,18 @@ class SpooledQueue:
             local.check()
         return local.puts
 
-    def _wait_for_room(
-        self,
-        accept: Callable[[Publisher, bool], Waits[None]],
-        block: bool,
-        timeout: float | None,
-    ) -> None:
+    def _making_room(
+        self, left: OnePut | ManyPut, block: bool, timeout: float | None
+    ) -> Waits[None]:
         """Put it when the spool has room. Raises Full: not in time, and why."""
         route, config = self._route, self._spool.config
-        if timeout is not None:
-            check_timeout(timeout)
+        puts, waits = self._puts(), block and config.spool_overflow != "reject-publish"
         try:
-            in_thread(accept(self._puts(), block and config.spool_overflow != "reject-publish"))
+            if isinstance(left, OnePut):
+                yield from puts.accepting_one(left, waits, timeout)
+            else:
+                numbers = left.count, left.size, left.own_bytes
+                yield from puts.accepting(left, *numbers, waits, timeout)
         except Full as error:
             raise Full(
                 f"the spool of queue {self.name!r} holds {route.count} messages (about "
@@ -240,13 +259,17 @@ class SpooledQueue:
             TimeoutError: it is not after `timeout` seconds.
             ShutDown: the spool has failed; what it had not accepted it never will.
         """
+        in_thread(self._flushing(timeout))
+
+    def _flushing(self, timeout: float | None) -> Waits[None]:
+        """`flush`, for threads and for asyncio."""
         local = self._route.local
 
         def is_written() -> bool:
             return local.is_quiet() and not local.puts.count
 
         local.wake()
-        if not self._spool.outcomes.wait_for(is_written, timeout):
+        if not (yield Wait(self._spool.outcomes.signal, is_written, deadline_of(timeout))):
             raise TimeoutError(f"the disk has not taken all puts after {timeout} s: wait again")
         if local.is_closed and not self._spool.is_closing:
             self._spool.check()
@@ -258,9 +281,17 @@ class SpooledQueue:
         Raises:
             Full: not after `timeout` seconds, and why.
         """
+        in_thread(self._confirming(timeout))
+
+    def _confirming(self, timeout: float | None) -> Waits[None]:
+        """`wait_for_confirms`, for threads and for asyncio."""
         spool, route = self._spool, self._route
-        self.flush(timeout)
-        if not spool.outcomes.wait_for(lambda: not route.count or route.local.is_closed, timeout):
+        yield from self._flushing(timeout)
+
+        def is_over() -> bool:
+            return not route.count or route.local.is_closed
+
+        if not (yield Wait(spool.outcomes.signal, is_over, deadline_of(timeout))):
             raise Full(
                 f"queue {self.name!r}: {route.count} messages are spooled after {timeout} s"
                 + (f": {route.why}" if route.why else "")

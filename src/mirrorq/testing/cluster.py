@@ -148,7 +148,7 @@ class SimulatedCluster:
         patch: bool = True,
     ) -> None:
         names = tuple(NAMES[:nodes]) if isinstance(nodes, int) else tuple(nodes)
-        self.seed = seed
+        self.seed: int = seed
         """As given."""
         self.log: list[str] = []
         """What happened, a line each, with its time; equal for equal seeds."""

@@ -1,0 +1,209 @@
+"""Spools for asyncio: puts that are accepted on this machine's disk while the cluster is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Unpack
+
+from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.opening import opening
+from mirrorq.aio.queue import MirroredQueue
+from mirrorq.aio.threads import in_thread
+from mirrorq.api.arguments import check_block, deadline_of, left_until
+from mirrorq.api.message import Message
+from mirrorq.api.options import Body, ManyOptions, MessageOptions, spelled_out
+from mirrorq.errors import Full
+from mirrorq.spool import queue as blocking
+from mirrorq.spool.confirmation import SpoolConfirmation
+from mirrorq.spool.queue import Begun, Callback
+from mirrorq.spool.route import SetAside, SpoolStatus
+
+
+class SpooledQueue:
+    """A handle that accepts puts at any time, for one loop. Made by `Node.queue(…, spool=True)` or
+    `SpoolClient.queue`.
+
+    Arguments, results, errors and promises are those of `mirrorq.SpooledQueue`, whose handle is in
+    `handle`. A `put` that has returned is on this machine's disk. Its confirmation, awaited, ends
+    when the queue has the message.
+    """
+
+    def __init__(self, handle: blocking.SpooledQueue) -> None:
+        """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
+        self.handle: blocking.SpooledQueue = handle
+        """The handle that this one wraps."""
+        self._run = Bells(asyncio.get_running_loop()).run
+        self._line = Line()
+        """Puts that wait for room: none overtakes an earlier one."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.handle.name
+
+    # --- Publishing -----------------------------------------------------------------------
+
+    @spelled_out
+    async def put(
+        self,
+        body: Body,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        on_accept: Callback | None = None,
+        on_confirm: Callback | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SpoolConfirmation:
+        """Put a message into the spool, and wait until it is on this machine's disk.
+
+        Arguments are those of `mirrorq.SpooledQueue.put`. `timeout` bounds the wait for room and
+        the wait for the disk together.
+
+        Returns:
+            The confirmation: awaited, it ends with the message's sequence when the queue has it.
+
+        Raises:
+            Full: the spool was full for `timeout` seconds.
+            NotConfirmed, ConfirmUnknown: the disk has failed.
+            TimeoutError: it was put, and is not on the disk after `timeout` seconds.
+        """
+        until = deadline_of(timeout)
+        begin = partial(self.handle._begun, body, block, on_accept, on_confirm, options)
+        return await self._accepted(begin, block, until)
+
+    @spelled_out
+    async def put_many(
+        self,
+        bodies: Sequence[Body],
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        on_accept: Callback | None = None,
+        on_confirm: Callback | None = None,
+        **options: Unpack[ManyOptions],
+    ) -> SpoolConfirmation:
+        """Put messages together, up to `frame_bytes_max` all or none: as `put`.
+
+        Arguments are those of `mirrorq.SpooledQueue.put_many`.
+
+        Returns:
+            The confirmation, one for all of them: awaited, it ends with a range.
+        """
+        until = deadline_of(timeout)
+        begin = partial(self.handle._begun_many, bodies, block, on_accept, on_confirm, options)
+        return await self._accepted(begin, block, until)
+
+    @spelled_out
+    async def send(
+        self,
+        body: Body,
+        *,
+        block: bool = True,
+        timeout: float | None = None,
+        on_accept: Callback | None = None,
+        on_confirm: Callback | None = None,
+        **options: Unpack[MessageOptions],
+    ) -> SpoolConfirmation:
+        """`put` that does not wait for the disk, only for room: many are on their way at once.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.put`.
+        """
+        begin = partial(self.handle._begun, body, block, on_accept, on_confirm, options)
+        return await self._sent(begin, block, deadline_of(timeout))
+
+    async def _accepted(
+        self, begin: Callable[[], Begun], block: bool, until: float | None
+    ) -> SpoolConfirmation:
+        confirmation = await self._sent(begin, block, until)
+        await self._run(confirmation._accepting(left_until(until)))
+        return confirmation
+
+    async def _sent(
+        self, begin: Callable[[], Begun], block: bool, until: float | None
+    ) -> SpoolConfirmation:
+        """Put when there is room: none overtakes an earlier one."""
+        check_block(block)
+        try:
+            await self._line.enter(until if block else 0)
+        except TimeoutError:
+            raise Full(f"the spool of queue {self.name!r}: earlier puts wait for room") from None
+        try:
+            confirmation, left = begin()
+            if left is not None:
+                await self._run(self.handle._making_room(left, block, left_until(until)))
+            return confirmation
+        finally:
+            self._line.leave()
+
+    def put_nowait(self, body: Body) -> SpoolConfirmation:
+        """`send` that raises Full at once instead of waiting for room.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.put_nowait`.
+        """
+        if not self._line.is_free:
+            raise Full(f"the spool of queue {self.name!r}: earlier puts wait for room")
+        return self.handle.put_nowait(body)
+
+    # --- What is spooled --------------------------------------------------------------------
+
+    def status(self) -> SpoolStatus:
+        """What is spooled for this queue, how old it is, and why. Never waits."""
+        return self.handle.status()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was put is on this machine's disk.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.flush`.
+        """
+        await self._run(self.handle._flushing(timeout))
+
+    async def wait_for_confirms(self, timeout: float | None = None) -> None:
+        """Wait until nothing is spooled: the queue has all of it.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.wait_for_confirms`.
+        """
+        await self._run(self.handle._confirming(timeout))
+
+    async def set_aside(self) -> list[SetAside]:
+        """What the queue refused with no process left to be told."""
+        return await in_thread(self.handle.set_aside)
+
+    async def drop_set_aside(self) -> int:
+        """Forget all that was set aside; returns how many messages that were."""
+        return await in_thread(self.handle.drop_set_aside)
+
+    # --- The queue itself -------------------------------------------------------------------
+
+    @opening
+    async def replicated(self, timeout: float | None = 30) -> MirroredQueue:
+        """A handle on the queue itself, for all that needs the cluster.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.replicated`.
+        """
+        return MirroredQueue(await in_thread(partial(self.handle.replicated, timeout)))
+
+    async def get(self, block: bool = True, timeout: float | None = None) -> Message:
+        """Take a message from the queue itself. What is spooled here is not in it yet.
+
+        Arguments, result and errors are those of `mirrorq.SpooledQueue.get`.
+        """
+        check_block(block)
+        until = deadline_of(timeout)
+        queue = await self.replicated(timeout if block else 0)
+        return await queue.get(block, left_until(until))
+
+    async def close(self) -> None:
+        """Wait until all that was put is accepted, and close. It is sent on for as long as the node
+        or the client that it came from is open."""
+        await in_thread(self.handle.close)
+
+    async def __aenter__(self) -> SpooledQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<aio {self.handle!r}>"
