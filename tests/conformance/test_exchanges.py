@@ -69,6 +69,25 @@ def test_alternates_in_a_circle_end(stage: Stage) -> None:
     assert one.publish("k", b"1").result(WAIT_S) == {}
 
 
+def test_each_queue_looks_at_a_unique_key_by_itself(stage: Stage) -> None:
+    """A publish is a duplicate when every queue that it reached repeats."""
+    old, late = stage.queue("old"), stage.queue("late")
+    with stage.exchange("events", "fanout") as events:
+        events.bind("old")
+        first = events.publish("k", b"1", unique="order-17")
+        assert (first.result(WAIT_S), first.is_duplicate) == ({"old": 1}, False)
+        again = events.publish("k", b"1", unique="order-17")
+        assert (again.result(WAIT_S), again.is_duplicate) == ({"old": 1}, True)
+        events.bind("late")
+        stage.until(lambda: len(events.bindings()) == 2)
+        third = events.publish("k", b"1", unique="order-17", unique_for=60)
+        assert (third.result(WAIT_S), third.is_duplicate) == ({"old": 1, "late": 1}, False)
+        other = events.publish("k", b"2", unique="order-18")
+        assert sorted(other.result(WAIT_S)) == ["late", "old"]
+        assert not other.is_duplicate
+    assert [bodies(queue) for queue in (old, late)] == [[b"1", b"2"]] * 2
+
+
 def test_a_deleted_queue_no_longer_counts(stage: Stage) -> None:
     one = stage.queue("one")
     stage.queue("two")

@@ -217,6 +217,6 @@ def test_what_is_no_key_is_refused(stage: Stage) -> None:
         assert words in str(found)
     found = raised(queue.put_many, [b"x"], unique="k")
     assert isinstance(found, TypeError)
-    assert "call it for each message" in str(found)
+    assert "call put() for each" in str(found)
     assert not isinstance(found, Full)
     stage.until(lambda: queue.qsize() == 0)

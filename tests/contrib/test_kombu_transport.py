@@ -249,6 +249,23 @@ def test_a_binding_that_another_has_just_made(connecting: Connecting) -> None:
         assert asker.basic_get(name, no_ack=True) is not None
 
 
+def test_one_message_of_each_id_where_that_is_asked(connecting: Connecting) -> None:
+    """Over connections; a queue and an exchange; what has no id is no repeat."""
+    asked = connecting(unique="message_id").channel()
+    other = connecting().channel()
+    asked.exchange_declare("ex", "fanout")
+    asked.queue_declare("q", durable=True, auto_delete=False)
+    asked.queue_bind("q", "ex", "")
+    for _ in range(2):
+        put(asked, "q", "1", message_id="one")
+        put(asked, "q", "1", exchange="ex", message_id="one")
+        put(asked, "q", "none")
+    put(connecting(unique="message_id").channel(), "q", "1", message_id="one")
+    assert asked.queue_declare("q", passive=True).message_count == 3
+    put(other, "q", "1", message_id="one")
+    assert asked.queue_declare("q", passive=True).message_count == 4
+
+
 def test_headers_exchange(channel: Any) -> None:
     """A binding's arguments are compared with the message's headers."""
     channel.exchange_declare("ex", "headers")

@@ -14,7 +14,7 @@ from mirrorq.aio.threads import in_thread
 from mirrorq.api import exchange as blocking
 from mirrorq.api.arguments import check_block, deadline_of
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.options import Body, PublishOptions, spelled_out
+from mirrorq.api.options import Body, RoutedOptions, spelled_out
 from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue as Handle
 
@@ -49,7 +49,7 @@ class Exchange:
         block: bool = True,
         timeout: float | None = None,
         on_confirm: OnConfirm = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[RoutedOptions],
     ) -> dict[str, int]:
         """Publish to every queue that the message reaches, and wait until they have confirmed.
 
@@ -87,7 +87,7 @@ class Exchange:
         block: bool = True,
         timeout: float | None = None,
         on_confirm: OnConfirm = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[RoutedOptions],
     ) -> Confirmation:
         """`publish` that does not wait until the queues have confirmed: many are on their way at
         once. Returns once there is room in all queues.

@@ -32,7 +32,7 @@ from mirrorq.api.fan_out import Gathering
 from mirrorq.api.handle import Handle
 from mirrorq.api.host import FORK_LOCK, Declared, Host
 from mirrorq.api.opening import handle_on
-from mirrorq.api.options import Body, PublishOptions, packed_many, spelled_out
+from mirrorq.api.options import Body, RoutedOptions, packed, spelled_out
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue
@@ -221,7 +221,7 @@ class Exchange:
         block: bool = True,
         timeout: float | None = None,
         on_confirm: OnConfirm = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[RoutedOptions],
     ) -> Confirmation:
         """Publish a message to every queue that it reaches; returns once it is accepted.
 
@@ -230,7 +230,7 @@ class Exchange:
             mandatory: a message that reaches no queue ends with NotConfirmed; else it is
                 confirmed, by nobody, as in RabbitMQ.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
-            others: as in `MirroredQueue.put`.
+            others: as in `MirroredQueue.put`. Each queue looks at a unique key by itself.
 
         Returns:
             The confirmation: it ends with {queue's name: sequence} when every queue has the
@@ -270,7 +270,7 @@ class Exchange:
         *,
         mandatory: bool,
         on_confirm: OnConfirm,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[RoutedOptions],
     ) -> PublishRequest:
         """What `publish` was given, checked."""
         check_flags(mandatory=mandatory)
@@ -279,7 +279,7 @@ class Exchange:
                 f"a routing key is a string of up to {KEY_CHARS_MAX} characters, "
                 f"not {routing_key!r}"
             )
-        terms, properties = packed_many(key=routing_key or None, **options)
+        terms, properties = packed(key=routing_key or None, **options)
         data = checked_body(body, properties, self._host.config.message_bytes_max)
         headers = options.get("headers") or {}
         self._check_open()
@@ -321,7 +321,7 @@ class Exchange:
                 in_thread(handle.puts.accepting_one(left, False, None))
         except MirrorQError as error:
             # Closed, because its queue was deleted; or a limit of that queue alone.
-            gathering.end(handle, None, error)
+            gathering.end(handle, part, None, error)
 
     def _learn(self) -> None:
         """Have what routing needs at hand, of the alternates too; may wait for the entry node."""

@@ -70,15 +70,20 @@ class Gathering:
         """Counted by hosts' threads and by the user's: by one operation."""
         self._sequences: dict[str, int] = {}
         self._errors: dict[str, MirrorQError] = {}
+        self._has_stored = False
+        """Some queue has stored it: it did not repeat another message there."""
 
     def part(self, handle: Reached) -> Part:
         """The outcome of one queue."""
-        return Part(handle.outcomes, _tell=partial(self.end, handle))
+        part = Part(handle.outcomes)
+        part._tell = partial(self.end, handle, part)
+        return part
 
-    def end(self, handle: Reached, value: Any, error: MirrorQError | None) -> None:
+    def end(self, handle: Reached, part: Part, value: Any, error: MirrorQError | None) -> None:
         """One queue has an outcome. On the host's thread: short."""
         if error is None:
             self._sequences[handle.queue_name] = value
+            self._has_stored = self._has_stored or not part._is_duplicate
         elif not handle.is_deleted:
             self._errors[handle.name] = error
         self.end_one()
@@ -87,6 +92,7 @@ class Gathering:
         """A part has ended, or the last one was put."""
         if next(self._ended) == self._count:
             error = self._error()
+            self._confirmation._is_duplicate = bool(self._sequences) and not self._has_stored
             self._confirmation._finish(None if error else self._sequences, error)
             self._on_ended(self)
 

@@ -59,11 +59,19 @@ class ManyOptions(PublishOptions, total=False):
     key: Key
 
 
-class MessageOptions(ManyOptions, total=False):
-    """Of a message that is put into a queue."""
+class UniqueOptions(TypedDict, total=False):
+    """Of one message that has a unique key."""
 
     unique: Key
     unique_for: Seconds | None
+
+
+class MessageOptions(ManyOptions, UniqueOptions, total=False):
+    """Of a message that is put into a queue."""
+
+
+class RoutedOptions(PublishOptions, UniqueOptions, total=False):
+    """Of a message that is published to an exchange."""
 
 
 class QueueArguments(TypedDict, total=False):
@@ -170,8 +178,8 @@ def packed_many(**options: Unpack[ManyOptions]) -> tuple[Terms, bytes]:
     """Return the same of messages that share their options."""
     if "unique" in options or "unique_for" in options:
         raise TypeError(
-            "a unique key is an option of a queue's put() alone: call it for each message; those "
-            "that are put one after the other travel together"
+            "a unique key is of one message: call put() for each; those that are put one after the "
+            "other travel together"
         )
     return packed(**options)
 

@@ -166,6 +166,8 @@ class Channel(Declarations):
         connection = self._host()
         wait_s = confirm_timeout or timeout or connection.confirm_timeout
         terms = message.terms
+        if connection.has_unique_ids and terms.get("message_id"):
+            terms["unique"] = terms["message_id"]
         delay = delay_of(message.headers) if connection.eta == "queue" else None
         if delay is not None:
             terms["delay"] = delay

@@ -138,6 +138,7 @@ class Connection:
         confirm_timeout: float = 30.0,
         eta: str = "queue",
         confirm: str = "wait",
+        has_unique_ids: bool = False,
     ) -> None:
         self.client = client
         """kombu's own connection, which looks for itself here."""
@@ -146,6 +147,7 @@ class Connection:
         self.confirm_timeout = confirm_timeout
         self.eta = eta
         self.confirm = confirm
+        self.has_unique_ids = has_unique_ids
         self.channels: dict[int, Channel] = {}
         self.queues = Targets()
         self.exchanges = Targets()

@@ -12,7 +12,8 @@ parser of its own, which reads neither several hosts nor what stands behind `?`.
 `confirm_timeout`, seconds that a publish waits for its confirmation (30); `eta`: "queue" (tasks
 wait in their queue) or "worker" (in the worker that they were delivered to, as with other brokers);
 `confirm`: "wait" or "later" (a publish to a queue returns when it is accepted, and what then fails
-is told in the log).
+is told in the log); `unique`: "" or "message_id" (a queue stores one message of each id within its
+`unique-window`; not for Celery's tasks, which are retried under their own ids).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = ["Transport"]
 DEFAULT_PORT = 7400
 ETA = ("queue", "worker")
 CONFIRM = ("wait", "later")
+UNIQUE = ("", "message_id")
 
 
 class Transport(base.Transport):  # type: ignore[misc]
@@ -87,7 +89,9 @@ class Transport(base.Transport):  # type: ignore[misc]
         told = self.client
         options = dict(told.transport_options or {})
         eta, confirm = options.get("eta", "queue"), options.get("confirm", "wait")
-        for name, value, values in (("eta", eta, ETA), ("confirm", confirm, CONFIRM)):
+        unique = options.get("unique", "")
+        given = (("eta", eta, ETA), ("confirm", confirm, CONFIRM), ("unique", unique, UNIQUE))
+        for name, value, values in given:
             if value not in values:
                 raise mirrorq.ConfigError(
                     f"transport option {name} is {value!r}: it must be one of {values}"
@@ -109,6 +113,7 @@ class Transport(base.Transport):  # type: ignore[misc]
             confirm_timeout=confirm_timeout,
             eta=eta,
             confirm=confirm,
+            has_unique_ids=bool(unique),
         )
 
     def _connected(self, connect: Callable[[str], mirrorq.Client]) -> mirrorq.Client:
