@@ -52,7 +52,7 @@ def take(handle: MirroredQueue, count: int, size: int) -> None:
 
 
 def make_keys(directory: Path) -> Path:
-    """What `mirrorq keygen` does, for three nodes and a client."""
+    """What `mirrorq key new` does, for three nodes and a client."""
     directory.mkdir()
     for name, role in (("a", "peer"), ("b", "peer"), ("c", "peer"), ("client", "admin")):
         public, secret = new_key_pair()
@@ -68,7 +68,16 @@ def cluster(stack: ExitStack, place: Path, keys: Path | None) -> MirroredQueue:
         name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, free_ports(3), strict=True)
     }
     for name in names:
-        command = [sys.executable, "-m", "mirrorq.cli", "node", name, "--path", str(place / name)]
+        command = [
+            sys.executable,
+            "-m",
+            "mirrorq",
+            "node",
+            "run",
+            name,
+            "--path",
+            str(place / name),
+        ]
         for each, endpoint in peers.items():
             command += ["--peer", f"{each}={endpoint}"]
         if keys is not None:

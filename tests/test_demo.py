@@ -19,7 +19,7 @@ from mirrorq.demo.records import Confirmed, Taken
 from mirrorq.demo.source import digest, number_of, rows
 from mirrorq.errors import ConfigError
 
-DEMO = [sys.executable, "-m", "mirrorq.cli", "demo"]
+DEMO = [sys.executable, "-m", "mirrorq", "demo"]
 DEMO_S = 240
 LINES = 5_000
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from tests.kit import until
@@ -152,7 +153,7 @@ def test_security() -> None:
 
 
 def keygen(*arguments: str) -> None:
-    done = CliRunner().invoke(main, ["keygen", *arguments, "--keys", "keys"])
+    done = CliRunner().invoke(main, ["key", "new", *arguments, "--keys", "keys"])
     assert done.exit_code == 0, done.output
 
 
@@ -203,7 +204,7 @@ class ThreeHosts:
     def __init__(self, ending: ExitStack) -> None:
         scripts_of("three-hosts.md")
         text = text_of("three-hosts.md")
-        for line in re.findall("^mirrorq keygen (.*) --keys keys$", text, re.MULTILINE):
+        for line in re.findall("^mirrorq key new (.*) --keys keys$", text, re.MULTILINE):
             keygen(*line.split())
         keygen("load", "--write", "jobs")
         self.done: list[tuple[str, str]] = []
@@ -438,7 +439,23 @@ def test_every_command_line_is_understood() -> None:
     for line in lines:
         name, *words = line.split()
         command = main.commands[name]
+        if isinstance(command, click.Group):
+            command = command.commands[words.pop(0)]
         known = {each for option in command.params for each in option.opts}
         options = [word.strip("[]").partition("=")[0] for word in words]
         unknown = [word for word in options if word.startswith("--") and word not in known]
         assert unknown == [], line
+
+
+def test_every_command_that_is_named_in_a_sentence_is_there() -> None:
+    """In pages, and in the messages and docstrings of the library."""
+    places = [ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named: set[tuple[str, str]] = set()
+    for place in places:
+        text = re.sub(r'"\n\s+f?"', "", place.read_text(encoding="utf-8"))
+        named.update(re.findall(r"`mirrorq (?!needs)([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", text))
+    assert len(named) > 25
+    for noun, verb in sorted(named):
+        command = main.commands[noun]
+        if isinstance(command, click.Group) and verb:
+            assert verb in command.commands, f"mirrorq {noun} {verb}"

@@ -2,5 +2,4 @@
 
 from mirrorq.cli import main
 
-if __name__ == "__main__":
-    main(prog_name="mirrorq")
+main(prog_name="mirrorq")

@@ -1,4 +1,4 @@
-"""A node that `mirrorq node` runs, and the command run against it."""
+"""A node that `mirrorq node run` runs, and the command run against it."""
 
 from __future__ import annotations
 

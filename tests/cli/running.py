@@ -31,7 +31,7 @@ class Started(subprocess.Popen[bytes]):
 
 def start_node(path: Path, endpoint: str) -> Started:
     """A node of its own process, once it says that it runs."""
-    arguments = ["node", "a", "--path", str(path / "store"), "--peer", f"a={endpoint}"]
+    arguments = ["node", "run", "a", "--path", str(path / "store"), "--peer", f"a={endpoint}"]
     with (path / "log").open("wb") as log:
         node = Started([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log)
     assert node.stdout is not None

@@ -52,7 +52,7 @@ def endpoints() -> object:
 
 def test_an_unknown_column_is_named_beside_those_that_there_are() -> None:
     """Before any node is asked."""
-    line = refused(2, "list-queues", "colour", "--connect", "tcp://127.0.0.1:1")
+    line = refused(2, "queue", "ls", "colour", "--connect", "tcp://127.0.0.1:1")
     assert "no column 'colour': choose from name, state, master," in line
 
 
@@ -67,17 +67,17 @@ def test_unreachable_endpoints_are_all_named_with_why(endpoints: tuple[str, str,
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
-    """By another node, verify, force-boot and forget-node; its node goes on."""
+    """By another node, verify, force-boot and forget; its node goes on."""
     path = tmp_path / "store"
     with mirrorq.Node("a", path=path) as node:
         orders = node.queue("orders")
         orders.put(b"1").result(COMMAND_S)
         (port,) = free_ports(1)
         for arguments in (
-            ("node", "a", "--path", path, "--peer", f"a=tcp://127.0.0.1:{port}"),
-            ("verify", path),
-            ("force-boot", path, "--yes"),
-            ("forget-node", "b", "--path", path, "--yes"),
+            ("node", "run", "a", "--path", path, "--peer", f"a=tcp://127.0.0.1:{port}"),
+            ("store", "verify", path),
+            ("node", "force-boot", path, "--yes"),
+            ("node", "forget", "b", "--path", path, "--yes"),
         ):
             line = refused(1, *arguments)
             assert str(path) in line
@@ -92,13 +92,13 @@ def test_a_store_is_never_restored_over(tmp_path: Path) -> None:
         with mirrorq.Node("a", path=tmp_path / name) as node:
             node.queue("orders").put(name.encode()).result(COMMAND_S)
     backup = tmp_path / "backup"
-    done = CliRunner().invoke(main, ["backup", str(tmp_path / "good"), str(backup)])
+    done = CliRunner().invoke(main, ["store", "backup", str(tmp_path / "good"), str(backup)])
     assert done.exit_code == 0, done.output
     (tmp_path / "file").write_text("notes")
     (tmp_path / "empty").mkdir()
     before = contents(tmp_path)
     for name in ("other", "file", "empty"):
-        line = refused(1, "restore", backup, tmp_path / name)
+        line = refused(1, "store", "restore", backup, tmp_path / name)
         assert f"{tmp_path / name} is there already" in line
     assert contents(tmp_path) == before
 
@@ -108,8 +108,8 @@ def test_progress_is_drawn_on_a_terminal(endpoint: str, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"".join(b"%d\n" % number for number in range(2000)))
     for arguments, drawn in (
-        (("publish", "drawn"), b"published 2000"),
-        (("get", "drawn", "-n", "2000"), b"taken 2000"),
+        (("queue", "put", "drawn"), b"published 2000"),
+        (("queue", "get", "drawn", "-n", "2000"), b"taken 2000"),
     ):
         ours, theirs = pty.openpty()
         environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}

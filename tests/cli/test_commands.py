@@ -24,13 +24,13 @@ from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
 def test_lines_go_through_a_queue(run: Run) -> None:
     """Lines that are published come out in order, are acked, and are gone then."""
     lines = b"one\ntwo\n\nlast without an end"
-    assert run("publish", "through", given=lines).stdout == b"confirmed: 4\n"
-    assert run("get", "through", "-n", "3").stdout == b"one\ntwo\n\n"
+    assert run("queue", "put", "through", given=lines).stdout == b"confirmed: 4\n"
+    assert run("queue", "get", "through", "-n", "3").stdout == b"one\ntwo\n\n"
     end = time.monotonic() + COMMAND_S
-    while not (rest := run("get", "through", "--all", "--timeout", "1").stdout):
+    while not (rest := run("queue", "get", "through", "--all", "--timeout", "1").stdout):
         assert time.monotonic() < end  # a message may take more than that second
     assert rest == b"last without an end\n"
-    over = run("get", "through", "--timeout", "2")
+    over = run("queue", "get", "through", "--timeout", "2")
     assert over.returncode == 1
     assert over.stdout == b""
     assert over.stderr == b"mirrorq: only 0 of 1 messages came within 2.0 s\n"
@@ -51,7 +51,7 @@ def told():
     yield over
 
 sys.modules["mirrorq.cli.node"]._told_to_end = told
-main(["node", "a", "--path", "store"], standalone_mode=False)
+main(["node", "run", "a", "--path", "store"], standalone_mode=False)
 print("frozen:", gc.get_freeze_count())
 """
     command = [sys.executable, "-c", program]
@@ -62,15 +62,17 @@ print("frozen:", gc.get_freeze_count())
 
 def test_who_browses_takes_nothing(run: Run) -> None:
     """Delivery counts stay; a page may begin anywhere."""
-    run("publish", "shown", given=b"\xff stays\n" + b"x" * 100 + b"\nlast\n")
-    seen = [json.loads(line) for line in run("browse", "shown", "--json").stdout.splitlines()]
+    run("queue", "put", "shown", given=b"\xff stays\n" + b"x" * 100 + b"\nlast\n")
+    seen = [
+        json.loads(line) for line in run("queue", "browse", "shown", "--json").stdout.splitlines()
+    ]
     assert [one["sequence"] for one in seen] == [1, 2, 3]
-    text = run("browse", "shown", "--from", "2", "-n", "1").stdout.decode().splitlines()
+    text = run("queue", "browse", "shown", "--from", "2", "-n", "1").stdout.decode().splitlines()
     assert text[0].split("\t") == ["sequence", "put", "returned", "key", "died in", "body"]
     assert len(text) == 2
     assert text[1].startswith("2\t")
     assert text[1].endswith("\t0\t-\t-\t" + "x" * 60)
-    again = json.loads(run("get", "shown", "--json").stdout)
+    again = json.loads(run("queue", "get", "shown", "--json").stdout)
     assert again["body"] == "\\xff stays"
     assert again["redelivered"] is False
     assert again["sequence"] == 1
@@ -78,19 +80,19 @@ def test_who_browses_takes_nothing(run: Run) -> None:
 
 def test_dead_letters_say_where_they_died(run: Run) -> None:
     """And why."""
-    run("set-policy", "dying", "^dying$", '{"message-ttl": 1, "dead-letter-queue": "dead"}')
-    run("publish", "dying", given=b"1\n")
-    until(lambda: b"\tdying by expired\t1" in run("browse", "dead").stdout)
+    run("policy", "set", "dying", "^dying$", '{"message-ttl": 1, "dead-letter-queue": "dead"}')
+    run("queue", "put", "dying", given=b"1\n")
+    until(lambda: b"\tdying by expired\t1" in run("queue", "browse", "dead").stdout)
 
 
 def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
-    """`list-queues` and `status` say the same as tabs between columns and as JSON."""
-    run("publish", "listed", given=b"a\nb\n")
-    rows = json.loads(run("list-queues", "--json", "name", "messages", "master").stdout)
+    """`queue ls` and `status` say the same as tabs between columns and as JSON."""
+    run("queue", "put", "listed", given=b"a\nb\n")
+    rows = json.loads(run("queue", "ls", "--json", "name", "messages", "master").stdout)
     assert {"name": "listed", "messages": 2, "master": "a"} in rows
-    listed = run("list-queues", "name", "arguments").stdout.decode().splitlines()
+    listed = run("queue", "ls", "name", "arguments").stdout.decode().splitlines()
     assert all(json.loads(line.split("\t")[1]) == {} for line in listed[1:])
-    text = run("list-queues", "name", "messages").stdout.decode().splitlines()
+    text = run("queue", "ls", "name", "messages").stdout.decode().splitlines()
     assert text[0] == "name\tmessages"
     assert "listed\t2" in text
     shown = json.loads(run("status", "--json").stdout)
@@ -101,75 +103,77 @@ def test_lists_are_text_or_json(run: Run, endpoint: str) -> None:
 
 def test_a_sharded_queue_is_one_row(run: Run) -> None:
     """With --shards one more for each; its name takes all commands, its shards' names too."""
-    assert run("publish", "wide", "--shards", "3", given=b"a\nb\n").stdout == b"confirmed: 2\n"
-    rows = json.loads(run("list-queues", "--json", "name", "shards").stdout)
+    assert run("queue", "put", "wide", "--shards", "3", given=b"a\nb\n").stdout == b"confirmed: 2\n"
+    rows = json.loads(run("queue", "ls", "--json", "name", "shards").stdout)
     assert {"name": "wide", "shards": 3} in rows
     assert not [row for row in rows if "#" in row["name"]]
-    names = run("list-queues", "--shards", "name").stdout.decode().split()
+    names = run("queue", "ls", "--shards", "name").stdout.decode().split()
     assert [name for name in names if name.startswith("wide")] == [
         "wide",
         *(f"wide#shard{number}" for number in range(3)),
     ]
-    refused = run("publish", "wide", "--shards", "4", given=b"c\n")
+    refused = run("queue", "put", "wide", "--shards", "4", given=b"c\n")
     assert refused.returncode == 1
     assert b"shards=3, not 4" in refused.stderr
-    refused = run("transfer-master", "wide", "a")
+    refused = run("queue", "move-master", "wide", "a")
     assert b"'wide#shard0'" in refused.stderr
-    assert run("get", "wide", "-n", "2").stdout == b"a\nb\n"
-    assert run("delete-queue", "wide").stdout == b"deleted: wide\n"
-    assert b"wide" not in run("list-queues", "--shards", "name").stdout
+    assert run("queue", "get", "wide", "-n", "2").stdout == b"a\nb\n"
+    assert run("queue", "rm", "wide").stdout == b"deleted: wide\n"
+    assert b"wide" not in run("queue", "ls", "--shards", "name").stdout
 
 
 def test_queues_are_purged_and_deleted(run: Run) -> None:
-    """`purge-queue` says how many it ended; `delete-queue` obeys its conditions."""
-    run("publish", "doomed", given=b"a\nb\nc\n")
-    refused = run("delete-queue", "doomed", "--if-empty")
+    """`queue purge` says how many it ended; `queue rm` obeys its conditions."""
+    run("queue", "put", "doomed", given=b"a\nb\nc\n")
+    refused = run("queue", "rm", "doomed", "--if-empty")
     assert refused.returncode == 1
     assert refused.stderr.count(b"\n") == 1
-    assert run("purge-queue", "doomed").stdout == b"purged: 3\n"
-    assert run("delete-queue", "doomed", "--if-empty").stdout == b"deleted: doomed\n"
-    names = run("list-queues", "name").stdout.decode().split()
+    assert run("queue", "purge", "doomed").stdout == b"purged: 3\n"
+    assert run("queue", "rm", "doomed", "--if-empty").stdout == b"deleted: doomed\n"
+    names = run("queue", "ls", "name").stdout.decode().split()
     assert "doomed" not in names
 
 
 def test_dead_letters_are_moved_back(run: Run, endpoint: str) -> None:
     """`redrive` says how many went back to where they had ended."""
     definition = json.dumps({"dead-letter-queue": "letters"})
-    assert run("set-policy", "letters", "^tried$", definition).returncode == 0
-    run("publish", "letters", given=b"")
-    run("publish", "tried", given=b"a\nb\n")
+    assert run("policy", "set", "letters", "^tried$", definition).returncode == 0
+    run("queue", "put", "letters", given=b"")
+    run("queue", "put", "tried", given=b"a\nb\n")
     with mirrorq.connect(endpoint) as client, client.queue("letters") as letters:
         with client.queue("tried") as tried:
             for _ in range(2):
                 tried.get(timeout=20).nack(requeue=False).result(20)
         found = [letters.get(timeout=20).body for _ in range(2)]
         assert sorted(found) == [b"a", b"b"]
-    assert run("redrive", "letters", "--count", "1").stdout == b"moved: 1\n"
-    assert run("redrive", "letters").stdout == b"moved: 1\n"
-    assert run("get", "tried").stdout.strip() in (b"a", b"b")
+    assert run("queue", "redrive", "letters", "--count", "1").stdout == b"moved: 1\n"
+    assert run("queue", "redrive", "letters").stdout == b"moved: 1\n"
+    assert run("queue", "get", "tried").stdout.strip() in (b"a", b"b")
 
 
 def test_lines_go_into_a_queue_as_it_is(run: Run, endpoint: str) -> None:
     """Who publishes need not know how it was declared; who says how is held to it."""
     with mirrorq.connect(endpoint) as client, client.queue("passing", durable=False):
-        assert run("publish", "passing", given=b"a\n").stdout == b"confirmed: 1\n"
-        assert run("publish", "passing", "--transient", given=b"b\n").stdout == b"confirmed: 1\n"
-        done = run("publish", "passing", "--shards", "2", given=b"c\n")
+        assert run("queue", "put", "passing", given=b"a\n").stdout == b"confirmed: 1\n"
+        assert (
+            run("queue", "put", "passing", "--transient", given=b"b\n").stdout == b"confirmed: 1\n"
+        )
+        done = run("queue", "put", "passing", "--shards", "2", given=b"c\n")
         assert (done.returncode, done.stdout) == (1, b"")
         assert done.stderr.startswith(b"mirrorq: queue 'passing' ")
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--wait"])
 def test_a_time_below_0_is_wrong_usage(run: Run, option: str) -> None:
-    done = run("get", "orders", option, "-1")
+    done = run("queue", "get", "orders", option, "-1")
     assert done.returncode == 2
     assert b"-1.0 is not in the range" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["get", "purge-queue", "delete-queue", "redrive"])
+@pytest.mark.parametrize("command", ["get", "info", "purge", "rm", "redrive"])
 def test_unknown_queues_are_refused_in_one_line(run: Run, command: str) -> None:
     """A queue that is not there: exit status 1 and one line on standard error."""
-    done = run(command, "nowhere")
+    done = run("queue", command, "nowhere")
     assert done.returncode == 1
     assert done.stdout == b""
     assert done.stderr.startswith(b"mirrorq: no queue is named 'nowhere'")
@@ -189,10 +193,10 @@ def test_unreachable_nodes_are_named() -> None:
     "arguments",
     [
         ("status",),
-        ("list-queues", "colour", "--connect", "tcp://127.0.0.1:1"),
-        ("get", "--connect", "tcp://127.0.0.1:1"),
-        ("node", "a", "--path", "x", "--peer", "a"),
-        ("node", "a", "--path", "x", "--peer", "a=b", "--peer", "a=c"),
+        ("queue", "ls", "colour", "--connect", "tcp://127.0.0.1:1"),
+        ("queue", "get", "--connect", "tcp://127.0.0.1:1"),
+        ("node", "run", "a", "--path", "x", "--peer", "a"),
+        ("node", "run", "a", "--path", "x", "--peer", "a=b", "--peer", "a=c"),
         ("demo", "--kill", "everybody"),
         ("nonsense",),
     ],
@@ -244,7 +248,7 @@ def test_a_second_node_on_one_path_is_refused(tmp_path: Path) -> None:
     """Two nodes on one directory: the second ends with status 1 and says why."""
     endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     with start_node(tmp_path, endpoint) as node:
-        second = run_alone("node", "a", "--path", str(tmp_path / "store"))
+        second = run_alone("node", "run", "a", "--path", str(tmp_path / "store"))
         node.terminate()
     assert second.returncode == 1
     assert b"mirrorq: " in second.stderr
@@ -252,25 +256,25 @@ def test_a_second_node_on_one_path_is_refused(tmp_path: Path) -> None:
 
 def test_a_waiting_get_ends_on_ctrl_c(run: Run, endpoint: str) -> None:
     """Ctrl-C while waiting for a message: no traceback, and no message is lost by it."""
-    run("publish", "interrupted", given=b"")
-    arguments = ["get", "interrupted", "-n", "2", "--timeout", "60", "--connect", endpoint]
+    run("queue", "put", "interrupted", given=b"")
+    arguments = ["queue", "get", "interrupted", "-n", "2", "--timeout", "60", "--connect", endpoint]
     with subprocess.Popen(
         [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as waiting:
-        run("publish", "interrupted", given=b"first\n")
+        run("queue", "put", "interrupted", given=b"first\n")
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == b"first\n"
         waiting.send_signal(signal.SIGINT)
         _, errors = waiting.communicate(timeout=COMMAND_S)
     assert waiting.returncode == 1
     assert b"Traceback" not in errors
-    run("publish", "interrupted", given=b"second\n")
-    assert run("get", "interrupted").stdout == b"second\n"
+    run("queue", "put", "interrupted", given=b"second\n")
+    assert run("queue", "get", "interrupted").stdout == b"second\n"
 
 
 def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) -> None:
     """Ctrl-C while more lines are awaited: what was read is confirmed, and that is said."""
-    arguments = ["publish", "endless", "--connect", endpoint]
+    arguments = ["queue", "put", "endless", "--connect", endpoint]
     with subprocess.Popen(
         [*COMMAND, *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as publishing:
@@ -278,7 +282,7 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
         publishing.stdin.write(b"1\n2\n3\n")
         publishing.stdin.flush()
         end = time.monotonic() + COMMAND_S
-        while not run("browse", "endless", "--json").stdout:
+        while not run("queue", "browse", "endless", "--json").stdout:
             assert time.monotonic() < end
         publishing.send_signal(signal.SIGINT)
         publishing.wait(COMMAND_S)
@@ -286,23 +290,23 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
         errors = publishing.stderr.read()
     assert publishing.returncode == 1
     assert errors == b"mirrorq: interrupted; all 3 lines that were read are confirmed\n"
-    assert run("get", "endless", "-n", "3").stdout == b"1\n2\n3\n"
+    assert run("queue", "get", "endless", "-n", "3").stdout == b"1\n2\n3\n"
 
 
 def test_a_refused_publish_says_how_far_it_came(run: Run) -> None:
     """A queue with a limit: those that fit are published, and the error says what was not."""
     definition = '{"max-length": 5, "overflow": "reject-publish"}'
-    assert run("set-policy", "small", "^full$", definition).returncode == 0
+    assert run("policy", "set", "small", "^full$", definition).returncode == 0
     given = b"".join(b"%d\n" % number for number in range(1, 9))
-    done = run("publish", "full", given=given)
+    done = run("queue", "put", "full", given=given)
     assert done.returncode == 1
     told = b"line 6 was refused first, 5 of the 8 lines that were read are confirmed\n"
     assert b"max-length 5" in done.stderr
     assert done.stderr.endswith(told)
     assert done.stderr.count(b"\n") == 1
-    done = run("publish", "full", given=b"9\n")
+    done = run("queue", "put", "full", given=b"9\n")
     assert b"line 1 was refused first, 0 of the 1 lines" in done.stderr
-    assert run("get", "full", "--all", "--timeout", "1").stdout == b"1\n2\n3\n4\n5\n"
+    assert run("queue", "get", "full", "--all", "--timeout", "1").stdout == b"1\n2\n3\n4\n5\n"
 
 
 def test_bench_measures_a_cluster(tmp_path: Path) -> None:
@@ -316,13 +320,13 @@ def test_bench_measures_a_cluster(tmp_path: Path) -> None:
 
 
 def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
-    """`node --join` makes them nodes of the cluster; `forget-node` refuses one that runs."""
+    """`node run --join` makes them nodes of the cluster; `node forget` refuses one that runs."""
     (port,) = free_ports(1)
     endpoint = f"tcp://127.0.0.1:{port}"
     processes = [start_node(tmp_path, endpoint)]
 
     def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return run_alone(arguments[0], "--connect", endpoint, *arguments[1:])
+        return run_alone(*arguments, "--connect", endpoint)
 
     def wait_for(*wanted: str) -> None:
         end = time.monotonic() + COMMAND_S
@@ -331,7 +335,7 @@ def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
 
     try:
         for name in "bc":
-            arguments = ["node", name, "--path", str(tmp_path / name), "--join", endpoint]
+            arguments = ["node", "run", name, "--path", str(tmp_path / name), "--join", endpoint]
             with (tmp_path / f"{name}.log").open("wb") as log:
                 process = subprocess.Popen(
                     [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=log
@@ -341,13 +345,13 @@ def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
             line = process.stdout.readline()
             assert line.startswith(f"node {name} runs on tcp://127.0.0.1:".encode())
         wait_for("a", "b", "c")
-        refused = command("forget-node", "c")
+        refused = command("node", "forget", "c")
         assert refused.returncode == 1
         assert b"node c is alive" in refused.stderr
-        assert b"has no node 'nobody'" in command("forget-node", "nobody").stderr
+        assert b"has no node 'nobody'" in command("node", "forget", "nobody").stderr
         processes[2].kill()
         end = time.monotonic() + COMMAND_S
-        while (forgotten := command("forget-node", "c")).returncode:
+        while (forgotten := command("node", "forget", "c")).returncode:
             assert time.monotonic() < end, forgotten.stderr
         assert forgotten.stdout == b"forgotten: c\n"
         wait_for("a", "b")

@@ -35,7 +35,7 @@ def printed(run: Run, *arguments: str) -> Any:
 
 def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
     """`status`, `top`, `check` and a list of all columns."""
-    run("publish", "keyed", given=b"a\n")
+    run("queue", "put", "keyed", given=b"a\n")
     status = printed(run, "status")
     assert promised("nodes") <= set(status["nodes"][0])
     assert promised("queues") <= set(status["queues"][0])
@@ -43,25 +43,25 @@ def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
     assert promised("nodes") <= set(top["nodes"][0])
     beside = promised("queues of top, beside these")
     assert promised("queues") | beside <= set(top["queues"][0])
-    listed = printed(run, "list-queues", *promised("queues"))
+    listed = printed(run, "queue", "ls", *promised("queues"))
     assert set(listed[0]) == promised("queues")
     assert promised("check") <= set(printed(run, "check"))
 
 
 def test_policies_keep_their_keys(run: Run) -> None:
-    run("set-policy", "keyed", "^keyed$", '{"max-length": 9}')
-    (row,) = [each for each in printed(run, "list-policies") if each["name"] == "keyed"]
-    assert promised("list-policies") == set(row)
+    run("policy", "set", "keyed", "^keyed$", '{"max-length": 9}')
+    (row,) = [each for each in printed(run, "policy", "ls") if each["name"] == "keyed"]
+    assert promised("policy ls") == set(row)
     assert row["definition"] == {"max-length": 9}
-    run("clear-policy", "keyed")
+    run("policy", "rm", "keyed")
 
 
 def test_lists_of_users_keep_their_keys(run: Run) -> None:
     """The command itself is a client; a consumer's keys are those of the class."""
-    found = printed(run, "clients")
-    assert promised("clients") == set(found)
+    found = printed(run, "client", "ls")
+    assert promised("client ls") == set(found)
     assert promised("of these each") == set(found["clients"][0])
-    assert promised("consumers") == set(printed(run, "consumers", "nobody"))
+    assert promised("client consumers") == set(printed(run, "client", "consumers", "nobody"))
     assert promised("of those each") == {each.name for each in attrs.fields(ConsumerStatus)}
 
 
@@ -71,9 +71,9 @@ def test_messages_keep_their_keys(run: Run, endpoint: str) -> None:
         headers = {"trace": b"\xff\x00", "tries": 3}
         queue.put(b"\xfe!", headers=headers, message_id="m1", key="k").result(COMMAND_S)
         queue.put(b"plain").result(COMMAND_S)
-    lines = run("get", "lettered", "-n", "2", "--json").stdout.splitlines()
+    lines = run("queue", "get", "lettered", "-n", "2", "--json").stdout.splitlines()
     lettered, plain = map(json.loads, lines)
-    assert promised("get") == set(lettered) == set(plain)
+    assert promised("queue get") == set(lettered) == set(plain)
     assert lettered["headers"] == {"trace": "\\xff\x00", "tries": 3}
     assert (lettered["message_id"], lettered["key"], lettered["body"]) == ("m1", "k", "\\xfe!")
     nothing = (plain["message_id"], plain["key"], plain["headers"], plain["shard"])
@@ -83,19 +83,73 @@ def test_messages_keep_their_keys(run: Run, endpoint: str) -> None:
 def test_verify_keeps_its_keys(tmp_path: Path) -> None:
     with mirrorq.Node("a", path=tmp_path) as node:
         node.queue("orders").put(b"x").result(COMMAND_S)
-    shown = json.loads(run_alone("verify", str(tmp_path), "--json").stdout)
-    assert promised("verify") <= set(shown)
+    shown = json.loads(run_alone("store", "verify", str(tmp_path), "--json").stdout)
+    assert promised("store verify") <= set(shown)
 
 
-@pytest.mark.parametrize(("typed", "wanted"), [("force", "force-boot"), ("ver", "verify")])
-def test_the_shell_completes_commands(typed: str, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "typed", "wanted"),
+    [([], "wor", "worker"), (["node"], "force", "force-boot"), (["store"], "ver", "verify")],
+)
+def test_the_shell_completes_commands(words: list[str], typed: str, wanted: str) -> None:
     """As the documented line has it: click's own completion, of what the command is."""
     completion = BashComplete(main, {}, "mirrorq", "_MIRRORQ_COMPLETE")
-    assert [item.value for item in completion.get_completions([], typed)] == [wanted]
+    assert [item.value for item in completion.get_completions(words, typed)] == [wanted]
+
+
+def test_commands_that_act_say_what_they_did(run: Run, tmp_path: Path) -> None:
+    def done(*words: str, given: bytes = b"") -> Any:
+        return json.loads(run(*words, "--json", given=given).stdout)
+
+    lines = b"".join(b"%d\n" % number for number in range(25))
+    assert done("queue", "put", "acted", "--batch", "10", given=lines) == {"confirmed": 25}
+    assert done("queue", "delete", "acted", "3-5", "--yes") == {"deleted": 3}
+    assert done("queue", "pause", "acted") == {"paused": "acted"}
+    assert done("queue", "resume", "acted") == {"resumed": "acted"}
+    assert done("queue", "put", "beside") == {"confirmed": 0}
+    assert done("queue", "move", "acted", "1-2", "--to", "beside") == {"moved": 2}
+    for span, code in (("0:3", 1), ("x", 2), ("5-", 2)):
+        assert run("queue", "delete", "acted", span, "--yes").returncode == code
+    assert run("queue", "delete", "acted", "9").returncode == 1
+    assert done("queue", "purge", "acted") == {"purged": 20}
+    assert done("queue", "redrive", "acted") == {"moved": 0}
+    assert done("queue", "sync", "acted") == {"queue": "acted", "in_sync": True}
+    assert done("queue", "cancel-sync", "acted") == {"queue": "acted", "cancelled": False}
+    assert done("queue", "move-master", "acted", "a") == {"queue": "acted", "master": "a"}
+    assert done("policy", "set", "acted", "x", '{"max-length": 1}') == {"set": "acted"}
+    assert done("policy", "rm", "acted") == {"cleared": "acted"}
+    assert done("node", "rebalance") == {"moved": 0}
+    (node,) = done("node", "ls")
+    assert node["name"] == "a"
+    info = done("queue", "info", "acted")
+    assert (info["name"], info["messages"], info["shard_status"]) == ("acted", 0, [])
+    assert done("queue", "rm", "acted") == {"deleted": "acted"}
+    made = run_alone("key", "new", "web", "--keys", str(tmp_path), "--json").stdout
+    assert set(json.loads(made)) == {"name", "role", "public_key", "secret", "listed"}
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("keygen a", "key new"),
+        ("node a --path x", "node run"),
+        ("node --path x", "node run"),
+        ("list-queues", "queue ls"),
+        ("backup a b", "store backup"),
+        ("verify a", "store verify"),
+        ("publish q", "queue put"),
+        ("transfer-master q a", "queue move-master"),
+    ],
+)
+def test_a_command_without_its_noun_is_answered_with_it(words: str, meant: str) -> None:
+    done = run_alone(*words.split())
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"\n") == 1
+    assert f"'mirrorq {meant}'".encode() in done.stderr
 
 
 def test_a_forwarder_keeps_its_keys(run: Run, endpoint: str) -> None:
-    run("publish", "here", given=b"a\nb\n")
+    run("queue", "put", "here", given=b"a\nb\n")
     arguments = ("forward", f"{endpoint}/here", f"{endpoint}/there", "--once", "--json")
     lines = run_alone(*arguments).stdout.splitlines()
     last = json.loads(lines[-1])

@@ -1,4 +1,4 @@
-"""`mirrorq node --config FILE`."""
+"""`mirrorq node run --config FILE`."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def test_a_node_runs_by_its_file(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     text = f'path = "store"\n[peers]\na = "tcp://127.0.0.1:{port}"\n[config]\nheartbeat_ms = 200\n'
     file.write_text(text)
-    assert run_alone("node", "--config", str(file)).returncode == 2
+    assert run_alone("node", "run", "--config", str(file)).returncode == 2
     file.write_text(f"colour = 1\n{text}")
-    refused = run_alone("node", "a", "--config", str(file))
+    refused = run_alone("node", "run", "a", "--config", str(file))
     assert refused.returncode == 1
     assert refused.stderr.count(b"\n") == 1
     assert b"says colour" in refused.stderr
     file.write_text(text)
     with subprocess.Popen(
-        [*COMMAND, "node", "a", "--config", str(file)],
+        [*COMMAND, "node", "run", "a", "--config", str(file)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as node:

@@ -1,4 +1,4 @@
-"""`mirrorq verify`, `backup` and `restore`: stores as a user handles them."""
+"""`mirrorq store verify`, `backup` and `restore`: stores as a user handles them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_the_store_of_a_killed_node_is_good(tmp_path: Path) -> None:
     with start_node(tmp_path, endpoint) as node:
         # The last one is too large for the write-ahead log: LMDB has it, and all before it.
         bodies = b"one\ntwo\n" * 500 + b"x" * 100_000 + b"\n"
-        run_alone("publish", "orders", "--connect", endpoint, given=bodies)
-        in_use = run_alone("verify", str(path))
+        run_alone("queue", "put", "orders", "--connect", endpoint, given=bodies)
+        in_use = run_alone("store", "verify", str(path))
         node.kill()
     assert in_use.returncode == 1
     assert in_use.stderr.startswith(f"mirrorq: store {path} is open in another process".encode())
     assert in_use.stderr.count(b"\n") == 1
 
-    good = run_alone("verify", str(path))
+    good = run_alone("store", "verify", str(path))
     assert good.returncode == 0, good.stderr
     assert good.stdout.startswith(b"good: node a, store ")
     assert b"1 queues, 1001 messages" in good.stdout
@@ -39,7 +39,7 @@ def test_the_store_of_a_killed_node_is_good(tmp_path: Path) -> None:
     data = (path / DATA_FILE).read_bytes()
     at = data.index(b"onetwoonetwo")
     (path / DATA_FILE).write_bytes(data[:at] + b"O" + data[at + 1 :])
-    damaged = run_alone("verify", str(path), "--json")
+    damaged = run_alone("store", "verify", str(path), "--json")
     assert damaged.returncode == 1
     assert damaged.stderr.count(b"\n") == 1
     shown = json.loads(damaged.stdout)
@@ -49,9 +49,9 @@ def test_the_store_of_a_killed_node_is_good(tmp_path: Path) -> None:
 
 def test_what_is_no_store_is_called_so(tmp_path: Path) -> None:
     """Nothing there, something else there, an end cut off: one line, and status 1."""
-    missing = run_alone("verify", str(tmp_path / "nowhere"))
+    missing = run_alone("store", "verify", str(tmp_path / "nowhere"))
     (tmp_path / DATA_FILE).write_bytes(b"something else" * 1000)
-    other = run_alone("verify", str(tmp_path))
+    other = run_alone("store", "verify", str(tmp_path))
     for done in (missing, other):
         assert done.returncode == 1
         assert b"is not a store" in done.stderr
@@ -61,7 +61,7 @@ def test_what_is_no_store_is_called_so(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "a", tmp_path / "cut")
     with (tmp_path / "cut" / DATA_FILE).open("r+b") as file:
         file.truncate(20_000)
-    cut = run_alone("verify", str(tmp_path / "cut"))
+    cut = run_alone("store", "verify", str(tmp_path / "cut"))
     assert cut.returncode == 1
     assert b"damaged\t" in cut.stdout
 
@@ -73,9 +73,9 @@ def test_a_store_whose_path_the_locale_cannot_write(tmp_path: Path) -> None:
     script = "import sys, mirrorq; q = mirrorq.MirroredQueue('q', path=sys.argv[1]); {}; q.close()"
     for words in (
         ["-c", script.format("q.put(b'one').result(30)"), path],
-        ["-m", "mirrorq", "backup", path, backup],
-        ["-m", "mirrorq", "verify", backup],
-        ["-m", "mirrorq", "restore", backup, again],
+        ["-m", "mirrorq", "store", "backup", path, backup],
+        ["-m", "mirrorq", "store", "verify", backup],
+        ["-m", "mirrorq", "store", "restore", backup, again],
         ["-c", script.format("q.get(timeout=30).ack().result(30)"), again],
     ):
         done = subprocess.run(

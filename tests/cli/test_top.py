@@ -16,7 +16,7 @@ from .running import COMMAND, COMMAND_S, Run, run_alone
 
 def test_it_prints_one_table_without_a_terminal(run: Run) -> None:
     """Nodes and queues, tabs between columns; as JSON with rates beside all of the status."""
-    run("publish", "seen", given=b"a\nb\n")
+    run("queue", "put", "seen", given=b"a\nb\n")
     text = run("top", "--interval", "0.1").stdout.decode()
     nodes, _, queues = text.partition("\n\n")
     assert nodes.splitlines()[0] == "node\tstate\tleads\tmasters\tin_sync\talarms\tspooled"
@@ -31,7 +31,7 @@ def test_it_prints_one_table_without_a_terminal(run: Run) -> None:
 
 def test_it_is_redrawn_until_ctrl_c(run: Run, endpoint: str) -> None:
     """On a terminal: what comes is shown, and Ctrl-C ends it with status 0 and no traceback."""
-    run("publish", "first-queue", given=b"a\n")
+    run("queue", "put", "first-queue", given=b"a\n")
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm"}
     arguments = ["top", "--interval", "0.1", "--connect", endpoint]
@@ -42,7 +42,7 @@ def test_it_is_redrawn_until_ctrl_c(run: Run, endpoint: str) -> None:
             os.close(theirs)
             try:
                 seen = read_until(ours, b"first-queue")
-                run("publish", "second-queue", given=b"a\n")
+                run("queue", "put", "second-queue", given=b"a\n")
                 seen += read_until(ours, b"second-queue")
                 process.send_signal(signal.SIGINT)
                 seen += read_until(ours, None)

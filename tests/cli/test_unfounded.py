@@ -27,26 +27,41 @@ Said = TypeVar("Said")
 LOOKS = (
     ("status",),
     ("status", "--json"),
-    ("list-queues",),
-    ("list-queues", "--json"),
-    ("list-policies",),
-    ("clients",),
-    ("consumers",),
+    (
+        "queue",
+        "ls",
+    ),
+    ("queue", "ls", "--json"),
+    (
+        "policy",
+        "ls",
+    ),
+    (
+        "client",
+        "ls",
+    ),
+    (
+        "client",
+        "consumers",
+    ),
     ("top", "--once"),
     ("check",),
     ("check", "--json"),
     ("dashboard", "--listen", "127.0.0.1:0"),
 )
 ACTS = (
-    ("get", "q", "--count", "1"),
-    ("publish", "q"),
-    ("purge-queue", "q"),
-    ("delete-queue", "q"),
-    ("set-policy", "p", "q", '{"ha-mode": "all"}'),
-    ("sync-queue", "q"),
-    ("transfer-master", "q", "a"),
-    ("rebalance",),
-    ("forget-node", "b"),
+    ("queue", "get", "q", "--count", "1"),
+    ("queue", "put", "q"),
+    ("queue", "purge", "q"),
+    ("queue", "rm", "q"),
+    ("policy", "set", "p", "q", '{"ha-mode": "all"}'),
+    ("queue", "sync", "q"),
+    ("queue", "move-master", "q", "a"),
+    (
+        "node",
+        "rebalance",
+    ),
+    ("node", "forget", "b"),
 )
 
 
@@ -163,8 +178,8 @@ def test_the_dashboard_says_it(alone: Node, whom: str) -> None:
 def test_a_node_that_runs_by_itself_says_it(
     tmp_path: Path, peers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`mirrorq node` makes no call that could say it: so the node does, once, in its log; also one
-    that is to join a cluster that is not there."""
+    """`mirrorq node run` makes no call that could say it: so the node does, once, in its log; also
+    one that is to join a cluster that is not there."""
     monkeypatch.setattr(watch, "WAIT_MS", 0)
     monkeypatch.setattr(watch, "LOOK_MS", 50)
     (own,) = free_ports(1)
@@ -194,7 +209,7 @@ def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> Non
         with connect(peers["a"], timeout=WAIT_S) as client:
             while not client.is_paused:
                 client._queue_status(0)
-        done = mirrorq("list-queues", "name", "--connect", peers["a"])
+        done = mirrorq("queue", "ls", "name", "--connect", peers["a"])
         assert (done.exit_code, done.stdout) == (0, "name\norders\n")
         assert done.stderr.startswith("mirrorq: node a has no contact with a majority: this is")
     finally:

@@ -116,7 +116,7 @@ def test_a_url_from_the_environment(node: mirrorq.Node, monkeypatch: pytest.Monk
     with mirrorq.connect() as client:
         client.wait_ready(WAIT_S)
         client.queue("q", timeout=WAIT_S).put(b"1").result(WAIT_S)
-    done = CliRunner().invoke(main, ["list-queues", "--wait", str(WAIT_S)])
+    done = CliRunner().invoke(main, ["queue", "ls", "--wait", str(WAIT_S)])
     assert (done.exit_code, "q\t" in done.output) == (0, True), done.output
 
 
@@ -130,7 +130,7 @@ def test_a_folder_is_this_machines_node(tmp_path: Path) -> None:
 def test_keys_by_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`key@`, and the folder in the URL or the environment; another one's key stays another's."""
     for words in (["a", "--role", "peer"], ["web", "--write", "q"], ["eve"]):
-        done = CliRunner().invoke(main, ["keygen", *words, "--keys", str(tmp_path / "keys")])
+        done = CliRunner().invoke(main, ["key", "new", *words, "--keys", str(tmp_path / "keys")])
         assert done.exit_code == 0, done.output
     port = free_ports(1)[0]
     security = mirrorq.Security.load(tmp_path / "keys", "a")

@@ -101,7 +101,7 @@ def _node(folder: Path) -> str:
     """Start a node, a process of its own: Celery's workers are forks of this one."""
     (port,) = free_ports(1)
     listen = f"tcp://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mirrorq", "node", "a", "--path", str(folder / "a")]
+    command = [sys.executable, "-m", "mirrorq", "node", "run", "a", "--path", str(folder / "a")]
     _start([*command, "--listen", listen], folder / "node.log")
     with mirrorq.connect(listen, timeout=DEADLINE_S):
         return f"mirrorq://127.0.0.1:{port}//"

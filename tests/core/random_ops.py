@@ -14,6 +14,7 @@ from mirrorq.protocol.ops import (
     Entry,
     HorizonOp,
     IdleOp,
+    PauseOp,
     ProducerOp,
     PromotedOp,
     ReturnLaterOp,
@@ -90,5 +91,6 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
         8: PromotedOp(chance.choice(("clean", "cold"))),
         9: IdleOp(chance.choice((0, stamp_us))),
         10: UniqueWindowOp(chance.randint(1, 9)),
-    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10))]
+        11: PauseOp(chance.random() < 0.5),
+    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 11))]
     return CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us)

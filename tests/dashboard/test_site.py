@@ -252,7 +252,7 @@ def test_the_command(tmp_path: Path) -> None:
     """`mirrorq dashboard` says where the page is, shows a cluster through a client, ends well."""
     with Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:
         node.queue("orders").close()
-        command = [sys.executable, "-m", "mirrorq.cli", "dashboard", "--connect", node.listening]
+        command = [sys.executable, "-m", "mirrorq", "dashboard", "--connect", node.listening]
         running = subprocess.Popen(
             [*command, "--listen", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

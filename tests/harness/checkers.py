@@ -357,6 +357,18 @@ def repeated(journal: Journal, clock_gain: int) -> list[str]:
     return wrong
 
 
+def unpaused(journal: Journal) -> list[str]:
+    """Nothing is handed out while the queue is paused, whoever is its master."""
+    return [
+        f"unpaused: sequence {dispatch.sequence} handed out at {dispatch.time_ms} ms, the queue is "
+        f"paused from {span.from_ms} to {span.until_ms} ms"
+        for span in journal.pauses
+        for dispatch in journal.deliveries
+        if span.from_ms < dispatch.time_ms < span.until_ms
+        and not journal.is_past(span.from_ms, dispatch.time_ms)
+    ]
+
+
 def unresolved(journal: Journal) -> list[str]:
     """Every confirmation and every ack has ended."""
     wrong = [f"open: {a.body!r}" for a in journal.attempts.values() if a.state == "open"]
@@ -582,6 +594,7 @@ def all_of_journal(journal: Journal) -> list[str]:
         *undone_acks(journal),
         *misrefused(journal),
         *revived(journal),
+        *unpaused(journal),
         *unresolved(journal),
     ]
 

@@ -23,6 +23,7 @@ from harness.rail import MARKED, RECEIVED, STOPPED, TAKEN, Rail, RailDisk
 from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
+from mirrorq.engine import hosting
 from mirrorq.engine.core import Engine
 from mirrorq.engine.events import (
     Answer,
@@ -1218,7 +1219,7 @@ def _chunk(node: SimulatedNode, fetch: FetchFrames) -> tuple[FrameChunk, list[St
 
 def _goes_on(engine: Engine) -> bool:
     """Whether the node, or a master that was stepped, has a next portion: a cause for a step."""
-    if engine.has_portions:
+    if engine.has_portions or len(tuple(engine.hosting.stepped)) >= hosting.RUN_MAX:
         return True
     wake_ms = engine._leadership._controller._agenda.wake_at_ms(engine._wanted_ms)
     if wake_ms is not None and wake_ms <= engine._wanted_ms + 1:

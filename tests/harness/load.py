@@ -13,7 +13,17 @@ from attrs import define, field
 
 from harness.bulk import BulkConsumer, BulkProducer
 from harness.cluster import SimulatedCluster
-from harness.workload import Consumer, Getter, Journal, Place, Producer, Purger, SimulatedHandle
+from harness.workload import (
+    Consumer,
+    Getter,
+    Journal,
+    Pauser,
+    Place,
+    Producer,
+    Purger,
+    Remover,
+    SimulatedHandle,
+)
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import CatalogCommand, DeclareQueue, DeleteQueue
 from mirrorq.protocol.identities import MemberId
@@ -92,6 +102,9 @@ class Load:
         """By which half of the handles are clients'; None: none is."""
         self.keys: Random | None = None
         """By which messages have unique keys; None: none has."""
+        self.acts: Random | None = None
+        """By which an operator deletes messages and pauses the queue; None: nobody does."""
+        self._pauser: Pauser | None = None
 
     @property
     def life(self) -> Life:
@@ -103,6 +116,8 @@ class Load:
         return self.life.is_ending
 
     def start(self) -> None:
+        if self.acts is not None:
+            self._tick_acts(self.acts)
         self._tick_producers()
         self._tick_consumers()
 
@@ -220,6 +235,40 @@ class Load:
         if not self._is_quiet and self.random.random() < 0.3:
             kind = Getter
         return kind(self._place_on(node, "c"), self.life.journal, share)
+
+    # --- An operator ----------------------------------------------------------------------
+
+    def _tick_acts(self, chance: Random) -> None:
+        """Delete a few messages, pause, or resume. In the end resume again and again: an older
+        pause may come late."""
+        pauser, self._pauser = self._pauser, None
+        node = self._node()
+        if node is None:
+            pass
+        elif self._is_quiet and self._is_paused:
+            self._pauser = Pauser(self._place_on(node, "s"), self.life.journal, False)
+        elif self._is_quiet:
+            pass
+        elif pauser is not None and pauser.is_paused:
+            self._counts["resume"] += 1
+            self._pauser = Pauser(self._place_on(node, "s"), self.life.journal, False)
+        elif chance.random() < 0.5:
+            self._counts["pause"] += 1
+            self._pauser = Pauser(self._place_on(node, "s"), self.life.journal, True)
+        else:
+            self._counts["delete messages"] += 1
+            first = chance.randint(1, max(len(self.life.journal.attempts), 1))
+            last = first + chance.randint(0, 5)
+            Remover(self._place_on(node, "s"), self.life.journal, first, last)
+        if not self.is_drained or not self._is_quiet:
+            self.cluster.after(chance.randint(100, 1500), lambda: self._tick_acts(chance))
+
+    @property
+    def _is_paused(self) -> bool:
+        master = self.cluster.master(self.life.queue_id)
+        if master is None:
+            return False
+        return self.cluster.engine(master).replicas[self.life.queue_id].state.is_paused
 
     # --- Purge, delete, declare again -----------------------------------------------------
 

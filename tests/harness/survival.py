@@ -1,4 +1,4 @@
-"""`mirrorq force-boot` on a disk of the simulator."""
+"""`mirrorq node force-boot` on a disk of the simulator."""
 
 from __future__ import annotations
 

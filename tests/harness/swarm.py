@@ -78,6 +78,8 @@ CLIENT_SHARE = 0.25
 CLOCK_SHARE = 0.35
 END_SHARE = 0.35
 KEYS_SHARE = 0.25
+ACTS_SHARE = 0.15
+"""Somebody deletes messages, pauses queues and resumes them."""
 """Producers put unique keys."""
 """Of all runs: those in which processes end in all ways, and are not only killed."""
 STAR_SHARE = 0.4
@@ -149,6 +151,7 @@ class Swarm:
         rail: bool | None = None,
         ends: bool | None = None,
         keys: bool | None = None,
+        acts: bool | None = None,
     ) -> None:
         """Draw a run; what may be in it or not is so as chance wants (None). Rails want a star."""
         self.seed = seed
@@ -208,6 +211,8 @@ class Swarm:
         self.fleeting: Fleeting | None = None
         by_chance = is_plain and Random(f"{seed} keys").random() < KEYS_SHARE
         self._has_keys = by_chance if keys is None else keys
+        by_chance = is_plain and Random(f"{seed} acts").random() < ACTS_SHARE
+        self._has_acts = by_chance if acts is None else acts
         by_chance = is_plain and Random(f"{seed} owned").random() < OWNED_SHARE
         self._has_owned = by_chance if owned is None else owned
         self.owned: Owned | None = None
@@ -367,6 +372,8 @@ class Swarm:
             load.is_bulk = self.is_bulk
             if self._has_keys:
                 load.keys = Random(f"{self.seed} keys of {name}")
+            if self._has_acts:
+                load.acts = Random(f"{self.seed} acts on {name}")
             load.is_brief = self.fault_ms < FAULT_MS
             self.loads.append(load)
         self._start_extras(pace)

@@ -36,7 +36,9 @@ from mirrorq.session.calls import (
     SettleCall,
     SettleDone,
     Stored,
+    pause_request,
     purge_request,
+    range_request,
 )
 from mirrorq.session.machine import Session
 from mirrorq.wire import frames
@@ -90,6 +92,14 @@ class PurgeCall:
 
 
 @define
+class PauseSpan:
+    """A time in which the queue hands out nothing: it is paused, and nobody has asked to resume."""
+
+    from_ms: int
+    until_ms: int = NEVER_MS
+
+
+@define
 class Dispatch:
     """One message as a user received it."""
 
@@ -118,6 +128,11 @@ class Journal:
     resolved_ms: dict[int, int] = field(factory=dict)
     """sequence -> when an ack of it first resolved ok."""
     purges: list[PurgeCall] = field(factory=list)
+    pauses: list[PauseSpan] = field(factory=list)
+    pausers: set[object] = field(factory=set)
+    """Who has asked to pause, or to resume, and has heard nothing: that may still come late. Calls
+    that overlap take effect in any order."""
+    pause_asks: int = 0
     ended: dict[int, tuple[str, int]] | None = None
     """sequence -> how and when it ended, by the ops that were applied (`Onlooker.ended`); None:
     nobody has looked at them, and what a purge may have ended is taken for ended."""
@@ -563,6 +578,46 @@ class Purger(SimulatedHandle):
                 self.call.ended_ms = self.cluster.now_ms
                 self.call.count = output.reply.count
         if self.is_open and self.call.ended_ms is not None:
+            self.cluster.after(0, self.close)
+
+
+class Remover(Purger):
+    """Deletes a few messages by their sequences, and closes when the outcome has come."""
+
+    def __init__(self, place: Place, journal: Journal, first: int, last: int) -> None:
+        SimulatedHandle.__init__(self, place)
+        self.call = PurgeCall()
+        journal.purges.append(self.call)
+        self.session.query(Query(self.call, range_request(first, last)))
+        self.poke()
+
+
+class Pauser(SimulatedHandle):
+    """Pauses the queue, or resumes it, and closes when the outcome has come."""
+
+    def __init__(self, place: Place, journal: Journal, is_paused: bool) -> None:
+        super().__init__(place)
+        self.journal = journal
+        self.is_paused = is_paused
+        self.is_done = False
+        self._is_alone = not journal.pausers
+        journal.pausers.add(self)
+        journal.pause_asks += 1
+        self._turn_of_mine = journal.pause_asks
+        for span in () if is_paused else journal.pauses:
+            span.until_ms = min(span.until_ms, self.cluster.now_ms)
+        self.session.query(Query(self, pause_request(is_paused)))
+        self.poke()
+
+    def take(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, QueryDone) and isinstance(output.reply, Purged):
+                self.is_done = True
+                self.journal.pausers.discard(self)
+                is_last = self._turn_of_mine == self.journal.pause_asks
+                if self.is_paused and self._is_alone and is_last:
+                    self.journal.pauses.append(PauseSpan(self.cluster.now_ms))
+        if self.is_open and self.is_done:
             self.cluster.after(0, self.close)
 
 

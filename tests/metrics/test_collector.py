@@ -232,7 +232,7 @@ def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
 
 def test_mirrorq_node_refuses_to_show_metrics_to_other_machines(tmp_path: Path) -> None:
     """Plain HTTP beyond loopback is asked for by name."""
-    command = [sys.executable, "-m", "mirrorq.cli", "node", "a", "--path", str(tmp_path)]
+    command = [sys.executable, "-m", "mirrorq", "node", "run", "a", "--path", str(tmp_path)]
     done = subprocess.run(
         [*command, "--metrics", "0.0.0.0:0"], capture_output=True, text=True, timeout=60
     )
@@ -244,7 +244,7 @@ def test_mirrorq_node_refuses_to_show_metrics_to_other_machines(tmp_path: Path) 
 def test_mirrorq_node_serves_metrics_and_a_page(tmp_path: Path) -> None:
     """Both on loopback when only a port is given, and gone with the node."""
     metrics, page = free_ports(2)
-    command = [sys.executable, "-m", "mirrorq.cli", "node", "a", "--path", str(tmp_path / "a")]
+    command = [sys.executable, "-m", "mirrorq", "node", "run", "a", "--path", str(tmp_path / "a")]
     options = ["--metrics", str(metrics), "--dashboard", str(page)]
     running = subprocess.Popen(
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

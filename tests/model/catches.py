@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from attrs import frozen
 
-from conformance import test_unique
+from conformance import test_acting, test_unique
 from conformance.faces import NodeFace, Stage
 from core import test_blocks, test_master, test_producer_pages, test_unique_keys
 from core import test_priorities as core_priorities
@@ -203,6 +203,7 @@ SCENARIOS: dict[str, Scenario] = {
     "unique key of a dead letter looked at": Scenario(
         _on_stage(test_unique.test_a_dead_letter_is_no_repeat), ""
     ),
+    "range of a deletion ignored": Scenario(_on_stage(test_acting.test_one_message_ends), ""),
     "repeat judged by the queue's limit": Scenario(
         _on_stage(test_unique.test_a_full_queue_still_answers_a_repeat), ""
     ),
@@ -263,6 +264,7 @@ TESTED: dict[str, Scenario] = {
 SEEDS: dict[str, Seeds] = {
     "lease without the commit index": Seeds(runs.leases, "check_leases", 15, 60),
     "lease from the grant's receipt": Seeds(runs.leases, "check_", 23, 60),
+    "pause forgotten by the next master": Seeds(runs.acts, "unpaused", 7, 40),
     "unique keys forgotten by who reads a state": Seeds(runs.unique, "repeated: key", 39, 80),
     "unique key prolonged by each repeat": Seeds(runs.unique, "said to repeat", 3, 40),
     "limit judged on the applied state only": Seeds(runs.lengths, "28", 0, 12),

@@ -132,6 +132,11 @@ def unique(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=False, keys=True, is_short=True))
 
 
+def acts(seed: int) -> str:
+    """Whole clusters in which somebody pauses queues and deletes messages."""
+    return _of_swarm(Swarm(seed, chain=False, fan=False, acts=True, is_short=True))
+
+
 def unclean(seed: int) -> str:
     """Whole clusters in which members that are not in sync may be promoted."""
     return _of_swarm(Swarm(seed, chain=False, fan=False, unclean=True))

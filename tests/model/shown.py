@@ -57,6 +57,7 @@ SHOWN: dict[str, Shown] = {
     "unsent": Shown("outbox forgets one more than has arrived", "unsent"),
     "uncounted": Shown("unclean promotion loses in silence", "uncounted"),
     "repeated": Shown("unique keys forgotten by who reads a state", "repeated: key"),
+    "unpaused": Shown("pause forgotten by the next master", "unpaused"),
     "unpaired": Shown("step's message forgotten", "unpaired"),
     "uneven": Shown("first queue's outcome told for all", "uneven"),
     "early": Shown("delay of a put forgotten", "early"),

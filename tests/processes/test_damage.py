@@ -69,15 +69,15 @@ def test_a_damaged_frame_of_the_master_is_fetched(
 
 
 def repaired(cluster: Cluster, *options: str) -> tuple[int, dict[str, Any]]:
-    """What `mirrorq repair` comes to: its exit status, and what it says."""
+    """What `mirrorq store repair` comes to: its exit status, and what it says."""
     endpoints = ",".join(cluster.endpoints.values())
-    done = CliRunner().invoke(main, ["repair", "--connect", endpoints, "--json", *options])
+    done = CliRunner().invoke(main, ["store", "repair", "--connect", endpoints, "--json", *options])
     return done.exit_code, json.loads(done.stdout)
 
 
 def test_repair_finds_what_nobody_has_read(cluster: Cluster, tmp_path: Path) -> None:
-    """Bytes changed on two disks, and nobody reads there: `mirrorq repair` does, on every node,
-    and all is whole then. What nobody has whole it names, and drops when it is told to."""
+    """Bytes changed on two disks, and nobody reads there: `mirrorq store repair` does, on every
+    node, and all is whole then. What nobody has whole it names, and drops when it is told to."""
     filled_in_lmdb(cluster)
     assert flip(tmp_path / "b", BODIES[5].encode())
     assert flip(tmp_path / "c", BODIES[20].encode())

@@ -15,7 +15,7 @@ from mirrorq import Client, Message, ShutDown
 from .cluster import PATIENT, Cluster, until
 
 WAIT_S = 120.0
-COMMAND = [sys.executable, "-m", "mirrorq.cli"]
+COMMAND = [sys.executable, "-m", "mirrorq"]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_client_is_disconnected_from_another_node(
     consumer = orders.consume(keep, prefetch=3, ack="manual", on_cancel=ended.append)
 
     def seen() -> dict[str, object] | None:
-        told = json.loads(command(cluster, "clients", "--json").stdout)
+        told = json.loads(command(cluster, "client", "ls", "--json").stdout)
         found = {each["name"]: each for each in told["clients"]}.get(one.name, {})
         held = found.get("messages_unacknowledged") == 3
         return found if held and told["unheard"] == [] else None
@@ -63,7 +63,7 @@ def test_a_client_is_disconnected_from_another_node(
     (listed,) = two.consumers("orders")
     assert (listed.client, listed.node, listed.prefetch) == (one.name, entry, 3)
 
-    done = command(cluster, "disconnect", one.name, "--reason", "stuck")
+    done = command(cluster, "client", "disconnect", one.name, "--reason", "stuck")
     assert (done.returncode, done.stdout) == (0, f"disconnected: {one.name}\n")
     until(lambda: ended == [consumer])
     assert f"administrator at node {entry}: stuck" in consumer.refused
@@ -75,11 +75,13 @@ def test_a_client_is_disconnected_from_another_node(
     assert [each.body for each in taken] == [b"1", b"2", b"3"]
     other = mine.consume(keep, ack="manual", on_cancel=ended.append)
     (listed,) = two.consumers("orders")
-    assert command(cluster, "disconnect", listed.tag, "--reason", "enough").returncode == 0
+    assert (
+        command(cluster, "client", "disconnect", listed.tag, "--reason", "enough").returncode == 0
+    )
     until(lambda: not other.is_active)
     assert "administrator at node a: enough" in other.refused
     until(lambda: one.name not in [each.name for each in two.clients()])
-    again = command(cluster, "disconnect", one.name)
+    again = command(cluster, "client", "disconnect", one.name)
     assert again.returncode == 1
     assert again.stderr.startswith(f"mirrorq: no node serves a client '{one.name}'")
 

@@ -53,18 +53,22 @@ def test_a_backup_under_traffic_holds_what_was_confirmed(cluster: Cluster, tmp_p
     producing = cluster.ask("a", "produce", count=1_000_000, pause_s=0.001)
     until(lambda: confirmed(cluster, "a", producing) > 50)
     before = confirmed(cluster, "a", producing)
-    assert "good: node a" in done("backup", tmp_path / "a", tmp_path / "saved" / "monday")
+    assert "good: node a" in done("store", "backup", tmp_path / "a", tmp_path / "saved" / "monday")
     assert f"{tmp_path / 'saved' / 'monday'} is there already" in refused(
-        "backup", tmp_path / "a", tmp_path / "saved" / "monday"
+        "store", "backup", tmp_path / "a", tmp_path / "saved" / "monday"
     )
     until(lambda: confirmed(cluster, "a", producing) > before)
     cluster.kill("a")
-    done("verify", tmp_path / "saved" / "monday")
-    assert "is there already" in refused("restore", tmp_path / "saved" / "monday", tmp_path / "a")
+    done("store", "verify", tmp_path / "saved" / "monday")
+    assert "is there already" in refused(
+        "store", "restore", tmp_path / "saved" / "monday", tmp_path / "a"
+    )
     shutil.rmtree(tmp_path / "a")
-    assert "the only node" in done("restore", tmp_path / "saved" / "monday", tmp_path / "a")
+    assert "the only node" in done(
+        "store", "restore", tmp_path / "saved" / "monday", tmp_path / "a"
+    )
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["monday"]
-    done("verify", tmp_path / "a")
+    done("store", "verify", tmp_path / "a")
 
     cluster.start("a")
     cluster.open("orders", "a", passive=True)
@@ -87,12 +91,14 @@ def test_a_node_restored_from_a_backup_joins_its_cluster_anew(
     cluster.open("orders", "abc")
     producing = cluster.ask("a", "produce", count=100_000, pause_s=0.001)
     until(lambda: confirmed(cluster, "a", producing) > 20)
-    done("backup", tmp_path / "b", tmp_path / "backup")
+    done("store", "backup", tmp_path / "b", tmp_path / "backup")
     until(lambda: confirmed(cluster, "a", producing) > 100)
     cluster["a"].ask("stop_producing", number=producing)
     cluster.kill("b")
     shutil.rmtree(tmp_path / "b")
-    assert "node b joins a, c again" in done("restore", tmp_path / "backup", tmp_path / "b")
+    assert "node b joins a, c again" in done(
+        "store", "restore", tmp_path / "backup", tmp_path / "b"
+    )
     cluster.start("b")
     cluster.open("orders", "b", passive=True)
     cluster.wait_in_sync(2, on="b")
@@ -122,27 +128,27 @@ def test_a_node_goes_on_alone_when_the_others_are_lost(cluster: Cluster, tmp_pat
     # A majority knows of it: C may hear of it a moment later.
     until(lambda: "lost" in cluster["c"].ask("queues"))
     cluster.wait_in_sync(2, on="c")
-    assert "is open in another process" in refused("force-boot", tmp_path / "c", "--yes")
+    assert "is open in another process" in refused("node", "force-boot", tmp_path / "c", "--yes")
     cluster.kill("a", "b", "c")
     shutil.rmtree(tmp_path / "a")
     (tmp_path / "b").rename(tmp_path / "old")
 
-    asked = mirrorq("force-boot", tmp_path / "c")
+    asked = mirrorq("node", "force-boot", tmp_path / "c")
     assert asked.exit_code == 1
     assert "queue 'orders': 100 messages kept; this copy was in sync" in asked.stdout
     assert "queue 'lost': LOST, there is no copy of it here" in asked.stdout
     assert "forgotten for good: a, b" in asked.stdout
-    beside = refused("forget-node", "a", "--path", tmp_path / "c")
+    beside = refused("node", "forget", "a", "--path", tmp_path / "c")
     assert "has the nodes a, b beside it" in beside
-    assert "While 2 of the 3 run: mirrorq forget-node a --connect" in beside
-    assert f"mirrorq force-boot {tmp_path / 'c'}, which forgets all others" in beside
+    assert "While 2 of the 3 run: mirrorq node forget a --connect" in beside
+    assert f"mirrorq node force-boot {tmp_path / 'c'}, which forgets all others" in beside
     cluster.launch("c").wait_started()
     assert "is not ready" in cluster["c"].ask("waits_for", timeout=1.0)
     cluster.kill("c")
 
-    done("force-boot", tmp_path / "c", "--yes")
-    assert "is the only one" in refused("force-boot", tmp_path / "c", "--yes")
-    done("verify", tmp_path / "c")
+    done("node", "force-boot", tmp_path / "c", "--yes")
+    assert "is the only one" in refused("node", "force-boot", tmp_path / "c", "--yes")
+    done("store", "verify", tmp_path / "c")
     cluster.start("c")
     cluster.open("orders", "c", passive=True)
     cluster.wait_master("c", on="c")
@@ -191,7 +197,7 @@ def test_a_copy_that_lacks_messages_goes_on_with_what_it_has(
     cluster.kill("a")
     shutil.rmtree(tmp_path / "a")
 
-    said = done("forget-node", "a", "--path", tmp_path / "b", "--yes")
+    said = done("node", "forget", "a", "--path", tmp_path / "b", "--yes")
     assert "queue 'orders': 5 messages kept, 10 LOST that it had not fetched yet" in said
     assert "NOT in sync" in said
     cluster.launch("b", peers=None, listen=None).wait_started()

@@ -104,7 +104,15 @@ def test_everything_is_made_for_one_user(place: Path, mask: int) -> None:
                 spooled.put(body).result(DEADLINE_S)
             assert (place / "data" / "a" / "mirrorq.wal").exists()
             assert open_to_others(place / "data") == []
-            command = [sys.executable, "-m", "mirrorq", "backup", node.path, place / "kept" / "b"]
+            command = [
+                sys.executable,
+                "-m",
+                "mirrorq",
+                "store",
+                "backup",
+                node.path,
+                place / "kept" / "b",
+            ]
             subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
         assert open_to_others(place / "kept") == []
         with mirrorq.local(place / "local", linger=0, timeout=DEADLINE_S) as client:

@@ -53,10 +53,10 @@ def _slowed(cluster: Cluster, count: int = 4000) -> None:
 
 
 def test_who_interrupts_the_command_is_told_that_it_goes_on(cluster: Cluster) -> None:
-    """Ctrl-C ends the waiting of `sync-queue`; the mirror goes on, until it is told to stop."""
+    """Ctrl-C ends the waiting of `queue sync`; the mirror goes on, until it is told to stop."""
     _slowed(cluster)
     endpoints = ",".join(cluster.endpoints.values())
-    command = [sys.executable, "-m", "mirrorq.cli", "sync-queue", "orders", "--connect", endpoints]
+    command = [sys.executable, "-m", "mirrorq", "queue", "sync", "orders", "--connect", endpoints]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         until(lambda: cluster.status("a")["sync_progress"])
@@ -68,10 +68,10 @@ def test_who_interrupts_the_command_is_told_that_it_goes_on(cluster: Cluster) ->
     assert errors.count(b"\n") == 1
     assert b"goes on synchronising" in errors
     assert cluster.status("a")["sync_progress"] is not None
-    command[3] = "cancel-sync-queue"
+    command[4] = "cancel-sync"
     for expected in (b"cancelled: orders\n", b"not syncing: orders\n"):
         assert subprocess.run(command, capture_output=True, timeout=60).stdout == expected
-    listing = [*command[:3], "list-queues", "name", "sync_progress", "--json", *command[5:]]
+    listing = [*command[:4], "ls", "name", "sync_progress", "--json", *command[6:]]
 
     def listed() -> object:
         return json.loads(subprocess.run(listing, capture_output=True, timeout=60).stdout)

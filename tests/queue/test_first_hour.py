@@ -81,7 +81,7 @@ ON_A_NODE: dict[str, Case] = {
     ),
     "keys that are not there": (
         ConfigError,
-        ["cannot read the keys", "mirrorq keygen"],
+        ["cannot read the keys", "mirrorq key new"],
         lambda _: mirrorq.Security.load("/no/such/keys"),
     ),
     "one path for two nodes": (

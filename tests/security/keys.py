@@ -20,7 +20,7 @@ def free_endpoint() -> str:
 
 
 def make(directory: Path, name: str, role: str, **patterns: list[str]) -> Key:
-    """What `mirrorq keygen` does."""
+    """What `mirrorq key new` does."""
     directory.mkdir(exist_ok=True)
     public, secret = new_key_pair()
     key = Key(name, public, Role(role), **{kind: tuple(given) for kind, given in patterns.items()})

@@ -45,7 +45,7 @@ def test_a_directory_with_several_secrets_is_not_guessed_from(node: Node, ring: 
 def test_the_node_command_takes_the_key_of_its_name(tmp_path: Path, ring: KeyRing) -> None:
     """A process of its own, with nothing but a directory."""
     endpoint = free_endpoint()
-    command = [sys.executable, "-m", "mirrorq.cli", "node", "a", "--path", str(tmp_path / "a")]
+    command = [sys.executable, "-m", "mirrorq", "node", "run", "a", "--path", str(tmp_path / "a")]
     command += ["--listen", endpoint, "--keys", str(ring.directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         try:

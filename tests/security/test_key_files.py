@@ -1,4 +1,4 @@
-"""Files of keys, `Security`, and `mirrorq keygen`."""
+"""Files of keys, `Security`, and `mirrorq key new`."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_names_and_keys_are_unique() -> None:
 
 
 def keygen(*given: str) -> str:
-    result = CliRunner().invoke(main, ["keygen", *given])
+    result = CliRunner().invoke(main, ["key", "new", *given])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -192,12 +192,12 @@ def test_keygen_overwrites_nothing(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keygen("a", "--keys", str(keys))
     before = (keys / "keys.toml").read_bytes(), (keys / "a.secret").read_bytes()
-    result = CliRunner().invoke(main, ["keygen", "a", "--keys", str(keys)])
+    result = CliRunner().invoke(main, ["key", "new", "a", "--keys", str(keys)])
     assert result.exit_code == 1
     assert "is there already" in result.output
     assert before == ((keys / "keys.toml").read_bytes(), (keys / "a.secret").read_bytes())
     os.unlink(keys / "a.secret")
-    result = CliRunner().invoke(main, ["keygen", "a", "--keys", str(keys)])
+    result = CliRunner().invoke(main, ["key", "new", "a", "--keys", str(keys)])
     assert result.exit_code == 1
     assert "lists 'a' already" in result.output
     assert not (keys / "a.secret").exists()
@@ -205,7 +205,7 @@ def test_keygen_overwrites_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [["a/b"], ["a", "--role", "peer", "--write", "x"]])
 def test_keygen_refuses_in_one_line(tmp_path: Path, given: list[str]) -> None:
-    result = CliRunner().invoke(main, ["keygen", *given, "--keys", str(tmp_path / "keys")])
+    result = CliRunner().invoke(main, ["key", "new", *given, "--keys", str(tmp_path / "keys")])
     assert result.exit_code == 1
     assert result.output.startswith("mirrorq: ")
     assert not list(tmp_path.rglob("*.secret"))

@@ -276,7 +276,7 @@ def test_damage_in_the_newest_messages_keeps_no_other_from_being_sent(
         (path / name).write_bytes(content.replace(wanted, wanted[:-1] + b"?"))
     orders = place.open()
     assert f"store {path}" in caplog.text
-    assert "`mirrorq verify` names all damage" in caplog.text
+    assert "`mirrorq store verify` names all damage" in caplog.text
     late = orders.put(b"late")
     with place.found() as queue:
         orders.wait_for_confirms(WAIT_S)

@@ -44,6 +44,22 @@ def test_a_node_comes_back_to_a_few_queues_at_a_time() -> None:
     assert len(leader.proposed) == QUEUES
 
 
+def test_a_turn_that_comes_while_a_view_is_proposed_is_not_lost() -> None:
+    """A node is back at once: one view removes its old incarnation, and takes the new one in where
+    it is a queue's turn. The others have their turn before that view is committed."""
+    leader = with_queues()
+    leader.commits = False
+    leader.start(again(C))
+    leader.run(PAUSE_MS + 10)
+    late, leader.proposed = leader.proposed, []
+    assert len(late) == QUEUES
+    leader.commits = True
+    for command in late:
+        leader.commit(command)
+    leader.run(5 * PAUSE_MS)
+    assert taken_in(leader) == QUEUES
+
+
 def test_nobody_waits_for_its_turn_to_lose_a_master() -> None:
     """Queues that lose their master, or a mirror, are all judged at once."""
     leader = with_queues()

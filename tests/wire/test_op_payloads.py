@@ -23,6 +23,7 @@ from mirrorq.protocol.ops import (
     OpKind,
     OutboxDoneOp,
     OutboxOp,
+    PauseOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -66,6 +67,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
     st.builds(HorizonsOp, st.lists(st.tuples(st.integers(0, 31), numbers), max_size=4).map(tuple)),
     st.builds(IdleOp, numbers),
     st.builds(UniqueWindowOp, numbers),
+    st.builds(PauseOp, st.booleans()),
     st.builds(DueOp, short_ranges, st.integers(0, 2**40), ranges),
     st.builds(ReturnLaterOp, ranges, numbers),
     st.builds(
@@ -103,6 +105,7 @@ KINDS = {
     HorizonsOp: OpKind.HORIZONS,
     IdleOp: OpKind.IDLE,
     UniqueWindowOp: OpKind.UNIQUE_WINDOW,
+    PauseOp: OpKind.PAUSE,
     DueOp: OpKind.DUE,
     ReturnLaterOp: OpKind.RETURN_LATER,
     PromotedOp: OpKind.PROMOTED,

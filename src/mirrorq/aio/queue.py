@@ -496,6 +496,31 @@ class MirroredQueue:
         handle.check_right("read")
         return purged_count(self.name, await self._run(handle.asking(purge_request, ASK_S)))
 
+    async def delete_messages(self, first: int, last: int | None = None) -> int:
+        """End one message, or those of a range, by sequence; returns how many.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.delete_messages`.
+        """
+        return await in_thread(partial(self.handle.delete_messages, first, last))
+
+    async def move_messages(
+        self, first: int, last: int | None = None, *, to: str | MirroredQueue
+    ) -> int:
+        """Move one message, or those of a range, to another queue; returns how many.
+
+        Arguments, result and errors are those of `mirrorq.MirroredQueue.move_messages`.
+        """
+        target = to.handle if isinstance(to, MirroredQueue) else to
+        return await in_thread(partial(self.handle.move_messages, first, last, to=target))
+
+    async def pause(self) -> None:
+        """Have the queue hand out nothing until `resume`; see `mirrorq.MirroredQueue.pause`."""
+        await in_thread(self.handle.pause)
+
+    async def resume(self) -> None:
+        """End a `pause`."""
+        await in_thread(self.handle.resume)
+
     async def redrive(self, count_max: int | None = None) -> int:
         """Move dead letters back to the queues in which they ended; returns how many.
 

@@ -58,7 +58,7 @@ from mirrorq.errors import (
 )
 from mirrorq.protocol.sessions import Purged
 from mirrorq.protocol.shard_names import shard_name, shard_of
-from mirrorq.session.calls import purge_request
+from mirrorq.session.calls import pause_request, purge_request, range_request
 
 if TYPE_CHECKING:
     from mirrorq.api.administration import Administration
@@ -84,6 +84,17 @@ def browse_start(start: int | None, count_max: int) -> int:
     if type(count_max) is not int or count_max:
         check_count("count_max", count_max)
     return start or 1
+
+
+def checked_range(first: int, last: int | None) -> tuple[int, int]:
+    """Sequences that a user has named. Raises TypeError, ValueError: they are none."""
+    last = first if last is None else last
+    for name, value in (("first", first), ("last", last)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {value!r}: give a sequence, an int from 1 on")
+    if not 1 <= first <= last < 2**63:
+        raise ValueError(f"{first} to {last} is no range of sequences: they count from 1")
+    return first, last
 
 
 def purged_count(name: str, reply: object) -> int:
@@ -585,6 +596,78 @@ class MirroredQueue(Target):
         self._handle.check()
         self._handle.check_right("read")
         return purged_count(self.name, self._handle.ask(purge_request, ASK_S))
+
+    def delete_messages(self, first: int, last: int | None = None) -> int:
+        """End one message, or those of a range, by sequence; those that somebody holds stay.
+
+        As `purge` ends all: ready and delayed messages, and what handles have fetched ahead.
+
+        Args:
+            first: a sequence, as `browse` and `result` give it.
+            last: the last one of the range; None: `first` alone.
+
+        Returns:
+            How many messages have ended; 0 when none of the range is there, or all are held.
+
+        Raises:
+            PreconditionFailed: the queue is exclusive and another connection's, or has shards:
+                sequences are of one shard (`shard`).
+            ValueError: the range is none.
+        """
+        ring = self._range_ring("delete_messages")
+        request = range_request(*checked_range(first, last))
+        return purged_count(self.name, ring.ask(request, ASK_S))
+
+    def move_messages(self, first: int, last: int | None = None, *, to: str | Target) -> int:
+        """Move one message, or those of a range, to another queue, each exactly once.
+
+        The queue's master moves them, as `redrive` does: they keep bodies and properties, and a
+        delay or ttl ends. Messages that somebody holds stay.
+
+        Args:
+            first, last: as in `delete_messages`.
+            to: the other queue, by a handle or by name.
+
+        Returns:
+            How many have left this queue for good; they arrive soon. After a failover in between:
+            how many have left since.
+
+        Raises:
+            QueueNotFound: there is no queue of this name.
+            PreconditionFailed, ValueError: as in `delete_messages`.
+        """
+        ring = self._range_ring("move_messages")
+        span = checked_range(first, last)
+        target = ring.id_of(to)
+        if target == ring.queue_id:
+            raise ValueError(f"the messages are in queue {self.name!r} already")
+        return purged_count(self.name, ring.ask(range_request(*span, target), ASK_S))
+
+    def _range_ring(self, call: str) -> Handle:
+        self._handle.check()
+        self._handle.check_right("read")
+        return self._ring_for(call)
+
+    def pause(self) -> None:
+        """Have the queue hand out nothing until `resume`: not to `get`, not to `consume`.
+
+        Puts, acks and `browse` go on, and so do delays and times to live. What handles have fetched
+        ahead goes back; a message that a consumer's callback is about to get may still come. It
+        holds over failovers and restarts, and `status().deliveries_paused` says so.
+
+        Raises:
+            PreconditionFailed: the queue is exclusive, and another connection's.
+        """
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        """End a `pause`; nothing happens where there is none. Errors as in `pause`."""
+        self._set_paused(False)
+
+    def _set_paused(self, is_paused: bool) -> None:
+        self._handle.check()
+        self._handle.check_right("read")
+        purged_count(self.name, self._handle.ask(pause_request(is_paused), ASK_S))
 
     def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
         """Delete the queue with everything in it.

@@ -1,4 +1,4 @@
-"""`mirrorq force-boot`, and `forget-node` while no majority is left to forget anybody."""
+"""`mirrorq node force-boot`, and `node forget` while no majority is left to forget anybody."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, echo, failing
+from mirrorq.cli.connecting import Failed, acted, as_json, echo, failing
 from mirrorq.cli.stores import verified
 
 if TYPE_CHECKING:
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def force_boot(path: Path, yes: bool) -> None:
+@as_json
+def force_boot(path: Path, yes: bool, is_json: bool) -> None:
     """Make the node whose store is at PATH, and which does not run, the only one of its cluster.
 
     Only when so many nodes are lost for good that no majority can come back. What only they
     had is lost; they come back with empty stores. Says what that means, and asks.
     """
     with failing():
-        boot(path, None, is_agreed=yes)
+        boot(path, None, is_agreed=yes, is_json=is_json)
 
 
-def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
+def boot(path: Path, forgotten: str | None, *, is_agreed: bool, is_json: bool) -> None:
     """Ask, and do it.
 
     Args:
@@ -44,8 +45,8 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
     report = verified(path)
     if not report.is_good:
         raise Failed(
-            f"store {path} is damaged ({report.problems[0]}): see mirrorq verify, and take another "
-            "node or a backup"
+            f"store {path} is damaged ({report.problems[0]}): see mirrorq store verify, and take "
+            "another node or a backup"
         )
     with OfflineStore(path) as store:
         inventory = taken_of(store)
@@ -53,12 +54,15 @@ def boot(path: Path, forgotten: str | None, *, is_agreed: bool) -> None:
     if recovered is None:
         raise Failed(f"the store at {path} belongs to no cluster yet: start its node")
     _check(path, recovered, forgotten)
-    for text in _will_be(recovered, inventory.queues, report.messages_of, report.lacking_of):
-        echo(text)
+    losses = _will_be(recovered, inventory.queues, report.messages_of, report.lacking_of)
+    for text in losses:
+        echo(text, err=is_json)
     if not is_agreed and not click.confirm("Go on?", err=True):
         raise Failed("nothing was changed")
     go_on_alone(path)
-    echo(f"done: start node {recovered.node.name}, and the others with empty directories")
+    name = recovered.node.name
+    text = f"done: start node {name}, and the others with empty directories"
+    acted(is_json, text, node=name, losses=losses)
 
 
 def _check(path: Path, recovered: RecoveredState, forgotten: str | None) -> None:
@@ -71,9 +75,9 @@ def _check(path: Path, recovered: RecoveredState, forgotten: str | None) -> None
         raise Failed(
             f"the cluster of node {name} at {path} has the nodes {', '.join(recovered.others)} "
             f"beside it, and --path is for one of two. While {_majority(recovered)} of the "
-            f"{_size(recovered)} run: mirrorq forget-node {forgotten} --connect with their "
+            f"{_size(recovered)} run: mirrorq node forget {forgotten} --connect with their "
             "endpoints. When so many are lost for good that fewer are left: "
-            f"mirrorq force-boot {path}, which forgets all others"
+            f"mirrorq node force-boot {path}, which forgets all others"
         )
 
 

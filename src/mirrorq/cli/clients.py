@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, echo, looking, print_rows
+from mirrorq.cli.connecting import acted, as_json, connecting, echo, looking, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,12 +90,13 @@ def _shown(column: str, value: Any) -> Any:
 @click.argument("name", metavar="CLIENT|TAG")
 @click.option("--reason", default="", help="Told to the client, and written to the logs.")
 @connecting
-def disconnect(client: Client, name: str, reason: str) -> None:
-    """Disconnect CLIENT, by its name as `mirrorq clients` lists it, or the one consumer with the
-    TAG that `mirrorq consumers` lists. Needs the role admin.
+@as_json
+def disconnect(client: Client, name: str, reason: str, is_json: bool) -> None:
+    """Disconnect CLIENT, by its name as `mirrorq client ls` lists it, or the one consumer with the
+    TAG that `mirrorq client consumers` lists. Needs the role admin.
 
     What it holds goes back to the queues. It does not come again by itself; its program may
     connect, or consume, anew.
     """
     client.disconnect(name, reason)
-    echo(f"disconnected: {name}")
+    acted(is_json, f"disconnected: {name}", disconnected=name)

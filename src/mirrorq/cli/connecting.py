@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from mirrorq.errors import MirrorQError, NoQuorum
 from mirrorq.protocol.printable import escaped
@@ -58,7 +59,16 @@ def failing() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Failed("the reader of the output has gone") from None
     except (MirrorQError, OSError, TimeoutError) as error:
-        raise Failed(str(error)) from error
+        raise Failed(f"{error}{_source_text()}") from error
+
+
+def _source_text() -> str:
+    """What stands behind an error of a command whose endpoints nobody typed."""
+    context = click.get_current_context(silent=True)
+    if context is None or not context.params.get("endpoints"):
+        return ""
+    source = context.get_parameter_source("endpoints")
+    return f". The endpoints are those of ${URL}" if source is ParameterSource.ENVIRONMENT else ""
 
 
 def reach_options(command: Command) -> Command:
@@ -180,6 +190,11 @@ def connected(
 def as_json(command: Command) -> Command:
     """The option --json; the command gets `is_json`."""
     return click.option("--json", "is_json", is_flag=True, help="Print JSON.")(command)
+
+
+def acted(is_json: bool, text: str, **done: Any) -> None:
+    """Say what a command has done: a line, or one JSON object."""
+    echo(json.dumps(done, default=str) if is_json else text)
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_json: bool) -> None:

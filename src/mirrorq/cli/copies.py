@@ -1,4 +1,4 @@
-"""`mirrorq backup` and `mirrorq restore`."""
+"""`mirrorq store backup` and `mirrorq store restore`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, echo, failing
+from mirrorq.cli.connecting import Failed, acted, as_json, failing
 from mirrorq.cli.progress import progress_bar
 from mirrorq.cli.stores import said_of, verified
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path), metavar="BACKUP")
 @click.option("--no-verify", is_flag=True, help="Do not check the copy.")
-def backup(path: Path, target: Path, no_verify: bool) -> None:
+@as_json
+def backup(path: Path, target: Path, no_verify: bool, is_json: bool) -> None:
     """Copy the store at PATH, of a node that may go on running, to the new directory BACKUP.
 
     The copy is the store as of the moment at which this begins, without free pages, checked
-    at the end (`mirrorq verify`). To be run on the node's machine.
+    at the end (`mirrorq store verify`). To be run on the node's machine.
     """
     with failing():
         from mirrorq.store.copies import back_up, copied_to
@@ -32,7 +33,7 @@ def backup(path: Path, target: Path, no_verify: bool) -> None:
             with progress_bar(f"copying {path}") as on_progress:
                 back_up(path, part, on_progress)
             said = "not checked" if no_verify else _good(part)
-    echo(f"backup: {target}: {said}")
+    acted(is_json, f"backup: {target}: {said}", backup=target, is_checked=not no_verify)
 
 
 def _good(part: Path) -> str:
@@ -53,7 +54,8 @@ def _good(part: Path) -> str:
     is_flag=True,
     help="The cluster is lost wholly: go on from this backup as its only node (see force-boot).",
 )
-def restore(source: Path, path: Path, alone: bool) -> None:
+@as_json
+def restore(source: Path, path: Path, alone: bool, is_json: bool) -> None:
     """Make the store of a node from BACKUP at PATH, which must not be there yet.
 
     Of a node that was alone: with all that the backup holds. Of a node of a larger cluster:
@@ -76,7 +78,7 @@ def restore(source: Path, path: Path, alone: bool) -> None:
                 text = _put_back(source, part, inventory.node)
             else:
                 text = _make_joiner(source, part, recovered)
-    echo(f"restored: {path}: {text}")
+    acted(is_json, f"restored: {path}: {text}", restored=path, next=text)
 
 
 def _put_back(source: Path, part: Path, node: str) -> str:

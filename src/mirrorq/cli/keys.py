@@ -1,4 +1,4 @@
-"""`mirrorq keygen`."""
+"""`mirrorq key new`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import KEYS, echo, failing
+from mirrorq.cli.connecting import KEYS, acted, as_json, failing
 
 if TYPE_CHECKING:
     from mirrorq.security.roles import Key
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     "--configure", multiple=True, metavar="PATTERN", help="Queues that it may make and delete."
 )
 @click.option("--queues", type=click.IntRange(0), help="How many it may make.")
+@as_json
 def keygen(
     name: str,
     role: str,
@@ -45,6 +46,7 @@ def keygen(
     read: tuple[str, ...],
     configure: tuple[str, ...],
     queues: int | None,
+    is_json: bool,
 ) -> None:
     """Make a key pair for NAME: a secret file, and an entry in keys.toml.
 
@@ -67,7 +69,9 @@ def keygen(
         except BaseException:
             secret.unlink()
             raise
-    echo(_next_steps(key, secret, keys / KEYS_NAME))
+    listed = keys / KEYS_NAME
+    made = {"name": name, "role": role, "public_key": public_key}
+    acted(is_json, _next_steps(key, secret, listed), **made, secret=secret, listed=listed)
 
 
 def _next_steps(key: Key, secret: Path, listed: Path) -> str:
@@ -80,12 +84,12 @@ def _next_steps(key: Key, secret: Path, listed: Path) -> str:
     ]
     if key.role.value == "peer":
         lines += [
-            f"  mirrorq node {key.name} --keys {listed.parent} …",
+            f"  mirrorq node run {key.name} --keys {listed.parent} …",
             f'  or Node("{key.name}", security=mirrorq.Security.load("{listed.parent}", '
             f'"{key.name}"), …)',
         ]
     else:
-        command = "status" if key.role.value == "admin" else "list-queues"
+        command = "status" if key.role.value == "admin" else "queue ls"
         lines += [
             f"  mirrorq {command} --keys {secret} --connect ENDPOINTS",
             f'  or mirrorq.connect(ENDPOINTS, security=mirrorq.Security.load("{secret}"))',

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, connecting, echo, print_rows
+from mirrorq.cli.connecting import Failed, acted, as_json, connecting, print_rows
 from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 """Lines that arrive together are published together."""
 TAKE_MAX = 500
+BATCH_MAX = 100_000
+"""A batch has to fit into what a handle may have unconfirmed."""
 BROWSED = ("sequence", "put", "returned", "key", "died in", "body")
 BODY_BYTES = 60
 """So much of a body is shown in a table."""
@@ -41,29 +43,42 @@ CONFIRM_S = 30.0
 @click.argument("name", metavar="QUEUE")
 @click.option("--transient", is_flag=True, help="Declare the queue as not durable.")
 @click.option("--shards", type=click.IntRange(1), help="Declare it with this many shards.")
+@click.option(
+    "--batch",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, BATCH_MAX),
+    help="Lines that are stored together, or not at all.",
+)
 @connecting
-def publish(client: Client, name: str, transient: bool, shards: int | None) -> None:
+@as_json
+def publish(
+    client: Client, name: str, transient: bool, shards: int | None, batch: int, is_json: bool
+) -> None:
     """Publish each line of standard input to QUEUE, declared if it is not there.
 
-    Each line is a put of its own: those that fit into a queue with a limit are published. Ends
-    when every line is confirmed, and prints how many there were. If it ends earlier, by a line
-    that is refused or by Ctrl-C, it says how many are confirmed.
+    Each line is a put of its own: those that fit into a queue with a limit are published. With
+    --batch so many lines that arrive together are one put_many. Ends when every line is confirmed,
+    and prints how many there were. If it ends earlier, by a line that is refused or by Ctrl-C, it
+    says how many are confirmed.
     """
     lines = _Lines()
     filled = _queue_to_fill(client, name, transient=transient, shards=shards)
     with filled as queue, _targets(queue) as targets, lines.told():
-        _publish_input(targets, lines)
-    echo(f"confirmed: {lines.confirmed}")
+        _publish_input(targets, lines, batch)
+    acted(is_json, f"confirmed: {lines.confirmed}", confirmed=lines.confirmed)
 
 
-def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines) -> None:
+def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines, batch: int) -> None:
     """Until the end of standard input, and until all of it is confirmed."""
     size = _input_size()
     with progress_bar("published") as show:
         for arrived in _arriving_lines(sys.stdin.buffer):
             target = next(targets)
-            for line in arrived:
-                lines.note_sent(target.put(line), len(line))
+            for first in range(0, len(arrived), batch):
+                sent = arrived[first : first + batch]
+                put = target.put(sent[0]) if len(sent) == 1 else target.put_many(sent)
+                lines.note_sent(put, len(sent), sum(map(len, sent)))
             if show is not None:
                 show(lines.bytes, size, f"published {lines.read}")
         lines.wait()
@@ -88,14 +103,15 @@ class _Lines:
         self.confirmed = 0
         self._refused = 0
         """The first line that was refused, from 1; 0 while none was."""
-        self._open: deque[Confirmation] = deque()
+        self._open: deque[tuple[Confirmation, int]] = deque()
+        """Puts, and how many lines each has."""
 
-    def note_sent(self, confirmation: Confirmation, size: int) -> None:
-        """A line is on its way. Raises what went wrong with one before it."""
-        self.read += 1
-        self.bytes += size + 1
-        self._open.append(confirmation)
-        while self._open and self._open[0].done():
+    def note_sent(self, confirmation: Confirmation, count: int, size: int) -> None:
+        """So many lines are on their way. Raises what went wrong with one before them."""
+        self.read += count
+        self.bytes += size + count
+        self._open.append((confirmation, count))
+        while self._open and self._open[0][0].done():
             self._take()
 
     def wait(self) -> None:
@@ -104,21 +120,23 @@ class _Lines:
             self._take()
 
     def _take(self) -> None:
+        confirmation, count = self._open[0]
         try:
-            self._open[0].result(CONFIRM_S)
+            confirmation.result(CONFIRM_S)
         except NotConfirmed as error:
             self._refuse(error)
-        self.confirmed += 1
+        self.confirmed += count
         self._open.popleft()
 
     def _refuse(self, error: NotConfirmed) -> NoReturn:
         """A line was refused: no more are sent, and those that were have their outcomes."""
-        self._refused = self.read - len(self._open) + 1
+        self._refused = self.read - sum(count for _, count in self._open) + 1
         self._open.popleft()
         while self._open:
+            confirmation, count = self._open[0]
             with suppress(NotConfirmed):
-                self._open[0].result(CONFIRM_S)
-                self.confirmed += 1
+                confirmation.result(CONFIRM_S)
+                self.confirmed += count
             self._open.popleft()
         raise error
 

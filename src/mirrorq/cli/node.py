@@ -1,4 +1,4 @@
-"""`mirrorq node` and `mirrorq demo`: commands that run processes of a cluster."""
+"""`mirrorq node run` and `mirrorq demo`: commands that run processes of a cluster."""
 
 from __future__ import annotations
 

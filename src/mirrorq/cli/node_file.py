@@ -1,4 +1,4 @@
-"""What `mirrorq node --config FILE` reads: a node's arguments and limits, as TOML."""
+"""What `mirrorq node run --config FILE` reads: a node's arguments and limits, as TOML."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mirrorq.cli.booting import boot
-from mirrorq.cli.connecting import URL, cluster_options, connected, echo, failing
+from mirrorq.cli.connecting import URL, acted, as_json, cluster_options, connected, failing
 
 
 @click.command()
@@ -22,6 +22,7 @@ from mirrorq.cli.connecting import URL, cluster_options, connected, echo, failin
 )
 @click.option("--yes", is_flag=True, help="With --path: do not ask.")
 @cluster_options(required=False)
+@as_json
 def forget_node(
     name: str,
     force: bool,
@@ -31,6 +32,7 @@ def forget_node(
     insecure: bool,
     wait: float,
     keys: Path | None,
+    is_json: bool,
 ) -> None:
     """Take NODE, which does not run, out of the cluster: its vote and its copies.
 
@@ -40,10 +42,10 @@ def forget_node(
     """
     with failing():
         if path is not None:
-            boot(path, name, is_agreed=yes)
+            boot(path, name, is_agreed=yes, is_json=is_json)
             return
         if endpoints is None:
             raise click.UsageError(f"say --connect (or ${URL}), or --path of a stopped node")
         with connected(endpoints, insecure=insecure, wait=wait, keys=keys) as client:
             client.forget_node(name, force)
-    echo(f"forgotten: {name}")
+    acted(is_json, f"forgotten: {name}", forgotten=name)

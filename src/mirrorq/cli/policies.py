@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mirrorq.cli.connecting import as_json, connecting, echo, looking, print_rows
+from mirrorq.cli.connecting import acted, as_json, connecting, looking, print_rows
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -39,8 +39,15 @@ def _definition(context: click.Context, parameter: click.Parameter, text: str) -
     "--apply-to", default="queues", show_default=True, help="What it is for: queues or all."
 )
 @connecting
+@as_json
 def set_policy(
-    client: Client, name: str, pattern: str, definition: Any, priority: int, apply_to: str
+    client: Client,
+    name: str,
+    pattern: str,
+    definition: Any,
+    priority: int,
+    apply_to: str,
+    is_json: bool,
 ) -> None:
     """Make the policy NAME, or replace it.
 
@@ -48,16 +55,17 @@ def set_policy(
     DEFINITION is JSON, such as '{"ha-mode": "exactly", "ha-params": 2}'.
     """
     client.set_policy(name, pattern, definition, priority, apply_to)
-    echo(f"set: {name}")
+    acted(is_json, f"set: {name}", set=name)
 
 
 @click.command()
 @click.argument("name")
 @connecting
-def clear_policy(client: Client, name: str) -> None:
+@as_json
+def clear_policy(client: Client, name: str, is_json: bool) -> None:
     """Take the policy NAME away; no error when there is none."""
     client.clear_policy(name)
-    echo(f"cleared: {name}")
+    acted(is_json, f"cleared: {name}", cleared=name)
 
 
 @click.command()
@@ -82,14 +90,17 @@ def list_policies(client: Client, is_json: bool) -> None:
 @click.argument("queue")
 @click.argument("node")
 @connecting
-def transfer_master(client: Client, queue: str, node: str) -> None:
+@as_json
+def transfer_master(client: Client, queue: str, node: str, is_json: bool) -> None:
     """Make NODE, which must be in sync, the master of QUEUE."""
     client.transfer_master(queue, node)
-    echo(f"master of {queue}: {node}")
+    acted(is_json, f"master of {queue}: {node}", queue=queue, master=node)
 
 
 @click.command()
 @connecting
-def rebalance(client: Client) -> None:
+@as_json
+def rebalance(client: Client, is_json: bool) -> None:
     """Level masters over the nodes; only members in sync take over, nothing is copied."""
-    echo(f"moved: {client.rebalance()}")
+    count = client.rebalance()
+    acted(is_json, f"moved: {count}", moved=count)

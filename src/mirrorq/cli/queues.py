@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Misused, as_json, connecting, echo, looking, print_rows
+from mirrorq.cli.connecting import (
+    Misused,
+    acted,
+    as_json,
+    cell_text,
+    connecting,
+    echo,
+    looking,
+    print_rows,
+)
+from mirrorq.errors import QueueNotFound
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -24,6 +34,24 @@ COLUMNS = (
 )
 
 
+OF_NODES = (
+    *("name", "endpoint", "alive", "leader", "witness", "incarnation"),
+    *("alarms", "messages_spooled"),
+)
+
+
+@click.command()
+@looking
+@as_json
+def list_nodes(client: Client, is_json: bool) -> None:
+    """List the nodes of a cluster."""
+    nodes = [attrs.asdict(node) for node in client.nodes()]
+    if is_json:
+        echo(json.dumps(nodes, indent=2))
+        return
+    print_rows(OF_NODES, [[node[column] for column in OF_NODES] for node in nodes], is_json=False)
+
+
 @click.command()
 @looking
 @as_json
@@ -34,11 +62,7 @@ def status(client: Client, is_json: bool) -> None:
     if is_json:
         echo(json.dumps({"nodes": nodes, "queues": queues}, indent=2))
         return
-    of_nodes = (
-        *("name", "endpoint", "alive", "leader", "witness", "incarnation"),
-        *("alarms", "messages_spooled"),
-    )
-    print_rows(of_nodes, [[node[column] for column in of_nodes] for node in nodes], is_json=False)
+    print_rows(OF_NODES, [[node[column] for column in OF_NODES] for node in nodes], is_json=False)
     echo()
     columns = (*COLUMNS, "shards") if any(queue["shards"] for queue in queues) else COLUMNS
     print_rows(columns, [[queue[column] for column in columns] for queue in queues], is_json=False)
@@ -47,7 +71,7 @@ def status(client: Client, is_json: bool) -> None:
 def _columns(
     context: click.Context, parameter: click.Parameter, columns: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """What list-queues was given; looked at before any node is."""
+    """Check the names of columns before any node is asked."""
     from mirrorq.monitoring.status import QueueStatus
 
     known = [field.name for field in attrs.fields(QueueStatus)]
@@ -75,21 +99,45 @@ def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
+@looking
+@as_json
+def info(client: Client, name: str, is_json: bool) -> None:
+    """Show all that is known of QUEUE: each field of its status, and its shards."""
+    found = [queue for queue in client.queues(shards=True) if queue.name.partition("#")[0] == name]
+    if not found:
+        raise QueueNotFound(f"no queue is named {name!r}: see mirrorq queue ls")
+    shown = [attrs.asdict(queue) for queue in found]
+    if is_json:
+        echo(json.dumps(shown[0] | {"shard_status": shown[1:]}, indent=2))
+        return
+    for number, fields in enumerate(shown):
+        if number:
+            echo()
+        for field, value in fields.items():
+            echo(f"{field}\t{json.dumps(value) if isinstance(value, dict) else cell_text(value)}")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
 @connecting
-def purge_queue(client: Client, name: str) -> None:
+@as_json
+def purge_queue(client: Client, name: str, is_json: bool) -> None:
     """End all ready messages of QUEUE."""
     with client.queue(name, passive=True) as queue:
-        echo(f"purged: {queue.purge()}")
+        count = queue.purge()
+    acted(is_json, f"purged: {count}", purged=count)
 
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @click.option("--count", "count_max", type=click.IntRange(min=0), help="Move at most this many.")
 @connecting
-def redrive(client: Client, name: str, count_max: int | None) -> None:
+@as_json
+def redrive(client: Client, name: str, count_max: int | None, is_json: bool) -> None:
     """Move the dead letters in QUEUE back to the queues in which they ended."""
     with client.queue(name, passive=True) as queue:
-        echo(f"moved: {queue.redrive(count_max)}")
+        count = queue.redrive(count_max)
+    acted(is_json, f"moved: {count}", moved=count)
 
 
 @click.command()
@@ -97,8 +145,9 @@ def redrive(client: Client, name: str, count_max: int | None) -> None:
 @click.option("--if-empty", is_flag=True, help="Only when it has no messages.")
 @click.option("--if-unused", is_flag=True, help="Only when it has no consumers.")
 @connecting
-def delete_queue(client: Client, name: str, if_empty: bool, if_unused: bool) -> None:
+@as_json
+def delete_queue(client: Client, name: str, if_empty: bool, if_unused: bool, is_json: bool) -> None:
     """Delete QUEUE with everything in it."""
     with client.queue(name, passive=True) as queue:
         queue.delete(if_empty=if_empty, if_unused=if_unused)
-    echo(f"deleted: {name}")
+    acted(is_json, f"deleted: {name}", deleted=name)

@@ -1,4 +1,4 @@
-"""`mirrorq repair`: read all that nodes hold, so that what is damaged is found and mended."""
+"""`mirrorq store repair`: read all that nodes hold, so that what is damaged is found and mended."""
 
 from __future__ import annotations
 
@@ -151,6 +151,6 @@ def _discarded(client: Client, copies: list[Copy]) -> Iterator[tuple[str, int]]:
         if spans:
             with (
                 client.queue(name, passive=True) as queue,
-                bulk.claim(queue, "mirrorq repair") as claim,
+                bulk.claim(queue, "mirrorq store repair") as claim,
             ):
                 yield name, sum(claim.ack(*span) for span in spans)

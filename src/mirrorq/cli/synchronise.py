@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, connecting, echo
+from mirrorq.cli.connecting import Failed, acted, as_json, connecting
 from mirrorq.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -27,14 +27,15 @@ def _left(status: QueueStatus) -> str:
 @click.argument("name", metavar="QUEUE")
 @click.option("--no-wait", is_flag=True, help="Only begin; do not wait until it is done.")
 @connecting
-def sync_queue(client: Client, name: str, no_wait: bool) -> None:
+@as_json
+def sync_queue(client: Client, name: str, no_wait: bool, is_json: bool) -> None:
     """Have the mirrors of QUEUE fetch what they lack, and wait until they are in sync.
 
     The queue goes on meanwhile. Ctrl-C ends the waiting, not the synchronisation.
     """
     if no_wait:
         client.sync_queue(name)
-        echo(f"synchronising: {name}")
+        acted(is_json, f"synchronising: {name}", queue=name, in_sync=False)
         return
     try:
         with progress_bar(name) as show:
@@ -48,15 +49,17 @@ def sync_queue(client: Client, name: str, no_wait: bool) -> None:
     except KeyboardInterrupt:
         raise Failed(
             f"no longer waiting; queue {name!r} goes on synchronising. To end that: "
-            f"mirrorq cancel-sync-queue {name}"
+            f"mirrorq queue cancel-sync {name}"
         ) from None
-    echo(f"in sync: {name}")
+    acted(is_json, f"in sync: {name}", queue=name, in_sync=True)
 
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @connecting
-def cancel_sync_queue(client: Client, name: str) -> None:
+@as_json
+def cancel_sync_queue(client: Client, name: str, is_json: bool) -> None:
     """Have the mirrors of QUEUE fetch no more; they keep what they have."""
     was_syncing = client.cancel_sync(name)
-    echo(f"cancelled: {name}" if was_syncing else f"not syncing: {name}")
+    text = f"cancelled: {name}" if was_syncing else f"not syncing: {name}"
+    acted(is_json, text, queue=name, cancelled=was_syncing)

@@ -334,7 +334,7 @@ class Processes:
     """Several processes of one worker: one that dies is replaced, all stop together."""
 
     def __init__(self, arguments: list[str], count: int, stop_timeout: float) -> None:
-        self._command = [sys.executable, "-m", "mirrorq.cli", "worker", *arguments]
+        self._command = [sys.executable, "-m", "mirrorq", "worker", *arguments]
         self._places = [Place() for _ in range(count)]
         self._stop_timeout = stop_timeout
 

@@ -146,7 +146,7 @@ class Refusals:
         spoken = self._mechanism(who)
         if spoken == "CURVE" and self._security is None:
             return (
-                f"{who} requires keys: give it some, made by mirrorq keygen (security=, or --keys "
+                f"{who} requires keys: give it some, made by mirrorq key new (security=, or --keys "
                 "of a command)"
             )
         if spoken == "NULL" and self._security is not None:

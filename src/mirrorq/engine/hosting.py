@@ -284,7 +284,7 @@ class Hosting:
     def run(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that something came for."""
         if self.due.next_ms <= now_ms:
-            for queue_id in self.due.take_due(now_ms):
+            for queue_id in self.due.take_due(now_ms, RUN_MAX):
                 self.inbox.setdefault(queue_id, []).append(TICK)
         self.stepped = inbox = self._take_portion()
         led = []

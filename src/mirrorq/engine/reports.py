@@ -115,4 +115,5 @@ def _report_of(replica: Replica) -> QueueReport | None:
         tally.delivered,
         tally.acked,
         replica.state.next_sequence,
+        replica.state.is_paused,
     )

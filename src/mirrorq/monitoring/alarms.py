@@ -16,8 +16,9 @@ ADVICE = {
     "disk_low": "make space on the disk of the store",
     "no_quorum": "start more nodes, or mend the network between them: nothing is confirmed here",
     "last_copy": "start the other nodes, or let a copy synchronise: see status().warnings",
-    "damaged": "look at the disk, and run `mirrorq verify` on this store or a backup of it; what "
-    "other nodes have is fetched from them by itself: see status().warnings and docs/operations.md",
+    "damaged": "look at the disk, and run `mirrorq store verify` on this store or a backup of it; "
+    "what other nodes have is fetched from them by itself: see status().warnings and "
+    "docs/operations.md",
     "unsendable": "it is sent again and again and never arrives: drain the queue, or raise "
     "frame_bytes_max on all nodes",
     "slow_disk": "look at the disk: each confirm waits for it",

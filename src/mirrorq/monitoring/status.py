@@ -86,6 +86,8 @@ class QueueStatus:
     """Names of nodes that the policy wants as members, and that do not run."""
     messages_lost: int = 0
     """Messages that unclean promotions have lost, as far as is known. Acked messages count too."""
+    deliveries_paused: bool = False
+    """True: `pause()` was called, and `resume()` was not. The queue hands out no message."""
 
     @classmethod
     def unknown(cls) -> QueueStatus:

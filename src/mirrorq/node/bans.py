@@ -40,11 +40,11 @@ def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]
         )
     if is_tag:
         return "PreconditionFailed", (
-            f"no queue has a consumer {name!r}: mirrorq consumers, or consumers(), lists those "
-            "there are"
+            f"no queue has a consumer {name!r}: mirrorq client consumers, or consumers(), lists "
+            "those there are"
         )
     return "PreconditionFailed", (
-        f"no node serves a client {name!r}: mirrorq clients, or clients(), lists those there are"
+        f"no node serves a client {name!r}: mirrorq client ls, or clients(), lists those there are"
     )
 
 

@@ -88,7 +88,7 @@ class _LocalNode(Node):
         if others:
             raise ConfigError(
                 f"store {self.path} is part of a cluster with {', '.join(others)}: run it as "
-                "`mirrorq node`, and connect"
+                "`mirrorq node run`, and connect"
             )
         super()._listen(endpoints)
 

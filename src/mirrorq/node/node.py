@@ -334,7 +334,8 @@ class Node(Access):
         if image.salvaged:
             log.error(
                 "store %s: the log of queue %d is damaged: %s. What is whole is used; messages "
-                "that are damaged are set aside (sequences: %s). `mirrorq verify` names all damage",
+                "that are damaged are set aside (sequences: %s). `mirrorq store verify` names all "
+                "damage",
                 self.path,
                 queue_id,
                 image.salvaged,

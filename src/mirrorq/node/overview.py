@@ -96,6 +96,7 @@ def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
         arguments=shown_arguments(record.arguments),
         missing=tuple(dict.fromkeys(name for part in parts for name in part.missing)),
         messages_lost=sum(part.messages_lost for part in parts),
+        deliveries_paused=any(part.deliveries_paused for part in parts),
     )
 
 

@@ -39,6 +39,7 @@ from mirrorq.protocol.sessions import (
     Credit,
     Extend,
     OpenProducer,
+    Pause,
     Publish,
     Purge,
     Recalled,
@@ -51,7 +52,7 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
 
-READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, AckRange, Recalled)
+READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, Pause, AckRange, Recalled)
 """Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]
 """What is needed: (right, id of the queue)."""
@@ -183,6 +184,8 @@ class Permits:
             # By itself it does nothing; who puts elsewhere what is acked here needs an id, too.
             return ()
         if isinstance(request, Settle) and request.kind == "move":
+            return ((Right.READ, queue_id), (Right.WRITE, request.target))
+        if isinstance(request, Purge) and request.target:
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
         return ((Right.READ, queue_id),) if isinstance(request, READING) else ()
 

@@ -77,7 +77,16 @@ def queue_status(
         shortfall=lacks,
         missing=missing,
         messages_lost=_lost(engine, record),
+        deliveries_paused=_is_paused(engine, queue_id),
     )
+
+
+def _is_paused(engine: Engine, queue_id: int) -> bool:
+    """Whether the queue hands out nothing, as a copy or a report says."""
+    replica, report = engine.replicas.get(queue_id), engine.reports.get(queue_id)
+    if replica is not None:
+        return replica.state.is_paused
+    return report is not None and report[0].paused
 
 
 def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
@@ -226,8 +235,8 @@ def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
         yield (
             f"{transfer.lost.count} messages are set aside, sequences {_shown(transfer.lost)}: "
             f"they are damaged on node {engine.me.node}, and no member that could be asked has "
-            "them whole. They are delivered when one comes that has; mirrorq repair --discard ends "
-            "them"
+            "them whole. They are delivered when one comes that has; mirrorq store repair "
+            "--discard ends them"
         )
     if transfer.missing.count > transfer.lost.count:
         yield (

@@ -126,6 +126,8 @@ class QueueReport(Struct, frozen=True, gc=False):
     acked: int = 0
     next_sequence: int = 0
     """Of its next message; 0: it does not say."""
+    paused: bool = False
+    """The queue hands out nothing."""
 
 
 class SyncReport(Struct, frozen=True, gc=False):

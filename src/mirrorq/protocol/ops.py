@@ -38,6 +38,7 @@ class OpKind(IntEnum):
     ASK = 23
     IDLE = 24
     UNIQUE_WINDOW = 25
+    PAUSE = 26
 
 
 FLAG_PROPERTIES = 1
@@ -170,6 +171,12 @@ class UniqueWindowOp(Struct, frozen=True, gc=False):
     window_ms: int
 
 
+class PauseOp(Struct, frozen=True, gc=False):
+    """Whether the queue hands out nothing until a later op says so."""
+
+    is_paused: bool
+
+
 class PromotedOp(Struct, frozen=True, gc=False):
     """The first op of a new master. `how`: clean, unclean or cold.
 
@@ -267,6 +274,7 @@ Payload = (
     | HorizonsOp
     | IdleOp
     | UniqueWindowOp
+    | PauseOp
     | PromotedOp
     | RefusalOp
     | PurgeOp

@@ -125,9 +125,22 @@ class Browse(Struct, frozen=True, gc=False):
 
 
 class Purge(Struct, frozen=True, gc=False):
-    """End all messages that nobody holds, ready or delayed. Answered by Purged."""
+    """End the messages of a range that nobody holds, ready or delayed, or move them to another
+    queue. Answered by Purged."""
 
     request: int
+    first: int = 1
+    last: int = 2**63 - 1
+    """Sequences."""
+    target: int = 0
+    """Id of the queue to which they go; 0: they end."""
+
+
+class Pause(Struct, frozen=True, gc=False):
+    """Hand out nothing, or hand out again. Answered by Purged of 0 messages."""
+
+    request: int
+    is_paused: bool
 
 
 class AckRange(Struct, frozen=True, gc=False):
@@ -176,6 +189,7 @@ Request = (
     | Extend
     | Browse
     | Purge
+    | Pause
     | AckRange
     | Recalled
     | Inquire

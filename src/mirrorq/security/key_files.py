@@ -58,7 +58,7 @@ def find_secret(directory: Path) -> Path:
         return found[0]
     if not found:
         raise ConfigError(
-            f"there is no secret key in {directory}: mirrorq keygen makes one, as NAME"
+            f"there is no secret key in {directory}: mirrorq key new makes one, as NAME"
             f"{SECRET_SUFFIX}"
         )
     listed = ", ".join(path.name for path in found)
@@ -80,7 +80,7 @@ def read_secret(path: Path) -> str:
     # Nothing of the file is shown: it is secret even when it is malformed.
     secret = _parsed(text, path).get("secret_key")
     if not is_key_text(secret):
-        raise ConfigError(f"{path} holds no secret_key: mirrorq keygen writes such files")
+        raise ConfigError(f"{path} holds no secret_key: mirrorq key new writes such files")
     return str(secret)
 
 
@@ -112,11 +112,11 @@ def _read(path: Path) -> tuple[str, int]:
         return data.decode(), mode
     except OSError as error:
         raise ConfigError(
-            f"cannot read the keys in {path}: {error.strerror}. `mirrorq keygen` makes keys"
+            f"cannot read the keys in {path}: {error.strerror}. `mirrorq key new` makes keys"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError(
-            f"{path} is not text in UTF-8: mirrorq keygen writes such files"
+            f"{path} is not text in UTF-8: mirrorq key new writes such files"
         ) from None
 
 

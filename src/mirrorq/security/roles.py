@@ -92,7 +92,7 @@ class Key:
     name: str
     """Of its owner. A peer's is the name of its node."""
     public_key: str
-    """40 characters, as `mirrorq keygen` writes them."""
+    """40 characters, as `mirrorq key new` writes them."""
     role: Role = field(converter=_role)
     """peer, admin or client."""
     write: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)

@@ -66,12 +66,12 @@ class Security:
     def __attrs_post_init__(self) -> None:
         if not is_key_text(self.secret_key):
             raise ConfigError(
-                "the secret key is not a key: give the 40 characters of mirrorq keygen"
+                "the secret key is not a key: give the 40 characters of mirrorq key new"
             )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], name: str | None = None) -> Security:
-        """Read keys as `mirrorq keygen` writes them.
+        """Read keys as `mirrorq key new` writes them.
 
         Args:
             path: a directory that holds `keys.toml` and the file of a secret key, NAME.secret;
@@ -120,7 +120,7 @@ class Security:
         for name in (node, *others):
             if name not in peers:
                 raise ConfigError(
-                    f"no key with the role peer is named {name!r} {where}: mirrorq keygen "
+                    f"no key with the role peer is named {name!r} {where}: mirrorq key new "
                     f"{name} --role peer makes one"
                 )
         if peers[node] != self.public_key:
@@ -156,7 +156,7 @@ def check_listen(listen: str, *, insecure: bool, security: Security | None = Non
         return
     raise ConfigError(
         f"refused to listen on {listen} without security: whoever reaches it could read and "
-        "write every queue. Give it keys (security=, made by mirrorq keygen), listen on "
+        "write every queue. Give it keys (security=, made by mirrorq key new), listen on "
         "127.0.0.1, or pass insecure=True when the network is trusted"
     )
 

@@ -12,6 +12,7 @@ from mirrorq.protocol.sessions import (
     Deliver,
     Delivery,
     Inquire,
+    Pause,
     Purge,
     Request,
     SessionReply,
@@ -209,6 +210,16 @@ def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
 def purge_request(number: int) -> Request:
     """End all ready messages."""
     return Purge(number)
+
+
+def range_request(first: int, last: int, target: int = 0) -> Callable[[int], Request]:
+    """End the ready messages of a range, or move them to another queue."""
+    return lambda number: Purge(number, first, last, target)
+
+
+def pause_request(is_paused: bool) -> Callable[[int], Request]:
+    """Hand out nothing, or hand out again."""
+    return lambda number: Pause(number, is_paused)
 
 
 def ack_range_request(number: int, first: int, last: int) -> Callable[[int], Request]:

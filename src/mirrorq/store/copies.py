@@ -86,7 +86,8 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
         with OfflineStore(path) as store:
             if store.problems:
                 raise StoreError(
-                    f"store {path} is damaged ({store.problems[0]}): look at it with mirrorq verify"
+                    f"store {path} is damaged ({store.problems[0]}): look at it with mirrorq store "
+                    "verify"
                 )
     except StoreLocked:
         if is_open_here(path):

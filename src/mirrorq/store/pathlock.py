@@ -157,8 +157,8 @@ class PathLock:
                 f"store {self._path} is open in another process (pid {_pid_text(self._path)}): one "
                 "store is one node, in one process. Where several processes are to use its queues "
                 "(workers of uvicorn, gunicorn or Celery), let one of them, or none, have the "
-                "node: start it with Node.spawn before they are made, or with `mirrorq node`, and "
-                "connect() in each. Another node of the cluster needs a path of its own"
+                "node: start it with Node.spawn before they are made, or with `mirrorq node run`, "
+                "and connect() in each. Another node of the cluster needs a path of its own"
             ) from error
 
     def _write(self, word: str) -> None:

@@ -85,7 +85,7 @@ def public_key_of(secret_key: str) -> str:
     try:
         return zmq.curve_public(secret_key.encode()).decode()
     except (zmq.ZMQError, ValueError):
-        raise ConfigError("the secret key is not a key: mirrorq keygen makes one") from None
+        raise ConfigError("the secret key is not a key: mirrorq key new makes one") from None
 
 
 def guard_socket(socket: zmq.Socket[bytes], guard: Guard) -> None:

@@ -75,6 +75,7 @@ _TAGS: dict[type, int] = {
     sessions.Extend: 244,
     sessions.Browse: 37,
     sessions.Purge: 38,
+    sessions.Pause: 250,
     sessions.AckRange: 242,
     sessions.Recalled: 163,
     sessions.Inquire: 39,

@@ -36,6 +36,7 @@ from mirrorq.protocol.ops import (
     OpKind,
     OutboxDoneOp,
     OutboxOp,
+    PauseOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -86,6 +87,7 @@ _FORMS = (
     _form(OpKind.HORIZONS, HorizonsOp, tuple[tuple[tuple[_Priority, _Number], ...]]),
     _form(OpKind.IDLE, IdleOp, tuple[_Number]),
     _form(OpKind.UNIQUE_WINDOW, UniqueWindowOp, tuple[_Number]),
+    _form(OpKind.PAUSE, PauseOp, tuple[bool]),
     _form(OpKind.DUE, DueOp, tuple[_Ranges, _Number, _Ranges]),
     _form(OpKind.RETURN_LATER, ReturnLaterOp, tuple[_Ranges, _Number]),
     _form(

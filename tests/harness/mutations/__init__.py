@@ -11,6 +11,7 @@ one on.
 from __future__ import annotations
 
 from harness.mutations import (
+    acting,
     clocks,
     columns,
     consumers,
@@ -42,6 +43,7 @@ from harness.mutations.registry import MUTATIONS, mutation
 
 __all__ = [
     "MUTATIONS",
+    "acting",
     "clocks",
     "columns",
     "consumers",

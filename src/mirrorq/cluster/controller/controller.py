@@ -110,7 +110,7 @@ class _Proposal:
     """When it was judged: see `Controller._round_number`."""
     definition: Definition
     is_stale: bool = False
-    """A time has come for which the judgement waited."""
+    """A time, or a turn to take members in, has come for which the judgement waited."""
 
 
 class Controller:
@@ -336,8 +336,9 @@ class Controller:
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
         """Judge a portion of what may have changed; return what to propose."""
-        self._agenda.mark(self._joins.take_due(now_ms))
-        for queue_id in self._agenda.take_due(now_ms):
+        may_begin = self._joins.take_due(now_ms)
+        self._agenda.mark(may_begin)
+        for queue_id in (*may_begin, *self._agenda.take_due(now_ms)):
             if queue_id in self._proposals:
                 self._proposals[queue_id].is_stale = True
         ids = self._agenda.take(now_ms)

@@ -20,6 +20,7 @@ from mirrorq.protocol.ops import (
     Entry,
     HorizonOp,
     HorizonsOp,
+    PauseOp,
     Payload,
     ProducerOp,
     PromotedOp,
@@ -41,11 +42,13 @@ from mirrorq.protocol.sessions import (
     Extend,
     Inquire,
     OpenProducer,
+    Pause,
     Ping,
     Pong,
     Publish,
     Purge,
     Purged,
+    Recall,
     Recalled,
     Request,
     SessionRequest,
@@ -126,7 +129,7 @@ class Master:
         )
         self.settling = Settling(self._term, self.endings, self.departures)
         self.deliveries = Deliveries(self._term, self.settling)
-        self.purging = Purging(self._term, self.settling)
+        self.purging = Purging(self._term, self.settling, self.departures)
         self.browses = Browses(self._term)
         self.stages = Stages(
             self._term,
@@ -367,6 +370,10 @@ class Master:
                 self.browses.on_browse(now_ms, session, body)
             case Purge():
                 self.purging.on_purge(now_ms, session, body)
+            case Pause() if self._is_foreign(attachment):
+                self._term.reply(session, Purged(body.request, 0, self._owner_text))
+            case Pause():
+                self._pause(session, body)
             case Extend():
                 self.deliveries.extend(now_ms, session, body)
             case Recalled():
@@ -379,6 +386,11 @@ class Master:
                 self._term.reply(session, Pong())
             case _:
                 pass
+
+    def _pause(self, session: SessionId, body: Pause) -> None:
+        """Nothing is handed out from here on, or again. Told when that is stable."""
+        self.log.propose(PauseOp(body.is_paused))
+        self.settling.answer_purge(session, body.request, 0)
 
     @property
     def _is_ending(self) -> bool:
@@ -526,6 +538,10 @@ class Master:
                 self.producers.on_applied(entry.header.lsn, payload)
             case RefusalOp():
                 self.confirms.refuse(entry.header, payload.reason)
+            case PauseOp(is_paused=True):
+                for fetcher, _ in self._term.dispatch.fetchers():
+                    # What no call has returned is not to be returned now.
+                    self._term.reply(fetcher, Recall(0, 0))
             case HorizonOp() | HorizonsOp():
                 self._term.horizons.on_applied()
             case _:
@@ -622,7 +638,8 @@ class Master:
     def _deliver(self, now_ms: int) -> None:
         """Somebody waits for messages."""
         # P2: what is on its way back comes before what is behind it.
-        is_free = not (self.settling.is_returning or self.has_yielded or self.purging.is_open)
+        is_held = self.has_yielded or self._state.is_paused
+        is_free = not (self.settling.is_returning or is_held or self.purging.is_open)
         self.deliveries.run(now_ms, is_free=is_free)
         if self.intake.held_by:
             # What was handed out has made room, and nothing else may come to look at it.

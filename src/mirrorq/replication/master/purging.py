@@ -1,5 +1,5 @@
-"""Ends stretches of a queue that nobody holds: purges, and acks by sequence under a claim on the
-whole queue.
+"""Ends or moves stretches of a queue that nobody holds: purges, messages that are named by their
+sequences, and acks by sequence under a claim on the whole queue.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from attrs import define
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import AckOp, PurgeOp
+from mirrorq.protocol.ops import AckOp, OutboxOp, Payload, PurgeOp
 from mirrorq.protocol.sessions import AckRange, Purge, Purged, Recall
 from mirrorq.replication.master.attachments import Attachments
+from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.term import PORTION, Term
 
@@ -30,7 +31,7 @@ class OpenPurge:
     """
 
     session: SessionId
-    request: int
+    body: Purge
     number: int
     until_ms: int
     waits: dict[SessionId, int]
@@ -53,11 +54,11 @@ class Purges:
         return bool(self._open)
 
     def begin(
-        self, session: SessionId, request: int, until_ms: int, holders: Mapping[SessionId, int]
+        self, session: SessionId, body: Purge, until_ms: int, holders: Mapping[SessionId, int]
     ) -> int:
         """Open a purge that waits for these handles; return the number to ask them with."""
         self._number += 1
-        self._open.append(OpenPurge(session, request, self._number, until_ms, dict(holders)))
+        self._open.append(OpenPurge(session, body, self._number, until_ms, dict(holders)))
         self._overdue.set_by(until_ms)
         return self._number
 
@@ -91,6 +92,8 @@ class Stretch:
     last: int
     """Sequences of what has not ended yet; first > last: nothing is left."""
     is_purge: bool
+    target: int = 0
+    """The queue to which they go; 0: they end."""
     count: int = 0
     """Messages that have ended."""
 
@@ -98,7 +101,7 @@ class Stretch:
 class Purging:
     """Makes ops of purges, a portion at a time. A part of `Master`."""
 
-    def __init__(self, term: Term, settling: Settling) -> None:
+    def __init__(self, term: Term, settling: Settling, departures: Departures) -> None:
         self.open = Purges(term.timers.new())
         """They wait for handles."""
         self._stretches: deque[Stretch] = deque()
@@ -109,22 +112,33 @@ class Purging:
         """A portion is to be looked at, and nothing comes that would step the queue."""
         self._term = term
         self._settling = settling
+        self._departures = departures
+        self._held: list[tuple[SessionId, Purge]] = []
+        """They wait until the catalog knows that the queue sends to others."""
 
     @property
     def is_open(self) -> bool:
         """Nothing is handed out meanwhile."""
-        return bool(self.open or self._stretches)
+        return bool(self.open or self._stretches or self._held)
 
     def on_purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
         """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
         term = self._term
+        if body.target and not self._departures.may_go_to(body.target):
+            why = f"queue {body.target}, or this one, is deleted"
+            term.reply(session, Purged(body.request, 0, why))
+            return
+        if body.target and not self._departures.is_known:
+            self._departures.ask()
+            self._held.append((session, body))
+            return
         holders = {
             session: term.attachments.number_of(session)
             for session, _ in term.dispatch.fetchers()
             if session in term.attachments
         }
         until_ms = now_ms + term.config.failure_ms
-        number = self.open.begin(session, body.request, until_ms, holders)
+        number = self.open.begin(session, body, until_ms, holders)
         for holder in holders:
             term.reply(holder, Recall(0, number))
 
@@ -134,9 +148,16 @@ class Purging:
 
     def run(self, now_ms: int) -> None:
         """Go on with what waits for nobody any more: a portion of it."""
-        last = self._term.state.next_sequence - 1
+        if self._held and self._departures.is_known:
+            held, self._held = self._held, []
+            for session, body in held:
+                self.on_purge(now_ms, session, body)
+        end = self._term.state.next_sequence - 1
         for purge in self.open.take_due(now_ms, self._term.attachments):
-            self._stretches.append(Stretch(purge.session, purge.request, 1, last, True))
+            body = purge.body
+            first, last = max(body.first, 1), min(body.last, end)
+            stretch = Stretch(purge.session, body.request, first, last, True, body.target)
+            self._stretches.append(stretch)
         for _ in range(LOOKS):
             if self._is_ready:
                 self._go_on(self._stretches[0])
@@ -157,11 +178,10 @@ class Purging:
         """End a portion; when it was the last, answer when that is stable."""
         term = self._term
         upto = self._reach(stretch.first, stretch.last)
-        ended = RangeSet(self._take(stretch.first, upto))
+        ended = RangeSet(self._take(stretch.first, upto, with_lost=not stretch.target))
         stretch.first = upto + 1
         if ended:
-            named = tuple(ended)
-            term.log.propose(PurgeOp(named) if stretch.is_purge else AckOp(named))
+            term.log.propose(_op_of(stretch, tuple(ended)))
             self._lsn = term.log.last
             stretch.count += ended.count
         if stretch.first > stretch.last:
@@ -182,12 +202,13 @@ class Purging:
         upto = min(each.reach(first, last, PORTION // len(levels)) for each in sets)
         return state.delayed.reach(first, upto, PORTION)
 
-    def _take(self, first: int, last: int) -> list[Range]:
-        """What is ready or delayed of these is neither any more."""
+    def _take(self, first: int, last: int, *, with_lost: bool) -> list[Range]:
+        """What is ready or delayed of these is neither any more. Nobody can bring to another queue
+        what no member has whole: that stays."""
         dispatch = self._term.dispatch
         return [
             *dispatch.take_out(RangeSet(((first, last),))),
-            *dispatch.take_aside(first, last),
+            *(dispatch.take_aside(first, last) if with_lost else ()),
             *self._term.delays.take(first, last),
         ]
 
@@ -203,3 +224,10 @@ class Purging:
         first, last = max(body.first, 1), min(body.last, term.state.next_sequence - 1)
         self._lsn = term.log.last
         self._stretches.append(Stretch(session, body.request, first, last, False))
+
+
+def _op_of(stretch: Stretch, ended: tuple[Range, ...]) -> Payload:
+    """What ends a portion of a stretch."""
+    if stretch.target:
+        return OutboxOp(ended, stretch.target, "moved")
+    return PurgeOp(ended) if stretch.is_purge else AckOp(ended)

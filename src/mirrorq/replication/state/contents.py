@@ -79,6 +79,8 @@ class Contents:
         """The greatest stamp of an op: the queue's time goes on from there."""
         self.idle_since_us = 0
         """When the queue was used last, by its time; 0: it is in use."""
+        self.is_paused = False
+        """Nothing is handed out."""
         self.unique_window_ms = DEFAULT.unique_window
         """How long a unique key is remembered whose put does not say it."""
         self.repeats: dict[int, int] = {}

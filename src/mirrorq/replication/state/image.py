@@ -63,6 +63,7 @@ class StateImage(msgspec.Struct, array_like=True):
     """Which pages of producers there are (`Producers.seal`)."""
     idle_since_us: _Number = 0
     unique_window_ms: _Number = DEFAULT.unique_window
+    is_paused: bool = False
 
 
 class MessagesPage(msgspec.Struct, array_like=True):

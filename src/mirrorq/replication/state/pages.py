@@ -91,7 +91,7 @@ Stretch = tuple[int, int, int]
 
 
 def changed_by(entry: Entry) -> list[Stretch]:
-    """Where an op may change what pages show."""
+    """Where an op may change what pages show, but for the id that it gives to a producer."""
     header = entry.header
     op = entry.step if entry.payload is None else entry.payload
     found: list[Stretch] = [(PRODUCERS, header.producer, header.producer)]
@@ -100,7 +100,7 @@ def changed_by(entry: Entry) -> list[Stretch]:
         found.append((MESSAGES, END, END))  # what comes is in the last page
     match op:
         case ProducerOp():
-            found += [(PRODUCERS, number, number) for number in op.expired or (END,)]
+            found += [(PRODUCERS, number, number) for number in op.expired]
         case PromotedOp() if op.how != "clean":
             found += [(MESSAGES, 0, END), (PRODUCERS, 0, END)]
         case DueOp():

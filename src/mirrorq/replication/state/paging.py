@@ -267,6 +267,7 @@ class PagedContents(Contents):
             producer_pages=self.producers.seal(),
             idle_since_us=self.idle_since_us,
             unique_window_ms=self.unique_window_ms,
+            is_paused=self.is_paused,
         )
         return msgspec.msgpack.encode(image)
 
@@ -302,6 +303,7 @@ class PagedContents(Contents):
             self.time_us,
             idle_since_us=self.idle_since_us,
             unique_window_ms=self.unique_window_ms,
+            is_paused=self.is_paused,
         )
         return msgspec.msgpack.encode(image)
 
@@ -341,6 +343,7 @@ class PagedContents(Contents):
         state.lost = image.lost
         state.idle_since_us = image.idle_since_us
         state.unique_window_ms = image.unique_window_ms
+        state.is_paused = image.is_paused
         state.producers.load(image.producers)
         state.time_us = image.time_us or state.latest_stamp_us()
         return state

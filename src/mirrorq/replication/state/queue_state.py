@@ -22,6 +22,7 @@ from mirrorq.protocol.ops import (
     OpKind,
     OutboxDoneOp,
     OutboxOp,
+    PauseOp,
     ProducerOp,
     PromotedOp,
     PurgeOp,
@@ -35,7 +36,7 @@ from mirrorq.replication.history import extend_history
 from mirrorq.replication.state.contents import GENERATION_BITS
 from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.outbox import PUT, needs_no_op
-from mirrorq.replication.state.pages import COLUMNS, MESSAGES, changed_by
+from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS, changed_by
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.priorities import PriorityLevel
 from mirrorq.replication.state.producer import REFUSED, Producer, Producers
@@ -90,6 +91,9 @@ class QueueState(PagedContents):
         if not self.snapshots:
             return True
         changes, tail = changed_by(entry), self.tables[COLUMNS].firsts[-1]
+        if type(payload) is ProducerOp and not payload.expired:
+            given = self.producer_id(entry.header.lsn)
+            changes.append((PRODUCERS, given, given))
         if any(kind == MESSAGES and last >= tail for kind, _, last in changes):
             changes += [(COLUMNS, tail, tail), (MESSAGES, tail, tail)]
         return all(one.prepare(changes) for one in self.snapshots)
@@ -143,6 +147,8 @@ class QueueState(PagedContents):
             self.idle_since_us = payload.since_us
         elif isinstance(payload, UniqueWindowOp):
             self.unique_window_ms = payload.window_ms
+        elif isinstance(payload, PauseOp):
+            self.is_paused = payload.is_paused
         elif isinstance(payload, PromotedOp):
             return self._promote(payload, header.lsn)
         elif isinstance(payload, ProducerOp):
