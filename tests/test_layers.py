@@ -30,7 +30,7 @@ ROOMS = {
     "bulk": "api session protocol wire containers",
     "spool": "bulk api session protocol wire containers monitoring security transport",
     "client": "spool bulk api session protocol wire containers monitoring security transport",
-    "dashboard": "api client monitoring security transport",
+    "dashboard": "api client monitoring protocol security transport",
     "node": "spool engine store cluster replication api client session protocol wire containers "
     "monitoring security transport dashboard",
     "aio": "spool bulk api client node session protocol wire containers monitoring security "

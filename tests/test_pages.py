@@ -281,7 +281,7 @@ def test_three_hosts_go_on_after_two_were_away() -> None:
         puts = hosts.put(200)
         for name in "ab":
             hosts.processes[name].send_signal(signal.SIGSTOP)
-        until(hosts.client.is_paused)
+        until(lambda: hosts.client.is_paused)
         for name in "ab":
             hosts.processes[name].send_signal(signal.SIGCONT)
         hosts.until_done(puts + hosts.put(200))

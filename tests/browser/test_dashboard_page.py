@@ -220,6 +220,48 @@ def test_an_admin_moves_a_master(world: World, browser: Chromium) -> None:
     browser.until("document.getElementById('changes').textContent.includes('paris → london')")
 
 
+def test_an_admin_looks_at_a_dead_letter_and_deletes_it(world: World, browser: Chromium) -> None:
+    """Each act is asked about, with the queue's name; a cancel changes nothing."""
+    with world.nodes["paris"].queue("dead", timeout=DEADLINE_S) as dead:
+        headers = {"x-death-queue": "orders", "x-death-reason": "rejected", "tries": 3}
+        dead.put(b"<b>bad</b>", headers=headers, message_id="m1").result(DEADLINE_S)
+        found = card("dead")
+        browser.until(found)
+
+        def click(text: str) -> None:
+            button = (
+                f"[...{found}.querySelectorAll('button')].find(b => b.textContent === '{text}')"
+            )
+            browser.until(button)
+            browser.run(f"{button}.click()")
+
+        def answer(button: str, words: str) -> None:
+            browser.until(f"document.getElementById('sure-text').textContent.includes({words!r})")
+            browser.run(f"document.getElementById('{button}').click()")
+
+        click("Messages")
+        rows = "document.getElementById('message-rows').textContent"
+        browser.until(f"{rows}.includes('in orders by rejected')")
+        for shown in ("<b>bad</b>", "id m1", "tries: 3"):
+            assert shown in browser.run(f"return {rows}")
+        shoot(browser, "messages")
+        delete = "document.querySelector('#message-rows button').click()"
+        browser.run(delete)
+        answer("sure-no", "message 1 of queue dead")
+        assert dead.qsize() == 1
+        browser.run(delete)
+        answer("sure-yes", "message 1 of queue dead")
+        browser.until("document.getElementById('messages-said').textContent.includes('has ended')")
+        assert dead.qsize() == 0
+        browser.run("document.getElementById('messages-close').click()")
+        click("Pause")
+        answer("sure-yes", "queue dead")
+        browser.until(f"{found}.textContent.includes('PAUSED')")
+        click("Resume")
+        answer("sure-yes", "queue dead")
+        browser.until(f"!{found}.textContent.includes('PAUSED')")
+
+
 def test_a_failover_while_the_page_is_open(world: World, browser: Chromium) -> None:
     """The master stops: the ring closes without it, and shows it as one that does not run and
     belongs there, as the legend says; the change is listed; when it comes back it joins again."""

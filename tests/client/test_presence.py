@@ -165,7 +165,7 @@ def test_a_consumer_of_a_nodes_own_process_is_disconnected(node: Node) -> None:
     orders = node.queue("orders")
     first, second = (orders.consume(Message.ack) for _ in range(2))
     tags = {each.tag.rpartition(".")[2]: each.tag for each in node.consumers("orders")}
-    node.disconnect(tags[str(first.number)])
+    node.disconnect(tags[str(first._number)])
     until(lambda: not first.is_active)
     assert second.is_active
     orders.put(b"1").result(WAIT_S)

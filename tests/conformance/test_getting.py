@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.faces import ITEMS, WAIT_S, Stage, case, fill, got, raised, taken
+from conformance.faces import ITEMS, ONE_RING, WAIT_S, Stage, case, fill, got, raised, taken
 from mirrorq import AckRefused, ConfigError, Empty, NoQuorum, QueueDown
 
 PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
@@ -412,3 +412,20 @@ def test_a_message_that_is_not_held_is_not_extended(stage: Stage) -> None:
     assert isinstance(first.extend(1).exception(WAIT_S), AckRefused)
     other.close()
     assert isinstance(again.extend(5).exception(WAIT_S), AckRefused)
+
+
+@case(ONE_RING)
+def test_who_gets_is_counted_as_a_consumer(stage: Stage) -> None:
+    """While it works on a message, and while it waits for the next one."""
+    queue, other = stage.queue(), stage.queue()
+    fill(queue, 1)
+    assert queue.status().consumers == 0
+    held = other.get(timeout=WAIT_S)
+    stage.until(lambda: queue.status().consumers == 1)
+    held.ack().result(WAIT_S)
+    stage.until(lambda: queue.status().consumers == 0)
+    waiting = stage.begin(lambda: other.get(timeout=WAIT_S))
+    stage.until(lambda: queue.status().consumers == 1)
+    fill(queue, 1)
+    waiting.result(WAIT_S).ack()
+    stage.until(lambda: queue.status().consumers == 0)

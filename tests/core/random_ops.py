@@ -56,12 +56,13 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
     if kind < 0.45:
         bodies = [bytes(chance.choice((1, 1, 7))) for _ in range(chance.randint(1, 4))]
         producer = chance.choice([0, *(one for one in state.producers if not is_key(one))])
-        is_unique = chance.random() < 0.2
+        own = Random(f"{state.applied} of {low}")  # what comes from chance stays as it was
+        is_unique = own.random() < 0.2
         flags = chance.choice((0, 0, 3, 9)) << PRIORITY_SHIFT | chance.choice((0, 0, TRANSIENT))
         flags |= FLAG_UNIQUE if is_unique else 0
         frame = pack_publish(
             bodies,
-            [_unique(chance) for _ in bodies] if is_unique else None,
+            [_unique(own) for _ in bodies] if is_unique else None,
             producer=producer,
             first_number=state.producers[producer].highest + 1 if producer else 0,
             flags=flags,
@@ -90,7 +91,8 @@ def next_one(chance: Random, state: QueueState, reach: int = 5) -> Entry:
         ),
         8: PromotedOp(chance.choice(("clean", "cold"))),
         9: IdleOp(chance.choice((0, stamp_us))),
-        10: UniqueWindowOp(chance.randint(1, 9)),
-        11: PauseOp(chance.random() < 0.5),
-    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 11))]
+    }[chance.choice((0, 0, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 9))]
+    own = Random(f"{state.applied} of {low}")
+    if isinstance(payload, IdleOp) and own.random() < 0.7:
+        payload = own.choice((UniqueWindowOp(own.randint(1, 9)), PauseOp(own.random() < 0.5)))
     return CODEC.op(payload, **PLACE, lsn=lsn, timestamp_us=stamp_us)

@@ -165,6 +165,49 @@ def test_only_the_admin_key_changes_anything(node: Node, dashboard: Dashboard) -
     assert rights == {"possible": True, "admin": True}
 
 
+def test_an_admin_looks_at_messages_and_acts_on_them(node: Node, dashboard: Dashboard) -> None:
+    """Messages are shown to nobody else; deletes, pauses, purges and redrives say how many."""
+    orders, dead = node.queue("orders", dead_letter_queue="dead"), node.queue("dead")
+    orders.put(b"\xff bad", headers={"n": 1}, key="k").result(DEADLINE_S)
+    orders.get(timeout=DEADLINE_S).nack(requeue=False).result(DEADLINE_S)
+    until(lambda: dead.qsize() == 1)
+    url, right = dashboard.url + "api/browse?queue=dead", {"Authorization": f"Bearer {KEY}"}
+    assert ask(url)[0] == 403
+    (shown,) = json.loads(ask(url, **right)[2])["messages"]
+    assert (shown["body"], shown["size"], shown["key"]) == ("\\xff bad", 5, "k")
+    assert (shown["headers"], shown["death"]["queue"]) == ({"n": "1"}, "orders")
+    for wrong, code in (("?queue=dead&from=x", 400), ("?from=1", 400), ("?queue=no", 409)):
+        assert ask(dashboard.url + "api/browse" + wrong, **right)[0] == code
+
+    def act(**asked: object) -> tuple[int, object]:
+        status, _, told = ask(dashboard.url + "api/act", json.dumps(asked).encode(), **right)
+        return status, json.loads(told).get("count")
+
+    assert act(what="redrive", queue="dead") == (200, 1)
+    until(lambda: orders.qsize() == 1)
+    orders.put_many([b"1", b"2", b"3"]).result(DEADLINE_S)
+    assert act(what="delete", queue="orders", sequence=3) == (200, 1)
+    assert act(what="delete", queue="orders", sequence="3")[0] == 400
+    assert act(what="pause", queue="orders") == (200, None)
+    assert orders.status().deliveries_paused
+    assert act(what="resume", queue="orders") == (200, None)
+    assert act(what="purge", queue="orders") == (200, 3)
+    assert act(what="purge", queue="nowhere")[0] == 409
+    orders.close()
+    dead.close()
+
+
+def test_one_shard_is_looked_at_and_acted_on(node: Node, dashboard: Dashboard) -> None:
+    many = node.queue("many", shards=2)
+    many.shard(1).put(b"x").result(DEADLINE_S)
+    right = {"Authorization": f"Bearer {KEY}"}
+    url = dashboard.url + "api/browse?queue=many%23shard1"
+    assert [one["body"] for one in json.loads(ask(url, **right)[2])["messages"]] == ["x"]
+    body = json.dumps({"what": "delete", "queue": "many#shard1", "sequence": 1}).encode()
+    assert json.loads(ask(dashboard.url + "api/act", body, **right)[2])["count"] == 1
+    many.close()
+
+
 def test_without_an_admin_key_nobody_is_admin(node: Node) -> None:
     with Dashboard(node, "127.0.0.1:0") as dashboard:
         rights = json.loads(ask(dashboard.url + "api/rights", Authorization="Bearer None")[2])

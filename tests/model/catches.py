@@ -137,7 +137,7 @@ SCENARIOS: dict[str, Scenario] = {
         _catalog_behind_snapshot, "a lease counts too early"
     ),
     "copies that are not told at once never are": Scenario(
-        _catalog_behind_snapshot, "a copy is stepped with an old view"
+        _catalog_behind_snapshot, "a copy was not told"
     ),
     "copy stepped with an old view": Scenario(
         _catalog_behind_snapshot, "a copy is stepped with an old view"

@@ -59,6 +59,12 @@ def cases() -> Iterator[Any]:
             yield pytest.param(None, call, flag, id=f"{call.__qualname__}-{flag}")
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some calls open a node before they look at what is a queue's."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[type, Callable[[], Any]]]:
     """An object of each class, made where it is used: some need a running loop."""

@@ -204,7 +204,8 @@ class Join:
         self._given.close()
         if chance.random() < 0.5 and life.disk.queues:
             life.restart()
-        elif chance.random() < 0.5:
+        elif chance.random() < 0.5 and self.state.applied > life.state.applied:
+            # A member that lacks nothing asks for no state: its left sends it what follows.
             for _ in range(chance.randint(0, self.state.applied - life.state.applied - 1)):
                 life.apply_one()
             life.checkpoint()
@@ -259,8 +260,8 @@ def test_a_state_that_comes_is_staged_and_then_counts_at_once() -> None:
     """Each commit leaves the last whole checkpoint: that of this copy until the head of the other
     is there. What was the same stays where it was, and nothing else of the past is left."""
     kept = taken_up = 0
-    # 204: the copy has applied as much as it is given. 241: a page is the same in an older state.
-    for seed in (*range(60), 204, 241):
+    # 322: a page is the same in an older state.
+    for seed in (*range(60), 322):
         join = joined(seed)
         life, kept, taken_up = join.life, kept + join.kept, taken_up + join.taken_up
         while life.checkpoints.is_open:

@@ -33,7 +33,7 @@ LOOK_S = 0.5
     "--admin-key",
     envvar=ADMIN_KEY,
     metavar="KEY",
-    help="Who gives this key on the page may synchronise queues and move masters. Better given as "
+    help="Who gives this key on the page may look at messages and act on queues. Better given as "
     f"${ADMIN_KEY}: arguments are seen by others.",
 )
 @looking

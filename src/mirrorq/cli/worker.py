@@ -156,7 +156,8 @@ def imported(name: str, directory: Path) -> Callable[[Message], Any]:
     """Import a function by its name, as `module:function`.
 
     Raises:
-        Misused: there is none, or its module cannot be imported; the traceback is printed.
+        Misused: there is none, or its module cannot be imported; the traceback of an error in the
+            module is printed.
     """
     module_name, _, path = name.partition(":")
     if not module_name or not path:
@@ -165,7 +166,8 @@ def imported(name: str, directory: Path) -> Callable[[Message], Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        traceback.print_exc()
+        if not isinstance(error, ModuleNotFoundError) or error.name != module_name:
+            traceback.print_exc()
         text = f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})"
         raise Misused(f"{text}: its directory is given by --directory") from None
     for part in path.split("."):

@@ -17,7 +17,7 @@ except ImportError as error:
         "the dashboard needs starlette and uvicorn: pip install 'mirrorq[dashboard]'"
     ) from error
 
-from mirrorq.api.administration import Administration
+from mirrorq.api.access import Access
 from mirrorq.security.settings import is_host_loopback
 from mirrorq.transport.endpoint import listening, split_address, why_not
 
@@ -37,8 +37,8 @@ class Dashboard:
     Args:
         cluster: a `Node` or a `Client`; whoever made it closes it, after the dashboard.
         address: `host:port`, `:port` or `port`; without a host, loopback; port 0 takes a free one.
-        admin_key: who gives it may synchronise queues and move masters; at least 16 characters.
-            None: the page is read-only.
+        admin_key: who gives it may look at messages and end them, pause and synchronise queues, and
+            move masters; at least 16 characters. None: the page is read-only.
         insecure: allow other addresses than loopback, by plain HTTP.
 
     Raises:
@@ -47,7 +47,7 @@ class Dashboard:
 
     def __init__(
         self,
-        cluster: Administration,
+        cluster: Access,
         address: str = ADDRESS,
         *,
         admin_key: str | None = None,

@@ -23,7 +23,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mirrorq.api.administration import Administration
+from mirrorq.api.access import Access
+from mirrorq.dashboard.acting import action, messages
 from mirrorq.dashboard.observer import Observer
 from mirrorq.errors import MirrorQError
 
@@ -37,8 +38,6 @@ HEADERS = {
     "cache-control": "no-store",
 }
 BODY_BYTES_MAX = 4096
-TIMEOUT_S = 20.0
-"""Of what an admin asks for."""
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -50,7 +49,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def make_site(
-    observer: Observer, admin: Administration, admin_key: str | None, hosts: tuple[str, ...]
+    observer: Observer, admin: Access, admin_key: str | None, hosts: tuple[str, ...]
 ) -> ASGIApp:
     """The application.
 
@@ -76,21 +75,34 @@ def make_site(
             return _refused(403, "this needs the admin key of the dashboard")
         try:
             asked = await _asked(request)
-            done = _action(admin, asked)
+            act_now = action(admin, asked)
         except ValueError as error:
             return _refused(400, str(error))
         try:
-            await run_in_threadpool(done)
-        except MirrorQError as error:
+            found = await run_in_threadpool(act_now)
+        except (MirrorQError, TimeoutError) as error:
             return _refused(409, str(error))
         observer.hurry()
-        return JSONResponse({"done": True})
+        return JSONResponse({"done": True, "count": found if type(found) is int else None})
+
+    async def browse(request: Request) -> Response:
+        if not _is_admin(request, admin_key):
+            return _refused(403, "this needs the admin key of the dashboard")
+        queue, start = request.query_params.get("queue", ""), request.query_params.get("from", "1")
+        if not queue or not start.isdecimal() or not 1 <= int(start) < 2**63:
+            return _refused(400, "name a queue, and a sequence from 1 on")
+        try:
+            found = await run_in_threadpool(messages, admin, queue, int(start))
+        except (MirrorQError, TimeoutError) as error:
+            return _refused(409, str(error))
+        return JSONResponse({"messages": found})
 
     routes = [Route(path, _file(*found)) for path, found in _FILES.items()]
     routes += [
         Route("/api/state", state),
         Route("/api/past", past),
         Route("/api/rights", rights),
+        Route("/api/browse", browse),
         Route("/api/act", act, methods=["POST"]),
     ]
     return Starlette(routes=routes, middleware=[Middleware(_Guard, hosts=hosts)])
@@ -171,25 +183,3 @@ async def _asked(request: Request) -> Mapping[str, Any]:
     if not isinstance(asked, dict):
         raise ValueError("the request is no JSON object")
     return asked
-
-
-def _action(admin: Administration, asked: Mapping[str, Any]) -> Callable[[], object]:
-    """What is asked for.
-
-    Raises:
-        ValueError: it is nothing that there is.
-    """
-    what, queue, node = (asked.get(name, "") for name in ("what", "queue", "node"))
-    if not (isinstance(what, str) and isinstance(queue, str) and isinstance(node, str)):
-        raise ValueError("what, queue and node are texts")
-    if what == "rebalance":
-        return lambda: admin.rebalance(timeout=TIMEOUT_S)
-    if not queue:
-        raise ValueError("name a queue")
-    if what == "sync":
-        return lambda: admin.sync_queue(queue, timeout=TIMEOUT_S)
-    if what == "cancel-sync":
-        return lambda: admin.cancel_sync(queue, timeout=TIMEOUT_S)
-    if what == "transfer":
-        return lambda: admin.transfer_master(queue, node, timeout=TIMEOUT_S)
-    raise ValueError(f"nothing is called {what!r}")

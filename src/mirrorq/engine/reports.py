@@ -107,7 +107,7 @@ def _report_of(replica: Replica) -> QueueReport | None:
         master.master_epoch,
         dispatch.ready_count,
         dispatch.unacknowledged,
-        dispatch.consumer_count,
+        dispatch.taker_count,
         master.blocked_by,
         replica.state.lost,
         master.delayed_count,

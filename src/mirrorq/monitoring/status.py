@@ -39,7 +39,7 @@ class QueueStatus:
     counts_age_ms: int = 0
     """Age of the counts in milliseconds: 0 on the master's node."""
     consumers: int = 0
-    """Number of callbacks, and of handles that call get() or iterate."""
+    """Number of callbacks, and of handles that wait in get() or hold a message which get() gave."""
     policy: str | None = None
     """Name of the policy in force; None: no policy matches, the defaults hold."""
     sync_progress: float | None = None

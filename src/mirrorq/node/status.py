@@ -192,7 +192,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
     master = replica.master if replica is not None else None
     if master is not None and master.active:
         dispatch = master.dispatch
-        consumers = dispatch.consumer_count
+        consumers = dispatch.taker_count
         delayed = master.delayed_count
         return dispatch.ready_count, dispatch.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)

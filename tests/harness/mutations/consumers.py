@@ -76,8 +76,8 @@ def _promotion_uncounted(real: Real, self: QueueState, payload: Any, lsn: int) -
 
 
 @instead("purged message stays ready", Purging, "_take")
-def _purged_ready(real: Real, self: Purging, first: int, last: int) -> Any:
-    taken = real(self, first, last)
+def _purged_ready(real: Real, self: Purging, first: int, last: int, **how: bool) -> Any:
+    taken = real(self, first, last, **how)
     self._term.dispatch.give_back(taken)
     return taken
 

@@ -73,6 +73,8 @@ def _copies_not_told() -> Sequence[Patch]:
     real = Hosting.note_changed
 
     def note_changed(self: Hosting, queues: Iterable[int]) -> None:
+        # Of every other change the step has told its portion before.
+        self.tells_left = min(self.tells_left, len(self.replicas) % 2)
         real(self, queues)
         self.changed.clear()
 

@@ -227,7 +227,7 @@ function makeCard(queue) {
 
 function fillCard(card, queue) {
   const isBroken = queue.state === "down" || queue.state === "paused";
-  const needs = queue.warnings.length > 0 || queue.blocked_by !== "" || queue.state === "syncing";
+  const needs = queue.warnings.length > 0 || queue.deliveries_paused || queue.blocked_by !== "" || queue.state === "syncing";
   card.element.className = "card" + (isBroken ? " broken" : needs ? " attention" : "");
   card.badge.className = "badge " + queue.state;
   say(card.badge, queue.state);
@@ -235,6 +235,7 @@ function fillCard(card, queue) {
     : " consumers"), bytes(queue.store_bytes) + " here"];
   if (queue.policy) facts.push("policy " + queue.policy);
   for (const [key, value] of Object.entries(queue.arguments || {})) facts.push(key + " " + value);
+  if (queue.deliveries_paused) facts.push("PAUSED: hands out nothing");
   if (queue.messages_delayed) facts.push(count(queue.messages_delayed) + " delayed");
   say(card.facts, facts.join(" · "));
   fillRing(card, queue);
@@ -384,7 +385,9 @@ function fillNotes(card, queue) {
 function fillActs(card, queue) {
   card.acts.hidden = !isAdmin;
   const lacks = queue.synchronised_mirrors.length < queue.mirrors.length;
-  const offered = isAdmin ? JSON.stringify([queue.synchronised_mirrors, lacks]) : "";
+  card.queue = queue;
+  const offered = isAdmin
+    ? JSON.stringify([queue.synchronised_mirrors, lacks, queue.deliveries_paused]) : "";
   if (card.offered === offered) return;
   card.offered = offered;
   card.acts.replaceChildren();
@@ -394,6 +397,27 @@ function fillActs(card, queue) {
     made.addEventListener("click", () => tell(act(), queue.name + ": " + text.toLowerCase()));
     return made;
   };
+  // What ends or moves messages, or stops them, is asked about: by name and number.
+  const asking = (text, what, question) => {
+    const made = make("button", { type: "button" }, text);
+    made.addEventListener("click", async () => {
+      if (await sure(question(card.queue), text)) {
+        tell({ what, queue: queue.name }, queue.name + ": " + text.toLowerCase());
+      }
+    });
+    return made;
+  };
+  const ready = (now) => count(now.messages_ready) + " ready messages of queue " + now.name;
+  const messages = make("button", { type: "button" }, "Messages");
+  messages.addEventListener("click", () => openMessages(queue.name));
+  card.acts.append(messages,
+    asking("Redrive", "redrive", (now) => "Move the dead letters among " + ready(now)
+      + " back to the queues where they died?"),
+    asking("Purge", "purge", (now) => "End all " + ready(now) + "? They are gone then."),
+    queue.deliveries_paused
+      ? asking("Resume", "resume", (now) => "Have queue " + now.name + " hand out messages again?")
+      : asking("Pause", "pause", (now) => "Have queue " + now.name + ", with "
+        + now.consumers + " consumers, hand out nothing until somebody resumes it?"));
   if (lacks) {
     card.acts.append(button("Synchronise", () => ({ what: "sync", queue: queue.name })),
       button("Cancel synchronisation", () => ({ what: "cancel-sync", queue: queue.name })));
@@ -462,17 +486,97 @@ function showPolicies() {
 
 // --- The admin ----------------------------------------------------------------------------
 
-async function tell(act, text) {
+async function act(asked) {
+  return ask("/api/act", { method: "POST", body: JSON.stringify(asked),
+    headers: { "Content-Type": "application/json" } });
+}
+
+async function tell(asked, text) {
   try {
-    await ask("/api/act", { method: "POST", body: JSON.stringify(act),
-      headers: { "Content-Type": "application/json" } });
-    say(at("said"), text + (act.node ? " " + act.node : "") + ": done");
+    const told = await act(asked);
+    const number = told.count === null ? "" : ", " + told.count + " messages";
+    say(at("said"), text + (asked.node ? " " + asked.node : "") + ": done" + number);
   } catch (error) {
     say(at("said"), text + " failed: " + error.message);
   }
   at("unlock").hidden = false;
   look();
 }
+
+// --- Messages -----------------------------------------------------------------------------
+
+const MESSAGES_MAX = 50; // of one answer
+let looked = "";         // the queue whose messages are shown
+let following = 1;       // the sequence at which the next page begins
+
+function sure(text, verb) {
+  say(at("sure-text"), text);
+  say(at("sure-yes"), verb);
+  at("sure").returnValue = "";
+  at("sure").showModal();
+  at("sure-no").focus();
+  return new Promise((resolve) => {
+    at("sure").addEventListener("close", () => resolve(at("sure").returnValue === "yes"), { once: true });
+  });
+}
+
+function openMessages(name) {
+  looked = name;
+  say(at("messages-title"), "Messages of " + name);
+  at("messages").showModal();
+  browse(1);
+}
+
+async function browse(from) {
+  try {
+    const told = await ask("/api/browse?queue=" + encodeURIComponent(looked) + "&from=" + from);
+    const last = told.messages[told.messages.length - 1];
+    following = last ? last.sequence + 1 : 1;
+    at("messages-next").disabled = told.messages.length < MESSAGES_MAX;
+    say(at("messages-said"), "");
+    showMessages(told.messages);
+  } catch (error) {
+    say(at("messages-said"), error.message);
+  }
+}
+
+function showMessages(messages) {
+  const rows = messages.map((message) => {
+    const named = [];
+    if (message.message_id !== null) named.push("id " + message.message_id);
+    if (message.key !== null) named.push("key " + message.key);
+    for (const [key, value] of Object.entries(message.headers)) named.push(key + ": " + value);
+    const death = message.death;
+    const died = death.queue ? "in " + death.queue + " by " + death.reason
+      + (death.time ? ", " + new Date(1000 * Number(death.time)).toLocaleString() : "")
+      + (death.count > 1 ? ", " + death.count + " times" : "") : "";
+    const remove = make("button", { type: "button" }, "Delete");
+    remove.addEventListener("click", () => removeMessage(message.sequence));
+    return [[String(message.sequence), ""], [clock(message.put_ms), "nowrap"],
+      [String(message.returned), ""], [died, ""], [named.join(" · "), ""],
+      [make("code", {}, message.body), ""], [bytes(message.size), "nowrap"], [remove, ""]];
+  });
+  shownTables.delete("message-rows");
+  fillTable("message-rows", [["sequence", ""], ["put", ""], ["returned", ""], ["died", ""],
+    ["properties", ""], ["body", ""], ["size", ""], ["", ""]], rows, "No messages from here on.", messages);
+}
+
+async function removeMessage(sequence) {
+  if (!await sure("End message " + sequence + " of queue " + looked + "? It is gone then.", "Delete")) return;
+  try {
+    const told = await act({ what: "delete", queue: looked, sequence });
+    await browse(sequence);
+    say(at("messages-said"), told.count ? "Message " + sequence + " has ended."
+      : "Message " + sequence + " stays: a consumer holds it, or it is gone.");
+  } catch (error) {
+    say(at("messages-said"), error.message);
+  }
+}
+
+at("sure-yes").addEventListener("click", () => at("sure").close("yes"));
+at("sure-no").addEventListener("click", () => at("sure").close("no"));
+at("messages-close").addEventListener("click", () => at("messages").close());
+at("messages-next").addEventListener("click", () => browse(following));
 
 async function learnRights() {
   try {

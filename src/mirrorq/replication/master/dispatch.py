@@ -283,6 +283,13 @@ class Dispatch:
         """Handles that hold what their get() has fetched."""
         return [(session, 0) for session in self._held if self._holds((session, 0))]
 
+    @property
+    def taker_count(self) -> int:
+        """Callbacks, and handles whose get() waits for a message or holds one."""
+        getters = {session for session, _ in self.fetchers()}
+        getters.update(session for session, number in self.waiting if not number)
+        return self.consumer_count + len(getters)
+
     def _holds(self, key: ConsumerKey) -> bool:
         return any(self.open[number].key == key for number in self._held.get(key[0], ()))
 
