@@ -105,11 +105,23 @@ def test_every_page_with_python_is_run_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["arrow.md", "start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
+    "page", ["start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
 )
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program."""
     run(page, text_of(page), {"__name__": page})
+
+
+@pytest.mark.parametrize("library", ["", "pandas", "polars", "duckdb"])
+def test_arrow(library: str) -> None:
+    """What needs pyarrow alone, and the block of each library that is installed."""
+    if library:
+        pytest.importorskip(library)
+    blocks = [
+        block[0] for block in FENCE.finditer(text_of("arrow.md")) if (block[1] or "") == library
+    ]
+    assert len(blocks) == 1
+    run("arrow.md", blocks[0], {})
 
 
 @pytest.mark.smoke

@@ -115,13 +115,17 @@ class ShardedFace(Face):
     name = "sharded"
     calls = BLOCKING
     refusals: ClassVar = {
-        "lease": (PreconditionFailed, "call it on a shard", lambda queue: bulk.lease(queue)),
-        "claim": (PreconditionFailed, "call it on a shard", lambda queue: bulk.claim(queue)),
-        "extent": (PreconditionFailed, "call it on a shard", lambda queue: bulk.extent(queue)),
+        "lease": (PreconditionFailed, "call it on a shard", lambda queue: bulk.lease(queue.handle)),
+        "claim": (PreconditionFailed, "call it on a shard", lambda queue: bulk.claim(queue.handle)),
+        "extent": (
+            PreconditionFailed,
+            "call it on a shard",
+            lambda queue: bulk.extent(queue.handle),
+        ),
         "read": (
             PreconditionFailed,
             "call it on a shard",
-            lambda queue: bulk.reader(queue).read(1, 2),
+            lambda queue: bulk.reader(queue.handle).read(1, 2),
         ),
         "exclusive": (
             ConfigError,

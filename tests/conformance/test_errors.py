@@ -197,6 +197,8 @@ pickle.dumps(queue.as_queue())
     TypeError: as_queue() of 'q'; pickle the handle
 queue.as_queue(dumps=pickle.dumps, loads=pickle.loads).put(lambda: 1)
     Exception: queue 'q'; pickle.dumps; type function
+bulk.extent("q")
+    TypeError: bulk.extent() takes a mirrorq.MirroredQueue, not 'q'; queue.handle
 bulk.lease(queue, -1)
     ValueError: count_max is -1
 bulk.claim(queue, label=4)

@@ -156,6 +156,18 @@ def test_a_node_without_a_copy_says_who_has_one(stage: Stage) -> None:
 
 
 @case(THREADS)
+def test_a_lease_of_many_comes_without_pauses(stage: Stage) -> None:
+    """The master hands out 4,096 messages at a time: twenty portions take no twenty pauses."""
+    queue = stage.queue()
+    fill(queue, 80_000)
+    begun = stage.cluster.now
+    with bulk.lease(queue) as lease:
+        assert lease.count == 80_000
+        assert stage.cluster.now - begun < 0.5
+        assert lease.ack(WAIT_S) == 80_000
+
+
+@case(THREADS)
 def test_a_lease_holds_and_acks(stage: Stage) -> None:
     """Nobody else gets what is leased; an ack ends all of it, and says how many."""
     queue, other = stage.queue(), stage.queue()

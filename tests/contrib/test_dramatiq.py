@@ -121,7 +121,7 @@ def test_a_message_fails_though_its_dead_letter_queue_was_deleted(
     broker.enqueue(message(2))
     consumer = broker.consume("default", prefetch=1, timeout=50)
     first = taken(consumer)
-    handle = broker.opened("default.XQ")
+    handle = broker._opened("default.XQ")
     node.queue("default.XQ").delete()
     until(lambda: is_told_of_its_end(handle))
     consumer.nack(first)

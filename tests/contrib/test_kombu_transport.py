@@ -565,7 +565,7 @@ def test_a_get_waits_for_its_node(tmp_path: Path) -> None:
         put(channels[0], "q", "third")
     hasty.connection.confirm_timeout = 0
     for connection in (patient, hasty):
-        until(connection.connection.mirrorq.is_paused)
+        until(lambda client=connection.connection.mirrorq: client.is_paused)
     with pytest.raises(mirrorq.NoQuorum):
         channels[1].basic_get("q")
     found: list[Any] = []

@@ -76,6 +76,27 @@ def test_what_is_taken_nobody_else_is_given(cluster: SimulatedCluster) -> None:
     assert queue.browse() == []
 
 
+class Frame:
+    """A table of another library: one batch, as a stream of Arrow's C interface."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.combine_chunks().__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view", "string", "large_binary"])
+def test_tables_of_other_libraries_are_written(cluster: SimulatedCluster, kind: str) -> None:
+    """In parts, though they come as one batch; whatever kind of texts they have."""
+    queue = cluster.queue("orders", on="a")
+    bodies = [b"%d" % number for number in range(arrow.PART_ROWS + 2)]
+    made = [body.decode() for body in bodies] if "string" in kind else bodies
+    table = pa.table({"value": pa.array(made, type=getattr(pa, kind)())})
+    assert arrow.write(queue, Frame(table)) == len(bodies)
+    assert values(arrow.read(queue).read_all()) == bodies
+
+
 def test_a_table_is_written_in_order(cluster: SimulatedCluster) -> None:
     """Texts as UTF-8; options are those of put_many."""
     queue = cluster.queue("orders", on="a")

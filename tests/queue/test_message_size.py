@@ -30,11 +30,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("options", [{"headers": {"x": "h" * LIMIT}}, {"key": "k" * LIMIT}])
-def test_all_that_a_spooled_message_carries_counts(
-    node: Node, tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_all_that_a_spooled_message_carries_counts(node: Node, options: dict[str, Any]) -> None:
     """Both numbers are said, and nothing is put; as of other puts in tests/conformance."""
-    with node.queue("orders", spool=tmp_path / "spool") as spooled:
+    with node.queue("orders", spool=True) as spooled:
         for put in (spooled.put, lambda body, **given: spooled.put_many([body], **given)):
             with pytest.raises(MessageTooLarge, match=rf"[0-9]{{4}} bytes.*_bytes_max {LIMIT}"):
                 put(b"b", **options)

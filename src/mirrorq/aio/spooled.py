@@ -8,7 +8,6 @@ from functools import partial
 from typing import Unpack
 
 from mirrorq.aio.bell import Bells, Line
-from mirrorq.aio.opening import opening
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.api.arguments import check_block, deadline_of, left_until
@@ -59,7 +58,8 @@ class SpooledQueue:
         """Put a message into the spool, and wait until it is on this machine's disk.
 
         Arguments are those of `mirrorq.SpooledQueue.put`. `timeout` bounds the wait for room and
-        the wait for the disk together.
+        the wait for the disk together. A call that is cancelled, or out of time, after the message
+        was put does not take it back.
 
         Returns:
             The confirmation: awaited, it ends with the message's sequence when the queue has it.
@@ -176,9 +176,8 @@ class SpooledQueue:
 
     # --- The queue itself -------------------------------------------------------------------
 
-    @opening
     async def replicated(self, timeout: float | None = 30) -> MirroredQueue:
-        """A handle on the queue itself, for all that needs the cluster.
+        """A handle on the queue itself, for all that needs the cluster. This closes it.
 
         Arguments, result and errors are those of `mirrorq.SpooledQueue.replicated`.
         """

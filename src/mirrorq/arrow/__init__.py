@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 try:
     import pyarrow as pa
@@ -39,8 +39,22 @@ __all__ = ["read", "record_batches", "take", "write"]
 COLUMNS = ("value", "sequence", "timestamp")
 LEASE_S = 30.0
 """The queue's master has so long to hand messages out."""
+BINARIES = ("binary", "large_binary", "binary_view")
+TEXTS = ("string", "large_string", "string_view")
+"""Types of columns that `write` takes."""
+PART_ROWS = 50_000
+"""Rows that `write` makes messages of at once: other libraries give a table as one batch."""
 AHEAD_COUNT = 4
-"""Record batches that `write` has on their way unconfirmed."""
+"""So many of these parts are on their way unconfirmed."""
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A table of any library that speaks Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the stream as a capsule."""
+        ...
 
 
 def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBatchReader:
@@ -108,7 +122,7 @@ def take(
 
 def write(
     queue: MirroredQueue,
-    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    data: ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch],
     column: str = "value",
     **options: Any,
 ) -> int:
@@ -116,7 +130,7 @@ def write(
 
     Args:
         queue: a handle of a node or a client.
-        data: a table, a record batch or more, or a reader of them.
+        data: a table of pyarrow, pandas, Polars or DuckDB; a reader; record batches.
         column: binary or texts, without nulls.
         options: as for `MirroredQueue.put_many`; of all messages.
 
@@ -125,14 +139,15 @@ def write(
         NotConfirmed, ConfirmUnknown: as of `put_many`'s confirmation. What was confirmed before
             stays in the queue.
     """
-    if isinstance(data, pa.Table):
-        data = data.to_batches()
-    elif isinstance(data, pa.RecordBatch):
+    if isinstance(data, pa.RecordBatch):
         data = [data]
+    elif isinstance(data, ArrowStream):
+        data = pa.RecordBatchReader.from_stream(data)
     count = 0
     on_way: deque[Confirmation] = deque()
-    for batch in data:
-        bodies = _bodies(batch, column)
+    parts = (one.slice(at, PART_ROWS) for one in data for at in range(0, one.num_rows, PART_ROWS))
+    for part in parts:
+        bodies = _bodies(part, column)
         on_way.append(queue.put_many(bodies, **options))
         count += len(bodies)
         while len(on_way) > AHEAD_COUNT:
@@ -149,11 +164,11 @@ def _bodies(batch: pa.RecordBatch, column: str) -> list[bytes]:
     values = batch.column(at)
     if values.null_count:
         raise ConfigError(f"column {column!r} has {values.null_count} nulls: a message is bytes")
-    kind = values.type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise ConfigError(f"column {column!r} is {kind}: give binary values, or texts")
-        values = values.cast(pa.large_binary())
+    kind = str(values.type)
+    if kind not in BINARIES + TEXTS:
+        raise ConfigError(f"column {column!r} is {kind}: give binary values, or texts")
+    if kind in TEXTS:
+        values = values.cast(pa.large_string()).cast(pa.large_binary())
     return values.to_pylist()  # type: ignore[no-any-return]
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim, RangeLease
 from mirrorq.bulk.reading import Batch, Extent, Reader
 from mirrorq.bulk.staging import Committed, Staged, StagedAttempt, StagedPart
@@ -27,7 +28,7 @@ from mirrorq.protocol.shard_names import shard_name
 
 if TYPE_CHECKING:
     from mirrorq.api.access import Access
-    from mirrorq.api.queue import MirroredQueue
+    from mirrorq.api.handle import Handle
 
 __all__ = [
     "Batch",
@@ -49,13 +50,22 @@ __all__ = [
 ]
 
 
+def _ring_of(queue: MirroredQueue, call: str) -> Handle:
+    if not isinstance(queue, MirroredQueue):
+        raise TypeError(
+            f"bulk.{call} takes a mirrorq.MirroredQueue, not {queue!r}: with mirrorq.aio pass "
+            "queue.handle, and call it in a thread"
+        )
+    return queue._ring_for(call)
+
+
 def extent(queue: MirroredQueue, timeout: float = 5.0) -> Extent:
     """Ask the master how far the queue goes.
 
     Raises:
         NoQuorum, QueueDown: it did not answer within `timeout` seconds, and why.
     """
-    ring = queue._ring_for("extent()")
+    ring = _ring_of(queue, "extent()")
     ring.check()
     counts = ring.counts(timeout)
     return Extent(
@@ -69,13 +79,13 @@ def identity(queue: MirroredQueue) -> str:
     A queue that is deleted and declared again has another identity. So has a queue of this name in
     another cluster. A program that notes a sequence keeps the identity beside it.
     """
-    ring = queue._ring_for("identity()")
+    ring = _ring_of(queue, "identity()")
     return f"{ring.host._lineage:x}.{ring.queue_id}"
 
 
 def reader(queue: MirroredQueue) -> Reader:
     """Return a reader of the queue's messages, which takes none of them."""
-    ring = queue._ring_for("reader()")
+    ring = _ring_of(queue, "reader()")
     ring.check()
     return Reader(ring.host, ring.queue_id, ring.name)
 
@@ -122,7 +132,7 @@ def lease(
         PreconditionFailed: a consumer holds the queue exclusively.
         NoQuorum, QueueDown: there is no master.
     """
-    ring = queue._ring_for("lease()")
+    ring = _ring_of(queue, "lease()")
     ring.check_open_for_gets()
     return RangeLease(ring, count_max, label, timeout)
 
@@ -142,7 +152,7 @@ def claim(queue: MirroredQueue, label: str = "", timeout: float = 30.0) -> Claim
         PreconditionFailed: another consumer did for so long; the text names it.
         NoQuorum, QueueDown: there is no master.
     """
-    ring = queue._ring_for("claim()")
+    ring = _ring_of(queue, "claim()")
     ring.check_open_for_gets()
     return Claim(ring, label, timeout)
 

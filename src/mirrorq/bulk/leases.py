@@ -35,6 +35,8 @@ from mirrorq.protocol.sessions import Delivery, Purged
 from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.waiting import Latch
 
+SOON_S = 0.001
+"""A lease asks for its next messages after this, while some have come, and else after longer."""
 LOOK_S = 0.05
 """Who waits for messages or for a claim looks again after this."""
 CLOSE_S = 1.0
@@ -130,10 +132,14 @@ class RangeLease(_Holding):
         deadline = clock.monotonic() + timeout
         holder.wanted = min(handle.counts().ready, count_max or COUNT_MAX)
         self._subscribe()
-        while not holder.refused and holder.sequences.count < holder.wanted:
+        seen, pause = 0, SOON_S
+        while not holder.refused and (count := holder.sequences.count) < holder.wanted:
             if handle.counts().ready == 0 or clock.monotonic() >= deadline:
                 break
-            clock.sleep(LOOK_S)
+            # The master hands out a portion at each question: the next one is asked for soon.
+            pause = SOON_S if count > seen else min(2 * pause, LOOK_S)
+            clock.sleep(pause)
+            seen = count
         done = Latch()
 
         def complete() -> None:

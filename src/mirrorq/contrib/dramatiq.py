@@ -69,7 +69,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         self._url = url
         self._options = options
         self._confirm_timeout = confirm_timeout
-        self.dead_message_ttl = dead_message_ttl
+        self._dead_message_ttl = dead_message_ttl
         self._client: mirrorq.Client | None = None
         self._handles: dict[str, mirrorq.MirroredQueue] = {}
         """To publish with."""
@@ -102,7 +102,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
             self.queues.add(queue_name)
             self.emit_after("declare_queue", queue_name)
 
-    def opened(self, queue_name: str) -> mirrorq.MirroredQueue:
+    def _opened(self, queue_name: str) -> mirrorq.MirroredQueue:
         """A new handle on a queue, which is made if it is not there."""
         try:
             return self.client.queue(queue_name, timeout=self._confirm_timeout)
@@ -116,7 +116,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         """
         handle = self._handles.get(queue_name)
         if handle is None:
-            handle = self._handles.setdefault(queue_name, self.opened(queue_name))
+            handle = self._handles.setdefault(queue_name, self._opened(queue_name))
         return handle
 
     def _forget(self, queue_name: str) -> None:
@@ -166,9 +166,9 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         """
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
-        if self.dead_message_ttl != 0:
+        if self._dead_message_ttl != 0:
             self._handle(xq_name(queue_name))
-        return Consumer(self, self.opened(queue_name), prefetch, timeout / 1000)
+        return Consumer(self, self._opened(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
         """Drop what waits in a queue, and what has failed there."""
@@ -265,7 +265,7 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
         self._settle(message, self._give_up)
 
     def _give_up(self, taken: mirrorq.Message) -> None:
-        ttl = self._broker.dead_message_ttl
+        ttl = self._broker._dead_message_ttl
         if ttl == 0:
             taken.ack()
             return
