@@ -29,7 +29,7 @@ def test_who_waits_is_told_whatever_the_hosts_log_does(
         unused.bind(("127.0.0.1", 0))
         driver = ClientDriver("c", [f"tcp://127.0.0.1:{unused.getsockname()[1]}"], Config())
         monkeypatch.setattr(driver, "_round", failing_round)
-        call = Call(ClientCall(1, ClientDelete(1, False, False)))
+        call = Call(ClientCall(1, ClientDelete(1, False)))
         driver.start_call(call)
         logging.getLogger("mirrorq").addHandler(handler)
         try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mirrorq
-from conformance.faces import WAIT_S, Stage, case, fill, got, raised
+from conformance.faces import THREADS, WAIT_S, Stage, case, fill, got, raised
 from mirrorq import ConfigError, Empty, Message, PreconditionFailed
 from mirrorq.api.consumer import UNBOUNDED_COUNT
 
@@ -252,6 +252,22 @@ def test_cancelling_gives_back_what_was_not_begun(stage: Stage) -> None:
     rest = got(queue, 4)
     assert [(m.sequence, m.redelivered) for m in rest] == [(n, False) for n in range(37, 41)]
     assert len(gate.seen) == 36
+
+
+@case(THREADS)
+def test_a_cancel_need_not_wait(stage: Stage) -> None:
+    """The message under way is finished, and no other begins."""
+    gate, queue = Gate(), stage.queue()
+    consumer = queue.consume(gate)
+    fill(queue, 5)
+    stage.until(lambda: len(gate.seen) == 1)
+    begun = stage.cluster.now
+    consumer.cancel(wait=False)
+    assert stage.cluster.now - begun < 0.5
+    assert len(gate.seen) == 1
+    gate.passes.release()
+    stage.until(lambda: stage.messages() == 4)
+    assert len(gate.seen) == 1
 
 
 def test_a_callback_may_cancel_its_own_consumer(stage: Stage) -> None:

@@ -101,7 +101,7 @@ def test_what_is_gone_cannot_be_deleted(stage: Stage) -> None:
     queue, number = stage.queue(), stage.queue()._handle.queue_id
     queue.delete()
     with pytest.raises(QueueNotFound):
-        stage.host._delete_queue(number, if_empty=False, if_unused=False, timeout=WAIT_S)
+        stage.host._delete_queue(number, if_empty=False, timeout=WAIT_S)
 
 
 def test_the_status_of_a_deleted_queue_has_its_name(stage: Stage) -> None:

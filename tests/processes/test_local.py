@@ -178,7 +178,7 @@ def test_it_does_not_end_while_somebody_uses_it(tmp_path: Path) -> None:
         gateway.client_count, gateway.left_ms = next(left)
         return False
 
-    node = SimpleNamespace(closed=lambda: False, _driver=SimpleNamespace(gateway=gateway))
+    node = SimpleNamespace(is_closed=False, _driver=SimpleNamespace(gateway=gateway))
     told = SimpleNamespace(wait=look)
     assert local_process._wait(node, place, told) == "idle"  # type: ignore[arg-type]
     assert list(left) == [(0, now_ms)]

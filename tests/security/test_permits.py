@@ -251,7 +251,7 @@ def declare_with(arguments: str) -> ClientDeclare:
             {"configure": ["new"], "write": ["new"], "read": ["*"]},
         ),
         (declare_with('{"max-length":5}'), {"configure": ["new"]}, {"write": ["new"]}),
-        (ClientDelete(OWN, False, False), {"configure": ["own"]}, {"read": ["*"], "write": ["*"]}),
+        (ClientDelete(OWN, False), {"configure": ["own"]}, {"read": ["*"], "write": ["*"]}),
         (ClientRead(OWN, 1, 2, 0, 0), {"read": ["own"]}, {"write": ["*"], "configure": ["*"]}),
         (ClientSeek(OWN, 1, 0), {"read": ["own"]}, {"write": ["*"], "configure": ["*"]}),
         (ClientWatch("events", 0, 0), {"write": ["events"]}, {"write": ["own"]}),
@@ -341,7 +341,7 @@ def test_a_queue_that_is_not_known_yet_is_told_from_one_that_was_deleted() -> No
     """Nothing is refused of a queue that is no more: the catalog or the master answers."""
     none = permits()
     assert [none.is_known(one) for one in (OWN, UNKNOWN, GONE)] == [True, False, True]
-    assert none.refusal_of_call(asked(ClientDelete(GONE, False, False))) == ""
+    assert none.refusal_of_call(asked(ClientDelete(GONE, False))) == ""
     assert none.refusal_of_request(GONE, publish([b"m"])) == ""
     assert none.refusal_of_request(UNKNOWN, publish([b"m"]))
     mover = permits(read=["own"], write=["own"])

@@ -102,4 +102,4 @@ def test_a_queue_that_is_no_more_is_not_the_keys_fault(
     nodes[0].queue("own").delete()
     until(lambda: not nodes[0].queues())
     with pytest.raises(QueueNotFound):
-        owner._delete_queue(queue._handle.queue_id, if_empty=False, if_unused=False, timeout=WAIT_S)
+        owner._delete_queue(queue._handle.queue_id, if_empty=False, timeout=WAIT_S)

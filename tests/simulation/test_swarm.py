@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     ]
-    assert len(traces[0].splitlines()) > 50
+    assert len(traces[0].splitlines()) > 30
     assert traces[0] == traces[1]
 
 

@@ -36,13 +36,17 @@ class Consumer(blocking.Consumer):
         self._server = get_ident()
         self._task: asyncio.Task[None] | None = None
 
-    def cancel(self) -> None:
-        """Stop. What has come and was not begun goes back uncounted."""
+    def cancel(self, *, wait: bool = True) -> None:
+        """Stop. What has come and was not begun goes back uncounted.
+
+        Args:
+            wait: on other threads, for the message under way, a second at most.
+        """
         if get_ident() == self._server:
             self._abandon()
             self._end()
         else:
-            super().cancel()
+            super().cancel(wait=wait)
 
     async def wait_cancelled(self) -> None:
         """Wait until nothing is being worked on any more; not in the callback itself."""

@@ -207,16 +207,13 @@ class Access(Administration, ExchangeHost):
         if declared.queue_id not in self._owned:
             self._owned[declared.queue_id] = MirroredQueue._attach(self, declared, name)
 
-    def _delete_queue(
-        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
-    ) -> None:
+    def _delete_queue(self, queue_id: int, *, if_empty: bool, timeout: float | None) -> None:
         """Delete a queue with everything in it.
 
         Raises:
-            PreconditionFailed: it is not empty, or has consumers, and that was asked; or it is
-                one shard of a queue.
+            PreconditionFailed: it is not empty, and that was asked; or it is one shard of a queue.
         """
-        self._ask(ClientDelete(queue_id, if_empty, if_unused), timeout)
+        self._ask(ClientDelete(queue_id, if_empty), timeout)
 
     def exchange(
         self,

@@ -298,9 +298,14 @@ class Consumer:
         """Messages delivered and neither acked nor given back."""
         return sum(one.unsettled for one in self._subscriptions)
 
-    def cancel(self) -> None:
-        """Stop. The message under way is finished; those not begun go back uncounted."""
-        self._cancel(())
+    def cancel(self, *, wait: bool = True) -> None:
+        """Stop. The message under way is finished; those not begun go back uncounted.
+
+        Args:
+            wait: for the message under way, a second at most.
+        """
+        check_flags(wait=wait)
+        self._cancel(() if wait else (self._server,))
 
     def _cancel(self, callers: Collection[int]) -> None:
         """`callers`: threads that wait for this, which are not waited for."""

@@ -125,9 +125,7 @@ class Host(Protocol):
         """Declare a queue."""
         ...
 
-    def _delete_queue(
-        self, queue_id: int, *, if_empty: bool, if_unused: bool, timeout: float | None
-    ) -> None:
+    def _delete_queue(self, queue_id: int, *, if_empty: bool, timeout: float | None) -> None:
         """Delete a queue."""
         ...
 

@@ -684,12 +684,7 @@ class MirroredQueue(Target):
         self._handle.check()
         if if_empty or if_unused:
             self._check_left(if_empty=if_empty, if_unused=if_unused)
-        self._handle.host._delete_queue(
-            self._handle.queue_id,
-            if_empty=if_empty,
-            if_unused=if_unused,
-            timeout=DELETE_S,
-        )
+        self._handle.host._delete_queue(self._handle.queue_id, if_empty=if_empty, timeout=DELETE_S)
 
     def _check_left(self, *, if_empty: bool, if_unused: bool) -> None:
         """Raise PreconditionFailed when the queue must not be deleted on these conditions.

@@ -18,7 +18,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -243,10 +242,15 @@ class Work:
         ]
         while not self._is_over(signals):
             time.sleep(LOOK_S)
+        for consumer in consumers:
+            consumer.cancel(wait=False)
         until = self._stop_by()
-        # Each one waits for the message in hand: together, so that none begins another meanwhile.
-        with ThreadPoolExecutor(self._count) as cancelling:
-            list(cancelling.map(lambda consumer: consumer.cancel(), consumers))
+        self._wait_idle(until)
+        for consumer in () if self.in_hand else consumers:
+            consumer.cancel()
+        self._wait_idle(until)  # for those that were about to begin
+
+    def _wait_idle(self, until: float) -> None:
         while self.in_hand and clock.monotonic() < until:
             time.sleep(LOOK_S)
 
@@ -263,9 +267,9 @@ class Work:
             ]
             while not self._is_over(signals):
                 await asyncio.sleep(LOOK_S)
-            until = self._stop_by()
             for consumer in consumers:
                 consumer.cancel()
+            until = self._stop_by()
             while self.in_hand and clock.monotonic() < until:
                 await asyncio.sleep(LOOK_S)
 

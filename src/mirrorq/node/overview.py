@@ -176,18 +176,15 @@ class Overview:
             raise PreconditionFailed(exclusive_text(record))
         return Declared(record.id)
 
-    def objection(self, queue_id: int, *, if_empty: bool, if_unused: bool) -> str:
-        """Why this queue must not be deleted on these conditions, "" when it may be."""
+    def objection(self, queue_id: int, *, if_empty: bool) -> str:
+        """Why this queue must not be deleted on this condition, "" when it may be."""
         home = self._engine.catalog.home_of(queue_id)
         if home is not None:
             return shard_text(home)
-        if not (if_empty or if_unused):
-            return ""
-        status = self.status(queue_id)
-        if if_empty and status.messages:
-            return f"queue {status.name!r} has {status.messages} message(s): purge it first"
-        if if_unused and status.consumers:
-            return f"queue {status.name!r} has {status.consumers} consumer(s): cancel them first"
+        if if_empty:
+            status = self.status(queue_id)
+            if status.messages:
+                return f"queue {status.name!r} has {status.messages} message(s): purge it first"
         return ""
 
     def status(self, queue_id: int) -> QueueStatus:

@@ -115,7 +115,6 @@ class ClientDelete(Struct, frozen=True, gc=False):
 
     queue: int
     if_empty: bool
-    if_unused: bool
 
 
 class ClientLook(Struct, frozen=True, gc=False):

@@ -104,9 +104,7 @@ class RequestHandler:
                 self._disconnect(calls, number, call)
 
     def _delete(self, calls: Calls, number: int, call: ClientDelete) -> None:
-        objection = self._overview.objection(
-            call.queue, if_empty=call.if_empty, if_unused=call.if_unused
-        )
+        objection = self._overview.objection(call.queue, if_empty=call.if_empty)
         if objection:
             calls.answer(refused(number, PreconditionFailed(objection)))
         else:
