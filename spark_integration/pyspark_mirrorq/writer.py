@@ -5,6 +5,8 @@ by its own attempt and seen by nobody. The commit is one replicated op that name
 that count; it takes effect once for each (transaction, version), however often it is asked. Into
 how many queues they go makes no difference: one of them decides for all.
 
+Rows with a column `unique` are put at once instead: by its key a queue knows what is put again.
+
 Spark begins a process that makes the writer and one that commits, and waits 10 seconds at most for
 some: so what only tasks need, or only the commit, is imported there.
 """
@@ -41,6 +43,7 @@ WRITTEN: dict[str, tuple[DataType, ...]] = {
     "reply_to": (StringType(),),
     "correlation_id": (StringType(),),
     "content_type": (StringType(),),
+    "unique": TEXT,
 }
 ADDRESS: tuple[DataType, ...] = (StringType(),)
 """What the column queue is, where it says where rows go."""

@@ -146,8 +146,15 @@ def test_dead_letters_are_moved_back(run: Run, endpoint: str) -> None:
                 tried.get(timeout=20).nack(requeue=False).result(20)
         found = [letters.get(timeout=20).body for _ in range(2)]
         assert sorted(found) == [b"a", b"b"]
+    browse = ("queue", "browse", "letters", "--json", "--where", "x-death-reason=rejected")
+    shown = [json.loads(line) for line in run(*browse).stdout.splitlines()]
+    assert len(shown) == 2
+    assert run(*browse, "--where", "x-death-queue=other").stdout == b""
+    assert b"give FIELD=TEXT" in run(*browse, "--where", "=x").stderr
+    first = str(shown[0]["sequence"])
+    assert run("queue", "redrive", "letters", first, "--count", "1").returncode == 2
+    assert run("queue", "redrive", "letters", first).stdout == b"moved: 1\n"
     assert run("queue", "redrive", "letters", "--count", "1").stdout == b"moved: 1\n"
-    assert run("queue", "redrive", "letters").stdout == b"moved: 1\n"
     assert run("queue", "get", "tried").stdout.strip() in (b"a", b"b")
 
 

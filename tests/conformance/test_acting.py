@@ -166,3 +166,26 @@ def test_an_exclusive_queue_obeys_its_owner(stage: Stage, call: str) -> None:
     fill(queue, 1)
     getattr(queue, call)(*((1,) if call == "delete_messages" else ()))
     assert bodies(queue) == ([] if call == "delete_messages" else [b"0"])
+
+
+@case(ONE_RING)
+def test_dead_letters_of_a_range_go_back(stage: Stage) -> None:
+    """To where each came from; what somebody holds, and what has come from nowhere, stays."""
+    dead = stage.queue("dead")
+    queues = [stage.queue(name, dead_letter_queue="dead") for name in ("one", "two")]
+    for number in range(6):
+        queues[number % 2].put(b"%d" % number).result(WAIT_S)
+        (held,) = got(queues[number % 2], 1)
+        held.nack(requeue=False).result(WAIT_S)
+        stage.until(lambda: dead.qsize() == number + 1)  # noqa: B023
+    dead.put(b"from nowhere").result(WAIT_S)
+    for wrong in ({"last": 3}, {"first": 2, "count_max": 1}, {"first": 3, "last": 2}):
+        assert isinstance(raised(dead.redrive, **wrong), ValueError)
+    (first,) = got(dead, 1)
+    at = first.sequence
+    assert dead.redrive(first=at, last=at + 2) == 2
+    assert dead.redrive(first=at + 4, last=2**60) == 2
+    stage.until(lambda: [queue.qsize() for queue in queues] == [2, 2])
+    assert [bodies(queue) for queue in queues] == [[b"2", b"4"], [b"1", b"5"]]
+    first.nack().result(WAIT_S)
+    assert bodies(dead) == [b"0", b"3", b"from nowhere"]

@@ -38,6 +38,28 @@ def write(frame: DataFrame, client: Client, queue: MirroredQueue | str, **option
     writer.options(**{one: str(value) for one, value in options.items()}).save()
 
 
+def test_rows_with_unique_keys_are_stored_once(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """Over jobs, and beside puts; the other columns come along."""
+    orders.put(b"by hand", unique="id-3").result(120)
+    frame = spark.range(1000).selectExpr(
+        "CAST(id AS STRING) AS value",
+        "concat('id-', id) AS unique",
+        "map('n', CAST(id AS STRING)) AS headers",
+        "CAST(id AS STRING) AS message_id",
+    )
+    for _ in range(2):
+        write(frame, client, orders)
+    found = {message.body: message for message in orders.browse(count_max=2000)}
+    wanted = [b"%d" % number for number in range(1000) if number != 3]
+    assert sorted(found) == sorted([b"by hand", *wanted])
+    assert orders.qsize() == 1000
+    assert (found[b"7"].headers, found[b"7"].message_id) == ({"n": "7"}, "7")
+    with pytest.raises(PySparkException, match="column unique is null in 1 of"):
+        write(spark.sql("SELECT 'a' AS value, CAST(NULL AS STRING) AS unique"), client, orders)
+
+
 @pytest.mark.smoke
 def test_each_row_is_one_message_with_its_properties(
     spark: SparkSession, orders: MirroredQueue, client: Client

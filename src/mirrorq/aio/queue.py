@@ -521,12 +521,14 @@ class MirroredQueue:
         """End a `pause`."""
         await in_thread(self.handle.resume)
 
-    async def redrive(self, count_max: int | None = None) -> int:
+    async def redrive(
+        self, count_max: int | None = None, *, first: int | None = None, last: int | None = None
+    ) -> int:
         """Move dead letters back to the queues in which they ended; returns how many.
 
         Arguments, result and errors are those of `mirrorq.MirroredQueue.redrive`.
         """
-        return await in_thread(partial(self.handle.redrive, count_max))
+        return await in_thread(partial(self.handle.redrive, count_max, first=first, last=last))
 
     def transaction(self) -> Transaction:
         """Puts and acks on this queue that are one op; see `aio.Transaction`."""

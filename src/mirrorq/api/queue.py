@@ -714,22 +714,30 @@ class MirroredQueue(Target):
         if why:
             raise PreconditionFailed(f"queue {self.name!r} is in use, it has {why}")
 
-    def redrive(self, count_max: int | None = None) -> int:
+    def redrive(
+        self, count_max: int | None = None, *, first: int | None = None, last: int | None = None
+    ) -> int:
         """Move messages of a dead-letter queue back to the queues in which they ended.
 
-        Each exactly once, the oldest first: those that are ready now, at most `count_max`. What
-        has no header `x-death-queue`, or came from a queue that is no more, stays.
+        Each exactly once, the oldest first: those that are ready now, at most `count_max`; or
+        those named by `first` and `last`, as in `move_messages`. What has no header
+        `x-death-queue`, or came from a queue that is no more, stays.
 
         Returns:
             How many were moved: they are out of this queue for good, and arrive soon.
 
         Raises:
             NoQuorum, QueueDown: there is no master; what was moved before is moved.
+            PreconditionFailed, ValueError: of a range, as in `delete_messages`.
         """
-        from mirrorq.api.redrive import redrive
+        from mirrorq.api.redrive import redrive, redrive_range
 
         handle = self._handle
         handle.check_open_for_gets()
+        if first is not None and count_max is None:
+            return redrive_range(self._range_ring("redrive"), *checked_range(first, last))
+        if first is not None or last is not None:
+            raise ValueError("redrive takes count_max, or first, or first and last")
         moved = 0
         for ring in handle.rings():
             moved += redrive(ring, None if count_max is None else count_max - moved)

@@ -1,17 +1,21 @@
 """Moving dead letters back to where they came from.
 
-The messages are taken as by any consumer, for their headers say where they came from; then the
-queue's master moves them by its outbox, so that each arrives exactly once and no body travels to
-the caller's process and back twice.
+The messages are taken as by any consumer, or browsed where a range is named, for their headers say
+where they came from; then the queue's master moves them by its outbox, so that each arrives exactly
+once and no body travels to the caller's process and back twice.
 """
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from mirrorq.api.handle import Handle
 from mirrorq.api.message import Message
+from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import AckRefused, QueueNotFound
+from mirrorq.session.calls import range_request
 
 BATCH_COUNT = 500
 GET_S = 2.0
@@ -46,6 +50,24 @@ def redrive(handle: Handle, count_max: int | None) -> int:
         for message in (*stay, *held):
             # Nobody has worked on it, yet it was handed out: it comes again with its count raised.
             message.nack()
+    return moved
+
+
+def redrive_range(handle: Handle, first: int, last: int) -> int:
+    """Move what of a range nobody holds back to where it came from; return how many."""
+    moved = 0
+    origins: dict[str, int] = {}
+    while first <= last:
+        page = in_thread(handle.browsing(first, BATCH_COUNT))
+        named = [message for message in page if message.sequence <= last]
+        for target, run in groupby(named, lambda message: _origin(handle, message, origins)):
+            sequences = [message.sequence for message in run]
+            if target:
+                request = range_request(sequences[0], sequences[-1], target)
+                moved += purged_count(handle.name, handle.ask(request, MOVE_S))
+        if not page:
+            break
+        first = page[-1].sequence + 1
     return moved
 
 

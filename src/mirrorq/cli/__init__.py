@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from mirrorq.cli.acting import delete, move, pause, resume
+from mirrorq.cli.acting import delete, move, pause, redrive, resume
 from mirrorq.cli.bench import bench
 from mirrorq.cli.booting import force_boot
 from mirrorq.cli.check import check
@@ -28,7 +28,6 @@ from mirrorq.cli.queues import (
     list_nodes,
     list_queues,
     purge_queue,
-    redrive,
     status,
 )
 from mirrorq.cli.repair import repair

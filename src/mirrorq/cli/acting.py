@@ -28,7 +28,9 @@ class Span:
     last: int
 
 
-def _span(context: click.Context, parameter: click.Parameter, text: str) -> Span:
+def _span(context: click.Context, parameter: click.Parameter, text: str | None) -> Span | None:
+    if text is None:
+        return None
     found = _SPAN.fullmatch(text)
     if found is None:
         raise Misused(
@@ -81,6 +83,27 @@ def move(client: Client, name: str, span: Span, target: str, is_json: bool) -> N
     with ExitStack() as opened:
         ring = _ring(opened, opened.enter_context(client.queue(name, passive=True)), span)
         count = ring.move_messages(span.first, span.last, to=target)
+    acted(is_json, f"moved: {count}", moved=count)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.argument("span", metavar="[[SHARD:]SEQUENCE[-SEQUENCE]]", required=False, callback=_span)
+@click.option("--count", "count_max", type=click.IntRange(min=0), help="Move at most this many.")
+@connecting
+@as_json
+def redrive(
+    client: Client, name: str, span: Span | None, count_max: int | None, is_json: bool
+) -> None:
+    """Move dead letters in QUEUE back to the queues in which they ended: all, or those named."""
+    if span is not None and count_max is not None:
+        raise Misused("give messages or --count, not both")
+    with ExitStack() as opened:
+        queue = opened.enter_context(client.queue(name, passive=True))
+        if span is None:
+            count = queue.redrive(count_max)
+        else:
+            count = _ring(opened, queue, span).redrive(first=span.first, last=span.last)
     acted(is_json, f"moved: {count}", moved=count)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Failed, acted, as_json, connecting, print_rows
+from mirrorq.cli.connecting import Failed, Misused, acted, as_json, connecting, print_rows
 from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
@@ -33,6 +33,8 @@ TAKE_MAX = 500
 BATCH_MAX = 100_000
 """A batch has to fit into what a handle may have unconfirmed."""
 BROWSED = ("sequence", "put", "returned", "key", "died in", "body")
+PROPERTIES = ("key", "message_id", "reply_to", "correlation_id", "content_type")
+"""Fields of a message that are looked for by name; all other names are headers."""
 BODY_BYTES = 60
 """So much of a body is shown in a table."""
 CONFIRM_S = 30.0
@@ -238,24 +240,63 @@ def get(
         raise Failed(f"only {taken} of {count} messages came within {timeout} s")
 
 
+def _wanted(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    wanted = {}
+    for one in given:
+        name, sign, text = one.partition("=")
+        if not (name and sign):
+            raise Misused(f"--where {one!r}: give FIELD=TEXT, as x-death-reason=expired")
+        wanted[name] = text
+    return wanted
+
+
+def _is_wanted(message: Message, wanted: dict[str, str]) -> bool:
+    return all(_field(message, name) == text for name, text in wanted.items())
+
+
+def _field(message: Message, name: str) -> str | None:
+    value = getattr(message, name) if name in PROPERTIES else message.headers.get(name)
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @click.option("--from", "start", type=click.IntRange(1), help="The first sequence to be shown.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(1))
 @click.option("--all", "is_all", is_flag=True, help="All messages.")
+@click.option(
+    "--where",
+    "wanted",
+    multiple=True,
+    metavar="FIELD=TEXT",
+    callback=_wanted,
+    help="Only messages of which this is true: a header, key, message_id, reply_to, "
+    "correlation_id or content_type. Several: all of them.",
+)
 @connecting
 @as_json
 def browse(
-    client: Client, name: str, start: int | None, count: int, is_all: bool, is_json: bool
+    client: Client,
+    name: str,
+    start: int | None,
+    count: int,
+    is_all: bool,
+    wanted: dict[str, str],
+    is_json: bool,
 ) -> None:
     """Show messages of QUEUE, ready, held and delayed, and take none.
 
-    Of a dead letter it shows where it died and why. With --json a line for each message, as `get`
-    has it; without, the bodies are cut.
+    Of a dead letter it shows where it died and why; --where x-death-queue=orders shows those of one
+    queue. With --json a line for each message, as `get` has it; without, the bodies are cut.
     """
     with client.queue(name, passive=True) as queue, ExitStack() as opened:
         shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
-        found = chain.from_iterable(_browsed(ring, start) for ring in shards or [queue])
+        browsed = chain.from_iterable(_browsed(ring, start) for ring in shards or [queue])
+        found = (message for message in browsed if _is_wanted(message, wanted))
         shown = found if is_all else islice(found, count)
         if is_json:
             for message in shown:

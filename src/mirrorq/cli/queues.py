@@ -130,18 +130,6 @@ def purge_queue(client: Client, name: str, is_json: bool) -> None:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
-@click.option("--count", "count_max", type=click.IntRange(min=0), help="Move at most this many.")
-@connecting
-@as_json
-def redrive(client: Client, name: str, count_max: int | None, is_json: bool) -> None:
-    """Move the dead letters in QUEUE back to the queues in which they ended."""
-    with client.queue(name, passive=True) as queue:
-        count = queue.redrive(count_max)
-    acted(is_json, f"moved: {count}", moved=count)
-
-
-@click.command()
-@click.argument("name", metavar="QUEUE")
 @click.option("--if-empty", is_flag=True, help="Only when it has no messages.")
 @click.option("--if-unused", is_flag=True, help="Only when it has no consumers.")
 @connecting
