@@ -9,13 +9,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Self
+from typing import Self, cast
 
 from mirrorq.containers.ranges import Chunks, Range
 
 Span = tuple[int, int, int]
 """(first, last, number), first and last inclusive."""
 
+NO_NUMBERS = cast("array[int]", ())
+"""What empty ranges have in place of arrays."""
 CLEAR_COUNT = 64
 """Marked ranges are cleared away when there are more than this and more than others."""
 
@@ -24,10 +26,8 @@ class Spans:
     """Sorted ranges with numbers. An integer that was removed is never added again."""
 
     def __init__(self) -> None:
-        self._firsts = array("Q")
-        self._lasts = array("Q")
-        """Less than the first: the range was removed."""
-        self._numbers = array("q")
+        self._firsts = self._lasts = self._numbers = NO_NUMBERS
+        """Where the last is less than the first, the range was removed."""
         self._removed = 0
         self.count = 0
         """How many integers are in the ranges."""
@@ -53,6 +53,8 @@ class Spans:
         self.count += last - first + 1
 
     def _insert(self, at: int, first: int, last: int, number: int) -> None:
+        if not self._firsts:
+            self._firsts, self._lasts, self._numbers = array("Q"), array("Q"), array("q")
         self._firsts.insert(at, first)
         self._lasts.insert(at, last)
         self._numbers.insert(at, number)
@@ -143,6 +145,8 @@ class Spans:
     def to_bytes(self) -> bytes:
         """All firsts, all lasts, all numbers, as `RangeSet.to_bytes` does; of neighbours that share
         a number one range."""
+        if not self:
+            return b""
         self._clear()
         return self._firsts.tobytes() + self._lasts.tobytes() + self._numbers.tobytes()
 
@@ -153,9 +157,11 @@ class Spans:
             raise ValueError(f"spans of {len(data)} bytes: not a multiple of 24")
         third = len(data) // 3
         made = cls()
-        made._firsts.frombytes(data[:third])
-        made._lasts.frombytes(data[third : 2 * third])
-        made._numbers.frombytes(data[2 * third :])
+        if not data:
+            return made
+        made._firsts = array("Q", data[:third])
+        made._lasts = array("Q", data[third : 2 * third])
+        made._numbers = array("q", data[2 * third :])
         before = 0
         for first, last in zip(made._firsts, made._lasts, strict=True):
             if not before < first <= last:

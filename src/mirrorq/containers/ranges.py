@@ -2,7 +2,8 @@
 
 Sixteen bytes a range, whatever its length: a queue of five million messages in a row is
 one range. The arrays are chunks of some hundred ranges: a change moves what stands in its
-chunk, however many ranges there are.
+chunk, however many ranges there are. An empty set is one object: a queue has some twenty of them,
+and Python's garbage collector walks over all that can refer to something.
 
 Where there are many chunks, those that were not changed for a while are *packed*: how far it is
 from each edge to the next, in as many bytes as the widest of them needs, two to four a range
@@ -40,6 +41,10 @@ WIDTHS: dict[Literal["B", "H", "I", "Q"], int] = {"B": 1, "H": 2, "I": 4, "Q": 8
 BASE_BYTES = 8
 Chunk = list["array[int]"]
 """Firsts, lasts, and a column for each number that ranges have."""
+NO_STARTS = cast("array[int]", ())
+NO_CHUNKS = cast("list[Chunk | Packed]", ())
+NOT_SHARED = cast("set[int]", frozenset())
+"""What a set has until it first needs its own; nothing can be put into them."""
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -135,10 +140,10 @@ class Chunks:
     def __init__(self, width: int) -> None:
         self._width = width
         """How many numbers each range has."""
-        self._starts = array("Q")
+        self._starts = NO_STARTS
         """The first integer of each chunk."""
-        self._chunks: list[Chunk | Packed] = []
-        self._shared: set[int] = set()
+        self._chunks = NO_CHUNKS
+        self._shared = NOT_SHARED
         """What `id` says of chunks that another one may have, too."""
         self._warm: deque[Chunk] | None = None
         """Chunks that are arrays, the last that became so behind the others; some may be here no
@@ -238,6 +243,7 @@ class Chunks:
             self._cool()
         elif len(self._chunks) > WARM_COUNT:
             self._warm = deque([one for one in self._chunks if isinstance(one, list)])
+            self._shared = self._shared or set()
             self._is_plain = False
             self._cool()
 
@@ -288,8 +294,8 @@ class Chunks:
     def _insert(self, first: int, last: int, *numbers: int) -> None:
         """Put in a range that shares nothing with any."""
         if not self._chunks:
-            self._starts.append(first)
-            self._chunks.append([array("Q") for _ in range(2 + self._width)])
+            self._starts = array("Q", (first,))
+            self._chunks = [[array("Q") for _ in range(2 + self._width)]]
         at = max(bisect_right(self._starts, first) - 1, 0)
         chunk = self._own(at)
         index = bisect_left(chunk[0], first)
@@ -335,6 +341,8 @@ class Chunks:
     def copy(self) -> Self:
         """An equal one, whatever becomes of either."""
         twin = self._empty()
+        if not self._chunks:
+            return twin
         twin._starts = self._starts[:]
         if len(self._chunks) > EAGER_COUNT:
             twin._chunks = self._chunks[:]
@@ -374,8 +382,11 @@ class Chunks:
         self._length += len(firsts)
         starts = range(0, len(firsts), CHUNK_COUNT)
         made = [[column[at : at + CHUNK_COUNT] for column in whole] for at in starts]
-        self._chunks += made
-        self._starts += firsts[::CHUNK_COUNT]
+        if self._chunks:
+            self._chunks += made
+            self._starts += firsts[::CHUNK_COUNT]
+        else:
+            self._chunks, self._starts = [*made], firsts[::CHUNK_COUNT]
         self._warm_up(made)
 
     def _join(self, whole: Chunk) -> None:
@@ -433,9 +444,7 @@ class RangeSet(Chunks):
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._width = 0
-        self._starts = array("Q")
-        self._chunks = []
-        self._shared = set()
+        self._starts, self._chunks, self._shared = NO_STARTS, NO_CHUNKS, NOT_SHARED
         self._warm = None
         self._is_plain = True
         self._length = self.count = 0
@@ -483,7 +492,10 @@ class RangeSet(Chunks):
     def _append(self, first: int, last: int) -> None:
         """Put in a range behind all others."""
         chunks = self._chunks
-        if not chunks or len(chunks[-1][0]) >= CHUNK_COUNT:
+        if not chunks:
+            self._starts = array("Q", (first,))
+            self._chunks = [[self._starts[:], array("Q", (last,))]]
+        elif len(chunks[-1][0]) >= CHUNK_COUNT:
             self._starts.append(first)
             chunk = [array("Q", (first,)), array("Q", (last,))]
             chunks.append(chunk)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, compress, islice
 from operator import eq, lt, mul, ne, sub
-from typing import Self
+from typing import Self, cast
 
 MASK = 2**64 - 1
 """Sums are counted modulo 2^64: only differences of them are read."""
@@ -24,6 +24,10 @@ CHUNK_COUNT = 1024
 Chunk = list["array[int]"]
 """Last sequence of each run (it begins behind the run before), its value, what else a column
 keeps of it."""
+
+NO_ENDS = cast("array[int]", ())
+NO_CHUNKS = cast("list[Chunk]", ())
+"""What an empty column has in place of its own: nothing can be put into them."""
 
 _OFFSET = struct.Struct("i")
 _TWO_OFFSETS = struct.Struct("ii")
@@ -40,9 +44,9 @@ class Column:
     """Arrays of a chunk."""
 
     def __init__(self) -> None:
-        self._ends = array("Q")
+        self._ends = NO_ENDS
         """The last sequence of each chunk."""
-        self._chunks: list[Chunk] = []
+        self._chunks = NO_CHUNKS
         self._length = 0
 
     def append(self, first: int, last: int, value: int) -> None:
@@ -56,7 +60,10 @@ class Column:
     def _push(self, *run: int) -> None:
         """One more run, at the end."""
         chunks, ends = self._chunks, self._ends
-        if not chunks or len(chunks[-1][0]) >= CHUNK_COUNT:
+        if not chunks:
+            self._chunks = [[array("Q", (number,)) for number in run]]
+            self._ends = array("Q", (run[0],))
+        elif len(chunks[-1][0]) >= CHUNK_COUNT:
             chunks.append([array("Q", (number,)) for number in run])
             ends.append(run[0])
         else:
@@ -67,7 +74,10 @@ class Column:
 
     def _extend(self, whole: Chunk) -> None:
         """Many more, at the end."""
-        chunks, count = self._chunks, len(whole[0])
+        count = len(whole[0])
+        if count and not self._chunks:
+            self._chunks, self._ends = [], array("Q")
+        chunks = self._chunks
         room = CHUNK_COUNT - len(chunks[-1][0]) if chunks else 0
         if room and count:
             for column, more in zip(chunks[-1], whole, strict=True):
@@ -256,8 +266,9 @@ class Column:
     def copy(self) -> Self:
         """An equal one that shares nothing with it."""
         twin = type(self)()
-        twin._ends = self._ends[:]
-        twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
+        if self._chunks:
+            twin._ends = self._ends[:]
+            twin._chunks = [[column[:] for column in chunk] for chunk in self._chunks]
         twin._length = self._length
         return twin
 

@@ -178,8 +178,9 @@ class Transfer:
         """Of the open request for a state, 0 when there is none."""
         self._state = QueueState()
         """What this copy has."""
-        self._incoming = Incoming(self._state)
-        """What has come of that state."""
+        self._incoming: Incoming | None = None
+        """What has come of the state that was asked for last. None: nothing that counts, as in most
+        copies, which are to be small."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
         """(first, last, is continued) of what an answer left out."""
@@ -235,22 +236,24 @@ class Transfer:
     @property
     def is_receiving(self) -> bool:
         """Whether some of a state has come, and is asked for on."""
-        return self._state_number > 0 and self._incoming.count > 0
+        return self._state_number > 0 and self._asked_state.count > 0
 
     def take_pages(self) -> tuple[int, list[Page]]:
         """(number of the request for a state, pages of it) that go to the disk, each once."""
-        return self._incoming.number, self._incoming.take_fresh()
+        incoming = self._incoming
+        return (0, []) if incoming is None else (incoming.number, incoming.take_fresh())
 
     def on_staged(self, now_ms: int, count: int) -> None:
         """So many of these pages are there."""
-        if self._incoming.is_landing:
-            self._heard_ms = now_ms
-        self._incoming.on_staged(count)
+        if self._incoming is not None:
+            if self._incoming.is_landing:
+                self._heard_ms = now_ms
+            self._incoming.on_staged(count)
 
     def drop_state(self) -> None:
         """What has come of a state is of no use, and no more of it is waited for."""
         self._state_number = 0
-        self._incoming = Incoming(QueueState())
+        self._incoming = None
 
     @property
     def is_complete(self) -> bool:
@@ -415,11 +418,11 @@ class Transfer:
         if not has_state:
             if not self._state_number and not self._begin_state(now_ms, retained()):
                 return None
-            for part in self._incoming.due():
-                number = self._state_number
-                request = self._incoming.request(self.queue_id, view.epoch, number, part)
+            incoming = self._asked_state
+            for part in incoming.due():
+                request = incoming.request(self.queue_id, view.epoch, incoming.number, part)
                 out.send.append((donor, request))
-            return None if self._incoming.is_landing else self._heard_ms + RETRY_MS
+            return None if incoming.is_landing else self._heard_ms + RETRY_MS
         if may_fetch:
             self._fetch(now_ms, view, donor, count_max, out)
             if self.missing and now_ms < self._paced_ms:
@@ -427,6 +430,12 @@ class Transfer:
         if self._fetches:
             return self._heard_ms + FETCH_RETRY_MS
         return self._wait_until_ms if now_ms < self._wait_until_ms else None
+
+    @property
+    def _asked_state(self) -> Incoming:
+        """What has come of the state that is asked for now."""
+        assert self._incoming is not None
+        return self._incoming
 
     def _begin_state(self, now_ms: int, pages: Mapping[tuple[int, int], Page] | None) -> bool:
         """A state is asked for, unless something of the last one is on its way to the disk."""
@@ -441,7 +450,8 @@ class Transfer:
     def _give_up(self, now_ms: int) -> None:
         """A donor that does not answer is not waited for."""
         waited_ms = now_ms - self._heard_ms
-        if self._state_number and waited_ms >= RETRY_MS and not self._incoming.is_landing:
+        is_late = waited_ms >= RETRY_MS
+        if self._state_number and is_late and not self._asked_state.is_landing:
             self.drop_state()
             self._donor_turn += 1
         if self._fetches and waited_ms >= FETCH_RETRY_MS:
@@ -539,7 +549,7 @@ class Transfer:
             self._wait_until_ms = now_ms + AGAIN_MS
             return None
         try:
-            state = self._incoming.take(message)
+            state = self._asked_state.take(message)
         except ValueError:
             self.drop_state()
             self._donor_turn += 1

@@ -509,15 +509,20 @@ const MESSAGES_MAX = 50; // of one answer
 let looked = "";         // the queue whose messages are shown
 let following = 1;       // the sequence at which the next page begins
 
+let answer = null;       // of the question that is open
+
 function sure(text, verb) {
   say(at("sure-text"), text);
   say(at("sure-yes"), verb);
-  at("sure").returnValue = "";
   at("sure").showModal();
   at("sure-no").focus();
-  return new Promise((resolve) => {
-    at("sure").addEventListener("close", () => resolve(at("sure").returnValue === "yes"), { once: true });
-  });
+  return new Promise((resolve) => { answer = resolve; });
+}
+
+function answered(isYes) {
+  // Not by the dialog's event "close", which comes later: the next question may be open then.
+  at("sure").close();
+  answer(isYes);
 }
 
 function openMessages(name) {
@@ -573,8 +578,9 @@ async function removeMessage(sequence) {
   }
 }
 
-at("sure-yes").addEventListener("click", () => at("sure").close("yes"));
-at("sure-no").addEventListener("click", () => at("sure").close("no"));
+at("sure-yes").addEventListener("click", () => answered(true));
+at("sure-no").addEventListener("click", () => answered(false));
+at("sure").addEventListener("cancel", () => answer(false));
 at("messages-close").addEventListener("click", () => at("messages").close());
 at("messages-next").addEventListener("click", () => browse(following));
 
