@@ -1,5 +1,6 @@
 """How many objects an idle queue is. Python's garbage collector walks over all of them at once, and
-nothing else runs meanwhile: at 400 objects a queue, 5,000 queues were a second's silence of a node."""
+nothing else runs meanwhile: with 400 objects for each, 5,000 queues silenced a node for a second.
+"""
 
 from __future__ import annotations
 

@@ -404,7 +404,8 @@ def _is_another(world: World, number: int) -> bool:
 def _parts(world: World, name: str) -> int:
     """How many parts of a state a node has got."""
     replica = world.cluster.engine(name).replicas.get(world.queue_id)
-    return 0 if replica is None else replica.transfer._incoming.count
+    incoming = None if replica is None else replica.transfer._incoming
+    return 0 if incoming is None else incoming.count
 
 
 def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(

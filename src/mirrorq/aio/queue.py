@@ -26,7 +26,7 @@ from mirrorq.api.arguments import (
     deadline_of,
     left_until,
 )
-from mirrorq.api.channel import ASK_S
+from mirrorq.api.channel import ASK_S, purged_count
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.consumer import AckMode
 from mirrorq.api.message import Message
@@ -43,7 +43,6 @@ from mirrorq.api.options import (
 )
 from mirrorq.api.publish_options import Seconds
 from mirrorq.api.publisher import OnConfirm, PutCall
-from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
 from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.stdlib_queue import AckAt

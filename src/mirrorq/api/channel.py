@@ -42,10 +42,11 @@ from mirrorq.errors import (
     FullQueueDown,
     MirrorQError,
     NoQuorum,
+    PreconditionFailed,
     QueueDown,
     ShutDown,
 )
-from mirrorq.protocol.sessions import Counts, Request
+from mirrorq.protocol.sessions import Counts, Purged, Request
 from mirrorq.protocol.shard_names import split_name
 from mirrorq.session.calls import Query, SettleDone, inquire_request
 from mirrorq.session.machine import Session
@@ -90,6 +91,14 @@ def _nothing() -> None:
 def _itself(channel: Channel) -> object:
     """A handle that users do not see has no other face."""
     return channel
+
+
+def purged_count(name: str, reply: object) -> int:
+    """How many messages of a queue a purge has ended. Raises what it says else."""
+    assert isinstance(reply, Purged)
+    if reply.why:
+        raise PreconditionFailed(f"queue {name!r}: {reply.why}")
+    return reply.count
 
 
 class Channel(ABC):

@@ -27,7 +27,7 @@ from mirrorq.api.arguments import (
     check_timeout,
     checked_bodies,
 )
-from mirrorq.api.channel import ASK_S
+from mirrorq.api.channel import ASK_S, purged_count
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.host import Declared
 from mirrorq.api.message import Message, Target
@@ -56,7 +56,6 @@ from mirrorq.errors import (
     QueueDown,
     ShutDown,
 )
-from mirrorq.protocol.sessions import Purged
 from mirrorq.protocol.shard_names import shard_name, shard_of
 from mirrorq.session.calls import pause_request, purge_request, range_request
 
@@ -95,14 +94,6 @@ def checked_range(first: int, last: int | None) -> tuple[int, int]:
     if not 1 <= first <= last < 2**63:
         raise ValueError(f"{first} to {last} is no range of sequences: they count from 1")
     return first, last
-
-
-def purged_count(name: str, reply: object) -> int:
-    """How many messages of a queue a purge has ended. Raises what it says else."""
-    assert isinstance(reply, Purged)
-    if reply.why:
-        raise PreconditionFailed(f"queue {name!r}: {reply.why}")
-    return reply.count
 
 
 class MirroredQueue(Target):

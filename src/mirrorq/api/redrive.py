@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from mirrorq.api.channel import purged_count
 from mirrorq.api.handle import Handle
 from mirrorq.api.message import Message
-from mirrorq.api.queue import purged_count
 from mirrorq.api.receiver import unsee
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import AckRefused, QueueNotFound
