@@ -315,7 +315,7 @@ def _on_disk(kind: int, table: Table) -> list[Page]:
 
 
 def _small(state: QueueState) -> Open:
-    """A checkpoint of one value."""
+    """A checkpoint in a single value."""
     gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
     state.forget_pages()
     return Open(state.applied, state.encode(), None, [], gone)

@@ -34,7 +34,7 @@ REASONS = ("expired", "maxlen", "rejected", "delivery_limit", "purged", "moved")
 
 @define
 class Tally:
-    """Totals of one queue, since this node has a copy. Totals only grow."""
+    """Totals of a queue, since this node has a copy. Totals only grow."""
 
     published: int = 0
     """Messages stored: stable."""
@@ -54,7 +54,7 @@ class Tally:
     dead_lettered: int = 0
     """Messages that went to a dead-letter queue."""
     failovers: int = 0
-    """Number of times that this node took the queue over, its own restarts included."""
+    """Number of times that this node took the queue over, after own restarts too."""
     unclean: int = 0
     """Promotions of a member that was not in sync."""
     ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))

@@ -64,7 +64,7 @@ def digest(page: bytes) -> Digest:
 
 
 class Given:
-    """A state on its way to one member."""
+    """A state on the way to a joiner."""
 
     def __init__(self, number: int, state: QueueState) -> None:
         self.number = number

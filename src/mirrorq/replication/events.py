@@ -61,7 +61,7 @@ class TargetLinkLost(Struct, frozen=True, gc=False):
 
 
 class FrameDamaged(Struct, frozen=True, gc=False):
-    """A frame on this disk with these sequences is damaged."""
+    """A frame on this disk is damaged. Names its sequences."""
 
     first: int
     last: int

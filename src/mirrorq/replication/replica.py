@@ -81,7 +81,7 @@ Later waits double, up to the second time."""
 
 
 class Replica:
-    """One member's copy of one queue."""
+    """A member's copy of a queue."""
 
     def __init__(
         self,

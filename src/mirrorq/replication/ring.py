@@ -344,7 +344,7 @@ class Ring:
     # --- Messages -----------------------------------------------------------------------
 
     def keep_early(self, sender: MemberId, message: History) -> None:
-        """Keep a history of an epoch that this node does not know yet, so that it need not ask."""
+        """Keep a history of an epoch unknown to this node, so that no request is needed."""
         kept = 0 if self._early is None else self._early[1].epoch
         if message.epoch > max(self.epoch, kept):
             self._early = (sender, message)
@@ -762,7 +762,7 @@ class Ring:
         self.ticks_left = REPEAT_COUNT
 
     def _serve_right(self, always: bool) -> None:
-        """Send the right all ops that it lacks, including ops first seen in this step."""
+        """Send the right all ops that it lacks, including new ops of this step."""
         right = self._right()
         if right is None or self._right_received < 0 or not (self.repaired and self.has_state):
             return

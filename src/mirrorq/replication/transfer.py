@@ -65,7 +65,7 @@ class Meter:
         self.messages = 0
         self.bytes = 0
         self._samples: deque[tuple[int, int]] = deque()
-        """(time, messages at this time)."""
+        """(time, messages until then)."""
 
     def begin(self, now_ms: int) -> None:
         """Begin after a pause without requests: the pause does not count."""
@@ -218,7 +218,7 @@ class Transfer:
         self.lacking = RangeSet(p for p in lacking if self.missing.around(*p) is not None)
 
     def _of_missing(self, known: RangeSet) -> RangeSet:
-        """Parts of these ranges that are missing."""
+        """Missing parts of these ranges."""
         return RangeSet(piece for one in known for piece in self.missing.within(*one))
 
     def start_over(self) -> None:
@@ -316,7 +316,7 @@ class Transfer:
         self._lost_ms = min(2 * self._lost_ms, LOST_MS_MAX)
 
     def _remove(self, first: int, last: int) -> None:
-        """Note that these sequences are not missing any more."""
+        """Note that the sequences are not missing any more."""
         self.missing.remove(first, last)
         self.sought.remove(first, last)
         if self.damaged:

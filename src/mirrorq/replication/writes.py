@@ -70,7 +70,7 @@ class Writes:
         timers: Timers,
     ) -> None:
         self.chunk: tuple[Entry, ...] = ()
-        """Bodies that were fetched in this step."""
+        """Bodies fetched in this step."""
         self._ring = ring
         self._transfer = transfer
         self._config = config

@@ -43,7 +43,7 @@ from mirrorq.session.calls import (
 from mirrorq.session.machine import Session
 
 LOAD_COUNT = 1000
-"""Messages in one batch."""
+"""Messages in a batch."""
 LOAD_BYTES = 1 << 20
 """Approximate bytes of frames that are read for a batch."""
 AGAIN_MS = 500
@@ -104,7 +104,7 @@ def is_courier(session: SessionId) -> bool:
 
 
 def source_of(session: SessionId) -> int:
-    """Id of the queue that sends through this courier."""
+    """Id of the queue behind this courier."""
     return (session.number ^ OUTBOX_BIT) >> _SOURCE_SHIFT
 
 

@@ -17,7 +17,7 @@ from mirrorq.protocol.ops import DueOp
 from mirrorq.replication.state.queue_state import QueueState
 
 ENTER_COUNT = 4096
-"""Entries of the timetable that one op ends."""
+"""Entries of the timetable for a single op."""
 LOOK_MS = 60_000
 """Greatest delay of the next look: the queue's time may differ a little from the clock."""
 
@@ -64,7 +64,7 @@ class Delays:
 
     @property
     def returning(self) -> Iterator[Range]:
-        """Messages that consumers have returned in this step."""
+        """Messages returned by consumers in this step."""
         return chain.from_iterable(self._returning.values())
 
     def give_back(self, ranges: list[Range], due_us: int) -> None:

@@ -35,7 +35,7 @@ class Deliveries:
         self._term = term
         self._settling = settling
         self._wanted_ms = -LEASE_IDLE_MS
-        """Time at which a delivery was last wanted and possible."""
+        """Time at which a consumer last waited while messages were ready."""
         self.overdue = term.timers.new()
         """Wakes the master when a message may have been held for too long."""
         self.more = term.timers.new()
@@ -87,7 +87,7 @@ class Deliveries:
                 dispatch.give_back(dispatch.take_back(session, piece))
 
     def succeed(self, former: SessionId, session: SessionId) -> None:
-        """Give all that a session holds to the session that follows it."""
+        """Give all holdings of a session to its successor."""
         dispatch = self._term.dispatch
         dispatch.unsubscribe_session(former)
         dispatch.rename(former, session)

@@ -39,9 +39,9 @@ BACK_COUNT = 16_384
 """Deliveries whose returned messages are remembered: some 4 MB. A late ack for an older delivery
 counts as done when its message has ended since, for whatever reason."""
 PIECES_MAX = 512
-"""The most deliveries that one step makes."""
+"""Most deliveries in a step."""
 ASIDE_COUNT = 512
-"""The most ranges of lost messages that one step sets aside."""
+"""Most ranges of lost messages to be set aside in a step."""
 DROP_COUNT = 1 << 62
 """No bound."""
 STRETCH_RANGES = 64
@@ -379,7 +379,7 @@ class Dispatch:
     # --- Missing bodies ------------------------------------------------------------------
 
     def whole(self, ranges: list[Range]) -> list[Range]:
-        """Messages of these ranges with bodies that can be read on this disk."""
+        """Messages of these ranges with readable bodies on this disk."""
         missing = self._bodies.missing
         if not missing:
             return ranges
@@ -780,7 +780,7 @@ class Dispatch:
         return [(number, self.open[number]) for number in self._held.get(session, ())]
 
     def rename(self, former: SessionId, session: SessionId) -> None:
-        """Move all that one session holds to another session."""
+        """Move all holdings of a session to another session."""
         held = self._held.pop(former, {})
         if held:
             self._held.setdefault(session, {}).update(held)

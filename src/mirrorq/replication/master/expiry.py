@@ -42,7 +42,7 @@ class Expiry:
         self._least: dict[int, int] = {}
         """The earliest deadline in each fine bucket."""
         self._opened = 0
-        """Coarse buckets up to this number are sorted into fine buckets."""
+        """Coarse buckets up to this number are opened: sorted into fine buckets, or soon."""
         self._next_ms: int | None = None
         """Lower bound of all deadlines in buckets; None: there is no deadline."""
         self._block = -1

@@ -13,7 +13,7 @@ from mirrorq.replication.master.term import Term
 BROWSE_COUNT_MAX = 10_000
 """Most messages in an answer to a Browse; the caller continues from there."""
 BROWSE_RANGES_MAX = 1000
-"""Most ranges of messages that one portion looks at."""
+"""Most ranges of messages in a portion."""
 
 
 class Browses:

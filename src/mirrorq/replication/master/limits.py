@@ -259,7 +259,7 @@ class InLog:
         return (first, last) if first <= last else (1, 0)
 
     def _left(self) -> list[Range]:
-        """Messages that will be ready."""
+        """Messages in the log that will be ready."""
         coming = self._coming
         return coming.within(self._doomed + 1, coming.last) if coming else []
 

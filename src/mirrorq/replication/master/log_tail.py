@@ -76,7 +76,7 @@ class Highest:
         return self.get(producer) is not None
 
     def raise_to(self, producer: int, number: int) -> None:
-        """Note that the producer is known, and has used its numbers up to this number."""
+        """Note that the producer is known, with its numbers up to this number used."""
         self._say(producer, max(self.get(producer) or 0, number))
 
     def end(self, producer: int) -> None:

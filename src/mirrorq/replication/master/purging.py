@@ -102,7 +102,7 @@ class Purging:
 
     def __init__(self, term: Term, settling: Settling, departures: Departures) -> None:
         self.open = Purges(term.timers.new())
-        """Purges that wait for handles."""
+        """Purges with handles to wait for."""
         self._stretches: deque[Stretch] = deque()
         self._lsn = 0
         """Lsn that must be applied before the next portion: of the last portion, or of the last op

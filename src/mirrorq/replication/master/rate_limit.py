@@ -61,7 +61,7 @@ class _Bucket:
 
 @define
 class Pace:
-    """The rate limit of one queue in one master's term."""
+    """The rate limit of a queue in a master's term."""
 
     count: _Bucket
     size: _Bucket

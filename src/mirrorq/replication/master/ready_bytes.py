@@ -11,7 +11,7 @@ from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
 
 COUNT_RANGES = 512
-"""Ranges that one portion counts, where all lie in one block."""
+"""Ranges counted in a portion, where all lie in one block."""
 BLOCK_WEIGHT = 32
 """Cost of reading a block, in ranges."""
 

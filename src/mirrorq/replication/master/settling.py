@@ -29,7 +29,7 @@ WENT_BACK = (
 
 @define
 class PendingSettle:
-    """An answer that waits."""
+    """A waiting answer."""
 
     session: SessionId
     request: int
@@ -61,10 +61,10 @@ class Settling:
         self._returns: list[Range] = []
         self._rejects: list[Range] = []
         self._moves: dict[int, list[Range]] = {}
-        """Target -> messages that this step's op moves there."""
+        """Target -> messages to be moved by this step's op."""
         self._settles: list[PendingSettle] = []
         self.duties: dict[int, Duties] = {}
-        """Lsn -> answers that are due when it is applied."""
+        """Lsn -> answers that are due once applied."""
         self.has_work = False
         """True when settlements are to be flushed."""
         self._return_lsn = 0

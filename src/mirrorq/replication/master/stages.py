@@ -175,7 +175,7 @@ class Stages:
         return ""
 
     def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
-        """A commit with the sequences that it needs, if there is room for its messages."""
+        """A commit with the sequences for its messages, if there is room."""
         staging, length_limit = self._term.state.staging, self._length_limit
         count = staging.count(op) if not staging.lacking(op) else 0
         if length_limit.limit is not None and count:
@@ -198,7 +198,7 @@ class Stages:
     # --- The log --------------------------------------------------------------------------
 
     def on_applied(self, entry: Entry) -> None:
-        """Answer the session that asked."""
+        """Answer the requesting session."""
         if self.look_ms:
             self.set_timer()
         header, why, payload = entry.header, self._term.state.verdict, entry.payload

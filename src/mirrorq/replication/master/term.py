@@ -1,4 +1,4 @@
-"""State that the parts of one master's term share. Every part may change it."""
+"""State shared by the parts of a master's term. Every part may change it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Lease:
 
 
 class Term:
-    """A master's term over one queue: made by `Master`, shared by its parts, gone with it."""
+    """A master's term over a queue: made by `Master`, shared by its parts, gone with it."""
 
     def __init__(
         self,

@@ -158,7 +158,7 @@ class Directory:
 
 
 class Columns:
-    """Columns of one queue's state."""
+    """Columns of a queue's state."""
 
     def __init__(self, table: Table, state: Watched) -> None:
         """

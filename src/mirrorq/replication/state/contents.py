@@ -253,7 +253,7 @@ class Contents:
         return found
 
     def needed_set(self, ranges: Iterable[Range]) -> RangeSet:
-        """Return `needed` for several stretches, in order. Fast with an empty outbox."""
+        """Return `needed` for several stretches, in order. Fast without outbox and staging."""
         found = RangeSet()
         for first, last in ranges:
             if self.outbox.kept or self.staging:

@@ -92,7 +92,7 @@ def image_of(data: bytes) -> StateImage:
 
 
 def block_of(image: StateImage) -> Block:
-    """Sizes and times of a state that is one value."""
+    """Sizes and times of a state in a single value."""
     block, last = Block(), image.next_sequence - 1
     block.sizes = Sizes.from_bytes(image.sizes)
     block.stamps = Column.from_bytes(image.stamps)

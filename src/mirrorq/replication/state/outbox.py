@@ -60,7 +60,7 @@ def needs_no_op(producer: int) -> bool:
 
 
 def sender_of(producer: int) -> int:
-    """Id of the queue that publishes its entries under this producer id."""
+    """Id of the queue behind this producer id."""
     return producer & (1 << GENERATION_SHIFT) - 1
 
 
@@ -73,7 +73,7 @@ class TargetOutbox:
 
 
 class Outbox:
-    """All entries of one queue."""
+    """All entries of a queue."""
 
     def __init__(self) -> None:
         self.target_outboxes: dict[int, TargetOutbox] = {}
@@ -84,7 +84,7 @@ class Outbox:
         """Targets with new entries that the courier has not seen. Not part of the state, and not
         read on a mirror."""
         self.kept = RangeSet()
-        """Sequences of this queue with bodies that entries need."""
+        """Sequences of this queue with bodies needed by entries."""
         self._tasks = 0
         """Number of entries that are tasks."""
 

@@ -176,7 +176,7 @@ class Table:
         self._lsns[bisect_left(self.firsts, first)] = self.gone.pop(first)
 
     def clear(self, first: int) -> None:
-        """Note that the page that begins at `first` is empty."""
+        """Note that the page at `first` is empty."""
         index = bisect_left(self.firsts, first)
         if self._lsns[index]:
             self.gone[first] = self._lsns[index]

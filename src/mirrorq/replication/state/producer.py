@@ -120,7 +120,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
 
 
 Chunk = dict[int, Producer]
-"""The producers of one page."""
+"""The producers of a page."""
 _Chunk = dict[_Number, Producer]
 _DECODER = msgspec.msgpack.Decoder(_Chunk)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -368,7 +368,7 @@ class Producers(Mapping[int, Producer]):
         self.load(whole)
 
     def load(self, whole: Chunk) -> None:
-        """Add all producers of a state that is one value."""
+        """Add all producers of a state without pages."""
         for number, producer in sorted(whole.items()):
             self.add(number, producer)
 

@@ -89,7 +89,7 @@ class Outcome:
 
 @define
 class Attempt:
-    """Staged messages of one try of one task."""
+    """Staged messages of an attempt of a task."""
 
     chunks: int = 0
     count: int = 0
@@ -384,8 +384,8 @@ class Staging:
             self.tasks[target, number] = old[target, before]
 
     def lose(self, ranges: Iterable[Range]) -> list[Range]:
-        """Apply the loss of these origins by an unclean promotion. Returns the lost sequences:
-        sequences of committed messages, and lost ranges that were never committed."""
+        """Apply the loss of these origins by an unclean promotion. Returns the lost sequences: of
+        committed messages, and of ranges that are no origins of committed messages."""
         found: list[Range] = []
         gone = RangeSet(ranges)
         for first, last in gone:

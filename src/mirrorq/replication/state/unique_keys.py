@@ -20,7 +20,7 @@ REPEATED = "repeated"
 
 
 def holder_of(producers: Producers, key: UniqueKey, time_us: int) -> int:
-    """Sequence of the message that was put with this key; 0: the queue knows no such message."""
+    """Sequence of the message with this key; 0: the queue knows no such message."""
     known = producers.find(key.producer)
     if known is None or known.used_us <= time_us:
         return 0
