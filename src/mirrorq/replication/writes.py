@@ -115,7 +115,7 @@ class Writes:
         self._bytes_since += len(entry.frame)
         self._applied_ms = now_ms
         if now_ms > self._judged_ms:
-            # Of a large state it is too early, and is set anew then: it need not be measured now.
+            # Too early for a large state, and set again then: the state need not be measured now.
             quiet_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             self._judged_ms = quiet_ms - QUIET_MS
             self._quiet.set(quiet_ms)

@@ -684,7 +684,7 @@ class Dispatch:
         if delivery is None or piece.epoch != self._epoch:
             return
         if not self.is_held(piece.number, delivery.key[0]):
-            return  # it leaves
+            return  # the delivery leaves
         back = delivery.left.within(piece.first, piece.last)
         for first, last in back:
             gone = delivery.left.remove(first, last)
