@@ -12,10 +12,10 @@ head.
 Stale pages leave the disk before another checkpoint begins. So a page of a checkpoint that never
 ended can never count. A small state is one value and has no page.
 
-A state from another member becomes a checkpoint as well. Its pages are *staged*: they go to the
+A state from another member becomes a checkpoint as well. Its pages are *staged*. They go to the
 disk as they arrive, under the lsn of that state, which no checkpoint of this copy has reached.
 After the last page the head makes the state count. A page that this copy has already in the same
-form stays in its place. When the last page never arrives, the pages on the disk are *retained*: the
+form stays in its place. When the last page never arrives, the pages on the disk are *retained*. The
 next state may contain them, and then they count with its head. Pages that an earlier process left
 behind are retained as well.
 

@@ -2,7 +2,7 @@
 
 All parts belong to one state: the state at the moment at which the joiner asked for the first part.
 The head comes first, then the pages (`state.pages`). Each part carries the CRC of all parts up to
-this part, so no part can be left out, taken twice or belong to another state. A joiner that asks
+this part. So no part can be left out, taken twice or belong to another state. A joiner that asks
 for a part of a state that the donor does not keep gets no answer, and begins again.
 
 As a rule the joiner has most of the state: it was away for a while, or its received state became

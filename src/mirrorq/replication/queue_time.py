@@ -1,8 +1,8 @@
 """The time of one queue, as one of its members knows it. Pure.
 
 Durations in a queue (TTLs, delays, the idle time of a producer's id) are measured by the queue's
-own time, which the stamps of its ops carry. It begins near the wall clock of the first master. Each
-later master continues it by a clock that is never set (`steady_time`).
+own time. The stamps of its ops carry the time. It begins near the wall clock of the first master.
+Each later master continues it by a clock that is never set (`steady_time`).
 
 Guarantee. However the wall clocks of the members are set: the time never goes back and never stands
 still. A change of masters makes it wrong by no more than the duration of the change.
@@ -13,8 +13,8 @@ mirror knows how much time has passed since the last op, however long the queue 
 tells the time at which it was sent. A later time than expected is believed at once. An earlier time
 may only mean a slow message, so the lead falls by a small part of the time since the last message
 (4.7 %). This is more than two clocks drift apart, so a fast lead is corrected. The first message of
-an epoch is believed as it is: it comes from the master of that epoch, and older knowledge may rest
-on a wrong clock at a start, or on an op that was cut.
+an epoch is believed as it is: it comes from the master of that epoch. Older knowledge may rest on a
+wrong clock at a start, or on an op that was cut.
 
 Times of messages are times of the queue, so they should be near the wall clocks. A master lets its
 lead approach the wall clock by 1 in 2000, which is less than an hour in 80 days.

@@ -416,8 +416,8 @@ class Replica:
             self.master.declare(now_ms, self._declared)
 
     def _promoted(self, view: View) -> PromotedOp:
-        """The term's first op. Unclean when the view's last unclean promotion is not in this log:
-        then it begins now, or its first master died before the op was stable."""
+        """The term's first op. Unclean when the view's last unclean promotion is not in this log.
+        Then it begins now, or its first master died before the op was stable."""
         begun = self.state.generation
         for entry in self.ring.log:
             if isinstance(entry.payload, PromotedOp):

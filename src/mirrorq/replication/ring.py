@@ -1,8 +1,8 @@
 """One member of one queue's ring: its log, and the marks of all members in sync.
 
 Guarantee. The master calls an op *stable* when every member in sync of the view in force has the op
-on its disk, at the same lsn, after the same ops. An op that any master of any epoch called stable
-is in the log of each later master.
+on its disk. The op has the same lsn there, after the same ops. An op that any master of any epoch
+called stable is in the log of each later master.
 
 No guarantee. An op that is not stable may vanish, and may come back from another disk. Users hear
 nothing from this module: `replica` tells them about stable ops only.
@@ -16,8 +16,8 @@ and a body crosses each link once.
 
 The star. For a small group of ops the trips cost more than the bytes. Then the master sends the
 group to all mirrors at once, and each mirror answers the master directly: one trip there, one trip
-back. An epoch begins with the row. The star may be used once a mark of the epoch has come round:
-the mark says that all mirrors are repaired and take the star. It is used only while nothing is on
+back. An epoch begins with the row. The star may be used once a mark of the epoch has come round.
+The mark says that all mirrors are repaired and take the star. It is used only while nothing is on
 its way along the row. A member that misses a frame asks its left neighbour for it.
 
 A change of members. Each change is a *view* with a new epoch, agreed by the catalog. Nothing of the
@@ -428,8 +428,8 @@ class Ring:
 
     @property
     def steady_master(self) -> MemberId | None:
-        """The master, if it sends by the star and nothing is unusual, and this disk has the log as
-        far as the view requires; else None."""
+        """The master, if it sends by the star and nothing is unusual; else None. This disk must
+        have the log as far as the view requires."""
         is_still = not self.refused_bytes and self.complete and not self.is_far_behind
         is_still = is_still and (self.is_at_receipt or self.durable == self.received)
         if not (is_still and self.is_star_heard and self.repaired and self.in_sync):
@@ -789,8 +789,8 @@ class Ring:
             always = False
 
     def _may_go_straight(self, now_ms: int) -> bool:
-        """Return true if the next group may take the star: few ops are and were on the way, and no
-        op sent along the row may come after it."""
+        """Return true if the next group may take the star. Few ops must be on the way, now and
+        lately, and no op sent along the row may come after it."""
         if not (self.is_master and self._is_direct):
             return False
         if self.unstable_bytes > STAR_BYTES_MAX or self._is_stream():

@@ -9,8 +9,8 @@ late body revives no message.
 
 The disk notes beside the state which sequences a copy may lack, in the same write that changes
 them: a new state, or written frames. So a transfer continues after it was cancelled, or after the
-joiner was killed, and does not fetch bodies again that came along the ring meanwhile. Sequence and
-(epoch, lsn) name the same frame here: everything up to S is stable, a stable op is never cut, and
+joiner was killed. Bodies that came along the ring meanwhile are not fetched again. Sequence and
+(epoch, lsn) name the same frame here. Everything up to S is stable, a stable op is never cut, and
 so its sequences are never given again.
 
 *Natural drain* follows the same rule: a message that is acked before its body arrived is no longer
@@ -23,9 +23,9 @@ had it, or an answer was lost.
 
 *Mending* follows the same rule at a member in sync. A damaged frame on its disk is missing from
 then on: it is noted as lacking, asked of the other members, joining members included, and written
-in the place of the damaged frame. A frame that no member has whole is *lost* for the time being: it
-is asked for again and again, ever more rarely, and at once when a member has come. Every joiner
-learns which frames are lost, and waits for lost frames no more than other members.
+in the place of the damaged frame. A frame that no member has whole is *lost* for the time being. It
+is asked for again and again, ever more rarely, and at once when a member comes. Every joiner learns
+which frames are lost, and waits for lost frames no more than other members.
 
 Invariants:
 1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
@@ -397,7 +397,7 @@ class Transfer:
         Args:
             may_fetch: true if bodies are fetched too, not only the state.
             count_max: most missing messages that one request names.
-            retained: called before a state is requested. None: pages are on their way to disk.
+            retained: called before a state is requested. Returns None while pages go to disk.
         """
         self._give_up(now_ms)
         self._is_in_sync = views.is_in_sync(view, self.me)

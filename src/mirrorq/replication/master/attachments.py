@@ -27,8 +27,8 @@ class Told:
     """Room in the queue as known to one attachment. Without known room, puts wait at the caller.
 
     The master tells a producer up to which number it may publish, counted from the highest number
-    in the log. The handle counts its own puts by itself. So there is news only when other producers
-    fill the queue, or when the free room is at least twice as large as the handle knows.
+    in the log. The handle counts its own puts by itself. There is news only when other producers
+    fill the queue, or when the free room is at least double the handle's knowledge.
     """
 
     flow: Flow | None = None

@@ -91,7 +91,7 @@ class Confirms:
         """`min-in-sync`: why no confirm may be given in the present view, "" when it may.
 
         A stable op is on the disk of all members in sync of the view, whenever it became stable
-        (R8, Lemma 1): the number of members now decides, for old ops too.
+        (R8, Lemma 1). The number of members now decides, for old ops too.
         """
         least, view = self._term.definition.min_in_sync, self._term.ring.view
         if least <= 1 or view is None:

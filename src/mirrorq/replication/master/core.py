@@ -334,7 +334,7 @@ class Master:
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """Give the former session's holdings to the client's session at another entry node.
 
-        The order matters: messages that wait at the old node would otherwise come behind later
+        The order matters. Messages that wait at the old node would otherwise come behind later
         deliveries (P2), and acks of held messages would name another session.
         """
         attachment = self.attachments.end(former)
@@ -462,7 +462,7 @@ class Master:
     def on_link_lost(self, now_ms: int, node: str) -> None:
         """Let handles on the node attach again in time, or count them as gone.
 
-        Handles of a former term are not known by name: a consumer on the node that has not attached
+        Handles of a former term are not known by name. A consumer on the node that has not attached
         in this term gets time, as all consumers had when the term began.
         """
         for users in (self.auto_delete, self.ownership):

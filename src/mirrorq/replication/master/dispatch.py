@@ -5,8 +5,8 @@ is applied, and ends with the term. A *delivery* is one contiguous piece of mess
 consumer. Its number is unique in the term, so (epoch, sequence, delivery count, number) names a
 delivery for ever.
 
-Each message is in exactly one place: ready, in one open delivery, or on its way out (its ack,
-return or purge is in the log and not applied yet).
+Each message is in exactly one place: ready, in one open delivery, or on its way out. A message on
+its way out has its ack, return or purge in the log, not applied yet.
 
 A step looks at the consumers that wait and at the deliveries that it makes or ends. It never looks
 at all consumers or all open deliveries: consumers with slow callbacks hold tens of thousands.

@@ -134,7 +134,7 @@ class Expiry:
         """Noted messages with a deadline that is over. Most may not be ready now.
 
         Args:
-            count: approximate number of pieces to look at. Without a later `next_ms` more are due.
+            count: approximate number of pieces to look at. `next_ms` is past while more are due.
         """
         over = RangeSet()
         self._sort_in(count)

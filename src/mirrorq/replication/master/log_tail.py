@@ -1,7 +1,7 @@
 """The end of a queue's log at its master: appends ops, and answers questions about the whole log.
 
-The master assigns sequences and judges producers' numbers by the whole log, including unstable ops:
-an op in the log comes before every op that is appended later.
+The master assigns sequences and judges producers' numbers by the whole log, including unstable ops.
+An op in the log comes before every op that is appended later.
 """
 
 from __future__ import annotations
