@@ -109,7 +109,8 @@ class Master:
         """Epoch in which nothing is delivered any more (`handover`)."""
         self.auto_delete = AutoDelete(ring.queue_id, master_epoch)
         self.connection = ""
-        """Connection that owns an exclusive queue, or "". The queue ends with the connection."""
+        """Owning connection of an exclusive queue, and its only consumer. The queue ends with
+        it."""
         self.ownership = AutoDelete(ring.queue_id, master_epoch)
         """Auto-delete by handles of the owning connection instead of consumers."""
         self.idle_expiry = IdleExpiry(ring.queue_id, master_epoch)
