@@ -12,10 +12,10 @@ head.
 Stale pages leave the disk before another checkpoint begins. So a page of a checkpoint that never
 ended can never count. A small state is one value and has no page.
 
-A state from another member becomes a checkpoint as well. Its pages are *staged*: they go to the
+A state from another member becomes a checkpoint as well. Its pages are *staged*. They go to the
 disk as they arrive, under the lsn of that state, which no checkpoint of this copy has reached.
 After the last page the head makes the state count. A page that this copy has already in the same
-form stays in its place. When the last page never arrives, the pages on the disk are *retained*: the
+form stays in its place. When the last page never arrives, the pages on the disk are *retained*. The
 next state may contain them, and then they count with its head. Pages that an earlier process left
 behind are retained as well.
 
@@ -23,8 +23,8 @@ Invariants:
 1. while a checkpoint is open, the pages under older lsns stay on the disk.
 2. no checkpoint begins, and no page is staged, while stale pages are on the disk.
 3. no checkpoint of this copy's own state begins while pages are staged.
-4. a retained page is on the disk, under an lsn beyond that of each head that is written meanwhile;
-   each place has at most one.
+4. a retained page is on the disk, under an lsn beyond each head that is written meanwhile. Each
+   place has at most one retained page.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mirrorq.replication.state.pages import END, Snapshot, Table
 from mirrorq.replication.state.queue_state import QueueState
 
 PART_BYTES = 1 << 20
-"""Of pages in one commit, about."""
+"""Approximate bytes of pages in one commit."""
 SWEEP_MAX = 1000
-"""Pages that one commit takes off the disk: some milliseconds."""
+"""Pages that one commit removes from the disk: some milliseconds."""
 
 Place = tuple[int, int]
 """(kind, first) of a page."""
@@ -57,48 +57,48 @@ class Open:
     snapshot: Snapshot | None
     wanted: list[tuple[int, Range]]
     gone: list[Page] = field(factory=list)
-    """Pages that are on the disk, and are no more: known when all others have been made."""
+    """Removed pages that are still on the disk. Known when all pages have been made."""
     unsaid: deque[Page] = field(factory=deque)
-    """That there are none of these any more: where they are too many to go with the head."""
+    """Removed pages that still need an empty page, when the head's commit cannot remove all."""
     are_made: bool = False
-    """All pages have been made."""
+    """True when all pages have been made."""
     written: list[Page] = field(factory=list)
-    """Without their bytes: pages on the disk under this lsn."""
+    """Pages on the disk under this lsn, without their bytes."""
     has_come: bool = False
-    """From another member."""
+    """True if the state came from another member."""
     arrived: deque[Page] = field(factory=deque)
-    """Its pages that wait for the disk."""
+    """Pages from the other member that wait for the disk."""
     staged: dict[Place, Page] = field(factory=dict)
-    """Without their bytes: those that were given to it, and those that had been retained."""
+    """Pages of the coming state that were given to the disk or retained, without bytes."""
     replaced: list[Page] = field(factory=list)
-    """Older ones, beside which there are some of these."""
+    """Older pages on the disk beside newer pages of this checkpoint."""
     size: int = 0
 
 
 class Checkpoints:
-    """Of one copy of one queue."""
+    """The checkpoints of one copy of a queue."""
 
     def __init__(self, stale: Iterable[Page] = (), lsn: int = END, size: int = 0) -> None:
         """
         Args:
             stale: pages on the disk that do not count.
-            lsn: of the head that is there.
-            size: of that head.
+            lsn: lsn of the head on the disk.
+            size: bytes of the head on the disk.
         """
         self._open: Open | None = None
         self._stale: deque[Page] = deque()
-        """To be taken off the disk, in this order."""
+        """Pages to be removed from the disk, in this order."""
         self._retained: dict[Place, Page] = {}
-        """Without their bytes: pages on the disk of states that never were whole. Begun anew, never
-        changed: who reads them for the next state has them as they were."""
+        """Pages on the disk from incomplete states, without their bytes. The dict is replaced,
+        never changed: a reader for the next state keeps its version."""
         self._coming = 0
-        """Number of the state that comes from another member."""
+        """Number of the state that comes from another member; 0: none."""
         self._arrived: deque[Page] = deque()
-        """Pages of it that wait for the disk."""
+        """Pages of the coming state that wait for the disk."""
         self._staged: dict[Place, Page] = {}
-        """Without their bytes: those that were given to it."""
+        """Pages of the coming state that were given to the disk, without their bytes."""
         self.size = size
-        """Of the last one, in bytes that were written for it."""
+        """Bytes written for the last checkpoint."""
         for page in stale:
             place = page.kind, page.first
             if page.lsn <= lsn or page.data == b"":
@@ -110,43 +110,43 @@ class Checkpoints:
 
     @property
     def is_open(self) -> bool:
-        """Whether one has begun whose head is not given yet."""
+        """Return true if a checkpoint has begun and its head is not written yet."""
         return self._open is not None
 
     @property
     def is_busy(self) -> bool:
-        """Whether `part` has something to give."""
+        """Return true if `part` has pages or a head to give."""
         return self._open is not None or bool(self._stale) or bool(self._arrived)
 
     @property
     def is_staging(self) -> bool:
-        """Whether a state comes from another member."""
+        """Return true if a state comes from another member."""
         return self._coming > 0
 
     @property
     def has_arrived(self) -> bool:
-        """Whether pages of that state wait for the disk."""
+        """Return true if pages of the coming state wait for the disk."""
         return bool(self._arrived)
 
     @property
     def has_retained(self) -> bool:
-        """Whether pages of states that never were whole are on the disk."""
+        """Return true if pages of incomplete states are on the disk."""
         return bool(self._retained)
 
     @property
     def staged_count(self) -> int:
-        """Pages of the state that is coming which were given to the disk."""
+        """Number of pages of the coming state that were given to the disk."""
         return len(self._staged)
 
     def stage(self, number: int, pages: list[Page]) -> None:
-        """These are of the state of this number."""
+        """Take pages of the coming state with this number."""
         if number != self._coming:
             self.retain()
             self._coming = number
         self._arrived.extend(pages)
 
     def retain(self) -> Mapping[Place, Page]:
-        """The state that was coming never will be whole. Returns what the disk has of such ones."""
+        """Give up the coming state, and retain its pages. Returns all retained pages."""
         older = self._retained.keys() & self._staged.keys()
         self._stale.extend(
             self._retained[place]
@@ -159,15 +159,15 @@ class Checkpoints:
         return self._retained
 
     def drop_retained(self) -> None:
-        """None of it is of use any more."""
+        """Make all retained pages stale."""
         self._stale.extend(self._retained.values())
         self._retained = {}
 
     def begin(self, state: QueueState) -> bool:
-        """Take the state as it is now; False when something stale has to go first."""
+        """Begin a checkpoint of the present state; False when stale pages must go first."""
         self.retain()
         if any(page.lsn <= state.applied for page in self._retained.values()):
-            self.drop_retained()  # It would count with this head.
+            self.drop_retained()  # The page would count with this head.
         if self.is_busy:
             return False
         state.columns.sweep()
@@ -178,7 +178,7 @@ class Checkpoints:
         return True
 
     def part(self, state: QueueState) -> tuple[list[Page], Open | None]:
-        """What goes to the disk next, and the checkpoint when its head goes with it."""
+        """Return the next pages for the disk, and the checkpoint when its head goes along."""
         one = self._open
         pages: list[Page] = []
         if self._stale and (one is None or one.has_come):
@@ -199,7 +199,7 @@ class Checkpoints:
         return pages, one
 
     def _say(self, one: Open, state: QueueState, pages: list[Page]) -> bool:
-        """Add that pages are no more, where they are many; return whether all has been said."""
+        """Add empty pages for many removed pages; return true if all have been added."""
         if not one.are_made:
             one.are_made = True
             for kind, table in state.tables.items():
@@ -213,7 +213,7 @@ class Checkpoints:
         return not one.unsaid
 
     def _make(self, one: Open, pages: list[Page]) -> bool:
-        """Add pages up to the bound; return whether these are all."""
+        """Add pages up to the bound; return true if all have been added."""
         assert one.snapshot is not None
         size = _take(one.arrived, pages, one.staged)
         while size < PART_BYTES:
@@ -253,7 +253,7 @@ class Checkpoints:
         for _ in range(min(len(self._stale), SWEEP_MAX)):
             pages.append(self._stale.popleft())
 
-    # --- What does not come to its end ----------------------------------------------------
+    # --- Abandoned checkpoints ------------------------------------------------------------
 
     def _give_up(self, one: Open, state: QueueState) -> None:
         self._open = None
@@ -269,8 +269,8 @@ class Checkpoints:
             state.tables[page.kind].take_over({page.first: page.lsn})
 
     def replace(self, old: QueueState, new: QueueState) -> None:
-        """A state that came stands in the place of this one, and is the next checkpoint. What was
-        staged is of it, and what of that had been retained it has."""
+        """Replace the state by a state from another member, which becomes the next checkpoint with
+        its staged and retained pages."""
         if self._open is not None:
             self._give_up(self._open, old)
         replaced: list[Page] = []
@@ -291,7 +291,7 @@ class Checkpoints:
         self._open = one
 
     def _taken_up(self, new: QueueState) -> dict[Place, Page]:
-        """Of what was retained that which this state has; the rest goes before its head."""
+        """Take the retained pages of the new state. Other retained pages become stale."""
         retained, self._retained = self._retained, {}
         found = {
             (page.kind, page.first): page
@@ -302,7 +302,7 @@ class Checkpoints:
         return found
 
     def reset(self) -> None:
-        """Nothing of it is on the disk any more."""
+        """Forget all pages: the disk has none of them any more."""
         self._open = None
         self._stale.clear()
         self._retained = {}
@@ -315,14 +315,14 @@ def _on_disk(kind: int, table: Table) -> list[Page]:
 
 
 def _small(state: QueueState) -> Open:
-    """A checkpoint of one value."""
+    """A checkpoint in a single value."""
     gone = [page for kind, one in state.tables.items() for page in _on_disk(kind, one)]
     state.forget_pages()
     return Open(state.applied, state.encode(), None, [], gone)
 
 
 def _paged(state: QueueState) -> Open:
-    """One in pages: of those that are not on the disk as they are."""
+    """A checkpoint in pages: only pages that differ from their version on the disk."""
     wanted = state.changed_pages()
     snapshot = Snapshot(state, state.applied, wanted, state.tables, is_awaited=True)
     state.snapshots.append(snapshot)
@@ -330,7 +330,7 @@ def _paged(state: QueueState) -> Open:
 
 
 def _take(arrived: deque[Page], pages: list[Page], given: dict[Place, Page]) -> int:
-    """Add pages that have come, up to the bound; return what they come to."""
+    """Add arrived pages up to the bound; return their bytes."""
     size = 0
     while arrived and size < PART_BYTES:
         page = arrived.popleft()
@@ -341,5 +341,5 @@ def _take(arrived: deque[Page], pages: list[Page], given: dict[Place, Page]) -> 
 
 
 def _off(page: Page) -> Page:
-    """This page is to be taken off the disk."""
+    """The request to remove this page from the disk."""
     return Page(page.kind, page.first, page.lsn, None)

@@ -1,7 +1,7 @@
 """Totals of a queue's messages while this node was its master, for metrics. Pure.
 
 An op is counted when it is applied, so only stable ops count; a confirm is counted when it is sent.
-No decision depends on a total. A batch costs one addition, never one for each message.
+No decision depends on a total. A batch costs one addition, not one for each message.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply, Settled
 from mirrorq.protocol.staged import CommitOp
 
 REASONS = ("expired", "maxlen", "rejected", "delivery_limit", "purged", "moved")
-"""Why messages end without an ack; as RabbitMQ calls them where it has the same."""
+"""Reasons for an end without an ack, with RabbitMQ's names where RabbitMQ has the reason."""
 
 
 @define
 class Tally:
-    """Of one queue, since this node has a copy of it. Only ever grows."""
+    """Totals of a queue, since this node has a copy. Totals only grow."""
 
     published: int = 0
     """Messages stored: stable."""
     refused: int = 0
     """Messages refused by an op: over a limit, as a rule."""
     confirmed: int = 0
-    """Confirms told, other queues' included; told again after a reconnect they count again."""
+    """Confirms sent, including confirms to other queues and repeats after a reconnect."""
     delivered: int = 0
-    """Messages handed out and sent; also those that a get() fetches ahead."""
+    """Messages delivered, including messages that a get() fetches ahead."""
     redelivered: int = 0
-    """Of these, not for the first time."""
+    """Messages delivered again."""
     acked: int = 0
     acks_refused: int = 0
-    """Messages whose ack, nack or move came when they had gone back, as the master said."""
+    """Messages with an ack, nack or move that the master refused, because they had gone back."""
     returned: int = 0
     """Messages that went back to the queue."""
     dead_lettered: int = 0
     """Messages that went to a dead-letter queue."""
     failovers: int = 0
-    """Times that this node took the queue over, its own restarts included."""
+    """Number of times that this node took the queue over, after own restarts too."""
     unclean: int = 0
-    """Of these, promotions of a member that was not in sync."""
+    """Promotions of a member that was not in sync."""
     ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))
     """Messages that ended without an ack, by reason."""
 
     def note(self, entry: Entry, verdict: str, repeat_count: int) -> None:
-        """An op was applied at the master.
+        """Count an op that was applied at the master.
 
         Args:
-            repeat_count: messages of a publish that were not stored, for they repeat others.
-            verdict: why it changed nothing, as the state has it for staged messages; "" if it did.
+            repeat_count: messages of a publish that repeat unique keys and were not stored.
+            verdict: why an op about staged messages was refused; "" otherwise.
         """
         payload = entry.payload
         if payload is None:
@@ -112,7 +112,7 @@ class Tally:
                 pass
 
     def note_replies(self, replies: Iterable[SessionReply]) -> None:
-        """What the master tells in this step."""
+        """Count the master's replies of this step."""
         for reply in replies:
             body = reply.reply
             if type(body) is Confirmed:
@@ -122,7 +122,7 @@ class Tally:
                 self.acks_refused += _count((one.first, one.last) for one in body.refused)
 
     def note_sent(self, deliver: Deliver) -> None:
-        """A delivery of the master has left."""
+        """Count a delivery that was sent."""
         for piece in deliver.deliveries:
             count = piece.last - piece.first + 1
             self.delivered += count

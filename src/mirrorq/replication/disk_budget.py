@@ -1,8 +1,8 @@
-"""How much the store will still take: shared by all queues of a node, set by its driver. Pure.
+"""Room in the store: shared by all queues of a node, set by the node's driver. Pure.
 
-A store that is full must be drained, and draining takes commits: acks, checkpoints, Raft. A
-publish that no commit can take would stand before all of them in the log. So it gets no lsn
-while there is no room for it: the master lets it wait, and a mirror does not accept it.
+A full store must be drained, and draining takes commits: acks, checkpoints, Raft. A publish that no
+commit can take would stand before all of them in the log. So a publish without room gets no lsn:
+the master holds it, and a mirror does not accept it.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from attrs import define
 
 PLENTY = 1 << 62
 SMALL_BYTES = 60 * 1024
-"""A frame up to this finds its place wherever some free pages lie together; a larger one needs
-a place of its own."""
+"""Frames up to this size fit wherever some free pages lie together. A larger frame needs a
+contiguous place."""
 OVERHEAD_BYTES = 16 * 1024
-"""Pages that a frame may take beside its own: the rest of its last one, and of the tree."""
+"""Extra bytes of pages for a frame: the rest of its last page, and pages of the tree."""
 LOW_PART = 4
 
 
 @define
 class Room:
-    """Bytes that the store takes for sure; what a step accepts is taken off."""
+    """Bytes that the store is sure to take. A step subtracts the frames that it accepts."""
 
     bytes_left: int = PLENTY
     largest: int = PLENTY
-    """What lies together: the most for one large frame."""
+    """Most bytes for one large frame, which needs contiguous pages."""
     most: int = PLENTY
-    """Of one frame, if the store were empty: what needs more is refused, as it would wait for
+    """Most bytes for one frame in an empty store. A larger frame is refused: it would wait for
     ever."""
     draining: int = PLENTY
-    """Of one checkpoint: a larger one would get no place, and stand before the acks that make it
-    smaller."""
+    """Most bytes for one checkpoint. A larger checkpoint would fail, and block the acks that make
+    it smaller."""
     node: str = ""
-    """Whose it is."""
+    """Name of the node."""
     wanted: int = 0
-    """The most that a frame needed for which there was no room, until one is taken: what made room
-    for it is not to be undone before it comes."""
+    """Largest need of a refused frame, until a frame is taken. Room made for this frame must stay
+    free until then."""
     advice: str = ""
-    """What gives more."""
+    """Advice for an operator who needs more room."""
 
     def set(self, bytes_left: int, largest: int, advice: str, draining: int = PLENTY) -> None:
-        """So much is left as of now."""
+        """Set the room that is left now."""
         self.draining = draining
         self.bytes_left = bytes_left
         self.largest = largest
@@ -48,21 +48,21 @@ class Room:
 
     @property
     def is_short(self) -> bool:
-        """Whether a frame waits for more than there is."""
+        """Return true if a frame waits for more room than there is."""
         return self.wanted > self.bytes_left
 
     @property
     def is_low(self) -> bool:
-        """Whether it is time to give back what nobody needs."""
+        """Return true if it is time to release unneeded pages."""
         return self.bytes_left < self.most // LOW_PART
 
     @property
     def is_ample(self) -> bool:
-        """Whether nobody has to give anything back, or to wait with what he writes."""
+        """Return true if no queue has to release pages or to delay its writes."""
         return not self.wanted and self.draining == PLENTY and not self.is_low
 
     def take(self, size: int) -> bool:
-        """Reserve room for a frame; False when there is none."""
+        """Reserve room for a frame; False without room."""
         if not self.has(size):
             return False
         self.wanted = 0
@@ -70,7 +70,7 @@ class Room:
         return True
 
     def hold(self, need: int) -> None:
-        """So much is promised to somebody."""
+        """Subtract room that is promised to a writer."""
         self.bytes_left -= need
         self.largest -= need
 
@@ -80,18 +80,18 @@ class Room:
         return f"the store of node {self.node} is full: consume and ack, or {self.advice}"
 
     def is_possible(self, size: int) -> bool:
-        """Whether there would be room for a frame in an empty store."""
+        """Return true if a frame of this size has room in an empty store."""
         return cost(size) <= self.most
 
     def impossible_text(self, size: int) -> str:
-        """Why there never is."""
+        """Why a frame of this size never has room."""
         return (
             f"its frame of {size} bytes is more than the store of node {self.node} takes "
             f"({self.most} bytes in one piece): raise store_bytes_max"
         )
 
     def has(self, size: int) -> bool:
-        """Whether there is room for a frame of so many bytes."""
+        """Return true if there is room for a frame of this size."""
         need = cost(size)
         if need <= (self.bytes_left if size <= SMALL_BYTES else min(self.bytes_left, self.largest)):
             return True
@@ -100,5 +100,5 @@ class Room:
 
 
 def cost(size: int) -> int:
-    """Bytes of pages that a frame may take in all."""
+    """Most bytes of pages that a frame of this size may take."""
     return size + OVERHEAD_BYTES

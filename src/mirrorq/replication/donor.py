@@ -2,15 +2,14 @@
 
 All parts belong to one state: the state at the moment at which the joiner asked for the first part.
 The head comes first, then the pages (`state.pages`). Each part carries the CRC of all parts up to
-it, so no part can be left out, taken twice or belong to another state. A joiner that asks for a
-part of a state that the donor does not keep gets no answer, and begins anew.
+this part. So no part can be left out, taken twice or belong to another state. A joiner that asks
+for a part of a state that the donor does not keep gets no answer, and begins again.
 
-As a rule the joiner has most of the state: it was away for a while, or the state that it was given
-became too old. A page is a function of the state, and copies cut their pages at the same places. So
-with each request the joiner sends digests of some of its pages, and the donor leaves equal pages
-out. Pages of a state that never became whole count too, also after a restart of the joiner: a
-transfer that breaks off continues at any donor, and only the pages that have changed since are sent
-twice.
+As a rule the joiner has most of the state: it was away for a while, or its received state became
+too old. A page is a function of the state, and copies cut their pages at the same places. With each
+request the joiner therefore sends digests of some of its pages, and the donor leaves equal pages
+out. Pages of an incomplete state count too, also after a restart of the joiner. A transfer that
+breaks off continues at any donor, and only pages that have changed since are sent twice.
 
 Pages go to the disk as they arrive. The joiner asks for further parts when the former are on the
 disk, and keeps no page in memory that a start would not read. The pages lie under the lsn of the
@@ -40,32 +39,32 @@ from mirrorq.replication.state.producer import Chunk
 from mirrorq.replication.state.queue_state import QueueState
 
 PART_BYTES = 256 * 1024
-"""Of one part, about: small beside what a node takes in a round."""
+"""Approximate bytes of a part: small beside a node's intake of a round."""
 PARTS_AHEAD = 4
-"""Parts that are asked for before the first of them has come."""
+"""Parts that are requested before the first of them has come."""
 KEPT_MS = 30_000
-"""A state of which no part was asked for so long is kept no more."""
+"""A state is dropped when no part was requested for this time."""
 
 KNOWN_PAGES = 16
-"""Pages whose digests go with one request. `PARTS_AHEAD` of them are made in a step: some
+"""Pages with digests in one request. `PARTS_AHEAD` requests are made in a step: some
 milliseconds."""
 ALL_KNOWN = (1 << 31, 0)
-"""Behind all pages."""
+"""A place behind all pages."""
 Digest = tuple[int, int]
 
 Item = tuple[int, int, bytes | None]
-"""(kind, first, bytes) of a page; None: it is the one that the joiner has. The first of all is no
-page: the state's head, or all of it."""
+"""(kind, first, bytes) of a page; None: the joiner has the page. The first item is no page but the
+state's head, or the whole state."""
 
 
 def digest(page: bytes) -> Digest:
-    """What tells a page from any other: 126 bits, in numbers that go into a message's head."""
+    """Digest of a page: 126 bits, as two numbers that fit into a message's head."""
     found = int.from_bytes(blake2b(page, digest_size=16).digest(), "little")
     return found >> 65, found >> 1 & (1 << 63) - 1
 
 
 class Given:
-    """A state on its way to one member."""
+    """A state on the way to a joiner."""
 
     def __init__(self, number: int, state: QueueState) -> None:
         self.number = number
@@ -76,7 +75,7 @@ class Given:
         self._next = 1
         self._check = 0
         self._known: dict[tuple[int, int], Digest] = {}
-        """What the joiner has, by its digests."""
+        """Digests of the joiner's pages."""
         self._until = (0, 0)
         self._head = state.encode() if state.is_small else state.encode_head()
         if not state.is_small:
@@ -85,13 +84,13 @@ class Given:
             state.snapshots.append(self._snapshot)
 
     def know(self, request: TransferRequest) -> None:
-        """What the joiner has, as far as it has said now."""
+        """Take in the joiner's digests of a request."""
         self._until = request.until_kind, request.until_first
         for page in request.known:
             self._known[page.kind, page.first] = page.high, page.low
 
     def part(self, part: int) -> tuple[bytes, bool, int] | None:
-        """(bytes, whether it is the last, check) of the next part; None: it is not to be had."""
+        """(bytes, true for the last part, check) of the next part; None: not available."""
         snapshot = self._snapshot
         if part != self._next or (snapshot is not None and snapshot.is_void):
             return None
@@ -110,12 +109,12 @@ class Given:
         return data, snapshot is None or snapshot.is_at_end, self._check
 
     def _is_next_known(self, snapshot: Snapshot) -> bool:
-        """Whether the joiner has said if it has the next page."""
+        """Return true if the joiner has reported on the next page."""
         following = snapshot.following
         return following is not None and following < self._until
 
     def close(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Drop the state."""
         if self._snapshot is not None:
             self._state.snapshots.remove(self._snapshot)
             self._snapshot = None
@@ -125,9 +124,9 @@ class Incoming:
     """A state that comes in parts.
 
     Args:
-        own: what this copy has, some of which it may be.
-        cache: reads of this disk what has been written there.
-        retained: pages on this disk of states that never were whole, by kind and first.
+        own: state of this copy, which may share pages with the coming state.
+        cache: reads pages from this disk.
+        retained: pages on this disk of incomplete states, by kind and first.
     """
 
     def __init__(
@@ -144,29 +143,29 @@ class Incoming:
         self._cache = cache or PageCache()
         self._retained = retained if retained and self._cache.can_read else {}
         self._unsaid = deque(self._pages_here())
-        """Pages of both that were not spoken of yet, in order."""
+        """Own and retained pages without a sent digest, in order."""
         self._said: dict[tuple[int, int], tuple[int, Digest]] = {}
-        """(kind, first) -> (last, digest) of those that were."""
+        """(kind, first) -> (last, digest) of pages with a sent digest."""
         self.count = 0
-        """Parts that have come."""
+        """Number of parts that have come."""
         self._asked = 0
-        """Parts up to this one are asked for."""
+        """Parts up to this number are requested."""
         self._check = 0
         self._lsn = 0
         self._state: QueueState | None = None
         self._fresh: list[Page] = []
-        """Pages that go to the disk."""
+        """Pages to be written to the disk."""
         self._fresh_count = 0
-        """Of all that came until now."""
+        """Number of all pages to be written until now."""
         self._landed_count = 0
-        """Of them those that are there."""
+        """Number of written pages that are on the disk."""
         self._ends: deque[int] = deque()
-        """Of the parts that are not on the disk yet: how many pages have to be there."""
+        """For each part that is not on the disk yet: `_landed_count` at its end."""
         self._later: deque[tuple[int, Page]] = deque()
-        """The same of pages that are added to the state as such that are there."""
+        """Pages to be added to the state when on the disk: (needed `_landed_count`, page)."""
 
     def _pages_here(self) -> list[tuple[int, Range]]:
-        """Kind and stretch; of what was retained where it begins."""
+        """(kind, stretch) of own and retained pages. A retained page has no last."""
         own = self._own.all_pages() if not self._own.is_small else []
         if not self._retained:
             return own
@@ -176,18 +175,18 @@ class Incoming:
 
     @property
     def is_landing(self) -> bool:
-        """Whether something of it is on its way to the disk."""
+        """Return true if pages are on their way to the disk."""
         return bool(self._ends)
 
     def due(self) -> range:
-        """Parts to ask for now: the first alone, for it may be all; then no more than are to be in
-        memory at once."""
+        """Parts to request now. The first part is requested alone, because it may be the whole
+        state. Later requests bound the parts in memory."""
         ahead = self.count - len(self._ends) + PARTS_AHEAD if self.count else 1
         asked, self._asked = self._asked, max(self._asked, ahead)
         return range(asked + 1, self._asked + 1)
 
     def request(self, queue_id: int, epoch: int, number: int, part: int) -> TransferRequest:
-        """For a part. It says of the next pages that this copy has them."""
+        """Make the request for a part, with digests of the next pages of this copy."""
         known: list[KnownPage] = []
         while self._unsaid and len(known) < KNOWN_PAGES:
             kind, (first, last) = self._unsaid.popleft()
@@ -201,7 +200,7 @@ class Incoming:
         return TransferRequest(*head, tuple(known), *until)
 
     def _page(self, kind: int, first: int, last: int) -> bytes:
-        """What is here of a stretch; b"" when that is nothing."""
+        """Encode this copy's page of a stretch; b"" without a page."""
         retained = self._retained.get((kind, first))
         if retained is not None:
             return self._cache.read(self._queue_id, kind, first, retained.lsn)
@@ -210,9 +209,9 @@ class Incoming:
         return b""
 
     def take(self, message: TransferState) -> QueueState | None:
-        """The state, when this is the last part.
+        """Take a part. Returns the state after the last part.
 
-        Raises ValueError when this is no state, or no part of the one that the others are of.
+        Raises ValueError for a malformed part, or a part of another state.
         """
         if message.part <= self.count:
             return None
@@ -229,12 +228,12 @@ class Incoming:
         return self._whole() if message.is_last else None
 
     def take_fresh(self) -> list[Page]:
-        """Pages that go to the disk, each once."""
+        """Return the pages to be written to the disk, each once."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     def on_staged(self, count: int) -> None:
-        """So many of them are there."""
+        """Note that `count` of the written pages are on the disk."""
         self._landed_count = count
         while self._ends and self._ends[0] <= count:
             self._ends.popleft()
@@ -242,7 +241,7 @@ class Incoming:
             self._state.add_page(self._on_disk(self._later.popleft()[1]))
 
     def _on_disk(self, page: Page) -> Page:
-        """A page that need not be in memory any more; one that no commit writes stays there."""
+        """Drop a page's data from memory, if the page is on the disk."""
         return replace(page, data=None) if page.lsn and self._cache.can_read else page
 
     def _follows(self, message: TransferState) -> bool:
@@ -278,8 +277,8 @@ class Incoming:
         return state
 
     def _same(self, kind: int, first: int) -> Page:
-        """The page of this copy that was said to be the same, with its lsn if it may stay where it
-        is on this disk."""
+        """This copy's page with an equal digest. The lsn is 0 unless the page may stay in its place
+        on this disk."""
         last, said = self._said.get((kind, first), (0, (0, 0)))
         data = self._page(kind, first, last)
         if digest(data) != said:
@@ -287,8 +286,8 @@ class Incoming:
         return Page(kind, first, self._lsn_here(kind, first), data)
 
     def _lsn_here(self, kind: int, first: int) -> int:
-        """Under which lsn such a page may stay; 0: it is written anew. What was retained may if it
-        counts with the head, the rest unless a checkpoint is being made or on its way."""
+        """Lsn under which the page may stay on this disk; 0: the page is written again. A retained
+        page stays if the head covers it. Own pages stay unless a checkpoint is in progress."""
         retained = self._retained.get((kind, first))
         if retained is not None:
             return retained.lsn if retained.lsn <= self._lsn else 0
@@ -309,7 +308,7 @@ class Incoming:
 
 
 def _check(page: Page) -> None:
-    """Raises ValueError when a page is none of its kind. One of messages is read in any case."""
+    """Raises ValueError for a malformed page. Pages of messages are checked when they are added."""
     data = page.data or b""
     if page.kind == COLUMNS:
         Block.decode(data)
@@ -329,7 +328,7 @@ class Donor:
     def answer(
         self, now_ms: int, to: MemberId, request: TransferRequest, state: QueueState
     ) -> TransferState | None:
-        """What to send; None when there is nothing to say."""
+        """Return the answer to a request; None without an answer."""
         head = (request.queue_id, request.epoch, request.number)
         given = self._given.get(to)
         if request.part == 1:
@@ -348,7 +347,7 @@ class Donor:
         return TransferState(*head, given.lsn, data, request.part, is_last, check)
 
     def on_tick(self, now_ms: int) -> None:
-        """Who does not ask for more is not waited for."""
+        """Drop states of joiners that have stopped asking."""
         for member in [*self._given]:
             if now_ms - self._given[member].used_ms >= KEPT_MS:
                 self._end(member)
@@ -359,6 +358,6 @@ class Donor:
             given.close()
 
     def forget(self) -> None:
-        """A new epoch: what was asked in the old one is void."""
+        """Drop all states: a new epoch voids requests of the old epoch."""
         for member in [*self._given]:
             self._end(member)

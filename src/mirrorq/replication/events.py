@@ -14,7 +14,7 @@ from mirrorq.protocol.views import View
 DAMAGE = "damage"
 MENDED = "mended"
 SET_ASIDE = "set aside"
-"""Kinds of notices about frames that are not as they were written."""
+"""Kinds of notices about damaged frames."""
 
 
 class ViewInstalled(Struct, frozen=True, gc=False):
@@ -22,55 +22,55 @@ class ViewInstalled(Struct, frozen=True, gc=False):
 
 
 class Defined(Struct, frozen=True, gc=False):
-    """What the policy in force says of this queue."""
+    """Definition of the policy in force for this queue."""
 
     definition: Definition
 
 
 class Declared(Struct, frozen=True, gc=False):
-    """What the catalog says of the queue beside its view and its policy."""
+    """Declaration of the queue in the catalog, without its view and its policy."""
 
     auto_delete: bool
     was_consumed: bool
     is_ending: bool = False
-    """It is being deleted."""
+    """True while the queue is being deleted."""
     has_outbox: bool = False
-    """It may send messages to other queues."""
+    """True if the queue may send messages to other queues."""
     connection: str = ""
-    """Whose an exclusive queue is: see `connection_of`."""
+    """Owner of an exclusive queue (see `connection_of`), or ""."""
 
 
 class CourierReplied(Struct, frozen=True, gc=False):
-    """The master of another queue answers this one's courier."""
+    """Reply of another queue's master to this queue's courier."""
 
     reply: SessionReply
 
 
 class NeighboursChanged(Struct, frozen=True, gc=False):
-    """Other queues, to which this one sends or which send to it, have other masters now, or are
-    no more."""
+    """Queues that send to this queue, or receive from it, have other masters now, or are
+    deleted."""
 
     queues: tuple[int, ...] | None
     """None: perhaps all of them."""
 
 
 class TargetLinkLost(Struct, frozen=True, gc=False):
-    """Between this node and the master of another queue something may be gone."""
+    """Messages to or from the master of another queue may be lost."""
 
     target: int
 
 
 class FrameDamaged(Struct, frozen=True, gc=False):
-    """A frame of these sequences was read from this disk, and is not there as it was written."""
+    """A frame on this disk is damaged. Names its sequences."""
 
     first: int
     last: int
     text: str
-    """What was found."""
+    """Description of the damage."""
 
 
 class Fetching(Struct, frozen=True, gc=False):
-    """Whether this copy, when it joins, may fetch the bodies that it lacks."""
+    """Permission for a joining copy to fetch missing bodies."""
 
     allowed: bool
 
@@ -81,14 +81,14 @@ class RingReceived(Struct, frozen=True, gc=False):
 
 
 class Railed(Struct, frozen=True, gc=False):
-    """Ops of the star that the rail has put on this disk, and told the master of, unless it had
-    been asked to stop."""
+    """Ops of the star that the rail has written to this disk. The master knows of them, unless the
+    rail had been asked to stop."""
 
     message: Data
 
 
 class RailStopped(Struct, frozen=True, gc=False):
-    """The rail has not taken the queue, or has given it back: all that it took has come before."""
+    """The rail has refused the queue, or has given the queue back after its last ops."""
 
 
 class Requested(Struct, frozen=True, gc=False):
@@ -96,13 +96,13 @@ class Requested(Struct, frozen=True, gc=False):
 
 
 class LinkLost(Struct, frozen=True, gc=False):
-    """The connection to a node ended or came anew: what was on the way may be gone."""
+    """The connection to a node ended or came back: messages on the way may be lost."""
 
     node: str
 
 
 class NodeGone(Struct, frozen=True, gc=False):
-    """A node's handles are gone: all (None) or those of incarnations before `incarnation`."""
+    """The handles of a node are gone: all (None), or handles of older incarnations."""
 
     node: str
     incarnation: int | None = None
@@ -113,7 +113,7 @@ class SessionGone(Struct, frozen=True, gc=False):
 
 
 class SubscriptionExpelled(Struct, frozen=True, gc=False):
-    """Somebody has disconnected one consumer."""
+    """An operator has disconnected a consumer."""
 
     session: SessionId
     consumer: int
@@ -121,7 +121,7 @@ class SubscriptionExpelled(Struct, frozen=True, gc=False):
 
 
 class LeaseChanged(Struct, frozen=True, gc=False):
-    """The lease shared with the node has come, gone, or the pause has begun or ended."""
+    """The lease shared with the node has changed, or a pause has begun or ended."""
 
 
 class Undelivered(Struct, frozen=True, gc=False):
@@ -134,11 +134,11 @@ class Tick(Struct, frozen=True, gc=False):
 
 
 class WriteAll(Struct, frozen=True, gc=False):
-    """The node is about to end: nothing is held back from the disk any more."""
+    """The node is about to end: all writes go to the disk at once."""
 
 
 class YieldAsked(Struct, frozen=True, gc=False):
-    """The catalog's leader asks the master to hand out nothing more in this epoch."""
+    """The catalog's leader asks the master to deliver nothing more in this epoch."""
 
     epoch: int
 

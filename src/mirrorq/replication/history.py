@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 HISTORY_COUNT = 1024
-"""Epochs that a history keeps: a node that comes back after so many views of a queue, in each of
-which something was written, takes the whole state."""
+"""Epochs that a history keeps. A node that was away for more epochs with ops takes the whole
+state."""
 
 
 def common_lsn(mine: list[tuple[int, int]], theirs: Iterable[tuple[int, int]]) -> int:
-    """The greatest lsn at which both histories name the same epoch; 0 when there is none."""
+    """The greatest lsn at which both histories name the same epoch; 0 without such an lsn."""
     last_of = dict(mine)
     best = 0
     for epoch, last in theirs:
@@ -31,14 +31,14 @@ def cut_history(history: list[tuple[int, int]], lsn: int) -> list[tuple[int, int
 
 
 def extend_history(history: list[tuple[int, int]], epoch: int, lsn: int, stable: int) -> None:
-    """Note that the op at `lsn`, the next one, was made in `epoch`.
+    """Note that the op at `lsn`, the next op, was made in `epoch`.
 
-    Of epochs whose ops are all stable the newest are kept: two logs that share none of these share
-    nothing that is known, and one of them is made anew (R6).
+    Of epochs with only stable ops the newest are kept. Two logs without a shared epoch share
+    nothing that is known: one log is made again from scratch (R6).
 
     Args:
-        stable: what is stable by now. The epoch of that op is always kept, and so are later ones:
-            every member in sync has it (Lemma 1).
+        stable: last stable lsn. Its epoch and later epochs are always kept: every member in sync
+            has the op (Lemma 1).
     """
     if history and history[-1][0] == epoch:
         history[-1] = (epoch, lsn)

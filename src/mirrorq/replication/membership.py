@@ -14,7 +14,7 @@ from mirrorq.protocol.views import Member
 from mirrorq.replication.ring import Ring
 
 SLOW_FACTOR = 5
-"""A member that was too slow is counted in again after this many lag_ms_max at the earliest."""
+"""A slow member is counted in again after this many lag_ms_max at the earliest."""
 PROPOSE_AGAIN_MS = 500
 """The master repeats a proposal without an effect after this time."""
 
@@ -28,24 +28,24 @@ class Membership:
         self._proposed: tuple[int, int] = (0, 0)
         """Epoch and time of the last proposal."""
         self._samples: deque[tuple[int, int]] = deque()
-        """R9: (time, received) of the master, one a tick."""
+        """R9: (time, received) of the master, a sample for each tick."""
         self._slow_until_ms: dict[MemberId, int] = {}
 
     def count_in(self, now_ms: int, out: ReplicaEffects, *, is_active: bool) -> None:
-        """R8: only the master proposes, and it waits for the member from here on.
+        """R8: propose to count joiners in. The master waits for these members from here on.
 
-        It also ends a settling view. A member counted in by the same proposal has on its disk
-        what the others have there, for R8 asks it of this epoch's whole history too.
+        The proposal also ends a settling view. Members counted in by the same proposal have the
+        whole history on their disks, because R8 requires the history of this epoch.
 
         Args:
-            is_active: whether the promotion that began the term is applied.
+            is_active: true if the promotion that began the term is applied.
         """
         ring = self._ring
         if not ring.has_joiners and not ring.is_settling:
             return
         slow = {member: t for member, t in self._slow_until_ms.items() if now_ms < t}
         if any(member in slow for member in ring.joiners):
-            # Nothing else would look again in a queue that is idle by then.
+            # Nothing else would look again in an idle queue.
             out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
         gates, settled = ring.countable(slow), ring.is_settled
         if not (gates or settled) or ring.view is None or not is_active:
@@ -62,7 +62,7 @@ class Membership:
         out.wake_at_ms = earliest(out.wake_at_ms, now_ms + PROPOSE_AGAIN_MS)
 
     def sample(self, now_ms: int) -> None:
-        """A tick: note how far the master is."""
+        """Note the master's progress at a tick."""
         ring, lag_ms = self._ring, self._config.lag_ms_max
         if ring.is_master:
             self._samples.append((now_ms, ring.received))
@@ -72,7 +72,7 @@ class Membership:
             self._samples.clear()
 
     def move_slow_out(self, now_ms: int, out: ReplicaEffects) -> None:
-        """R9: who has not on disk what the master had lag_ms_max ago goes to the tail."""
+        """R9: move a member to the tail if its disk lacks ops of lag_ms_max ago."""
         ring = self._ring
         if not self._samples:
             return
@@ -86,7 +86,7 @@ class Membership:
         if not behind or (epoch == ring.epoch and now_ms - asked_ms < PROPOSE_AGAIN_MS):
             return
         self._proposed = (ring.epoch, now_ms)
-        # Only the first: those to its right may lag for no reason but that it is their left.
+        # Only the first member: members to its right may lag only because of it.
         slow = behind[0]
         self._slow_until_ms[slow] = now_ms + SLOW_FACTOR * self._config.lag_ms_max
         kept = tuple(member for member in ring.view.members if member.id != slow)

@@ -1,8 +1,8 @@
 """The time of one queue, as one of its members knows it. Pure.
 
 Durations in a queue (TTLs, delays, the idle time of a producer's id) are measured by the queue's
-own time, which the stamps of its ops carry. It begins near the wall clock of the first master. Each
-later master continues it by a clock that is never set (`steady_time`).
+own time. The stamps of its ops carry the time. It begins near the wall clock of the first master.
+Each later master continues it by a clock that is never set (`steady_time`).
 
 Guarantee. However the wall clocks of the members are set: the time never goes back and never stands
 still. A change of masters makes it wrong by no more than the duration of the change.
@@ -13,8 +13,8 @@ mirror knows how much time has passed since the last op, however long the queue 
 tells the time at which it was sent. A later time than expected is believed at once. An earlier time
 may only mean a slow message, so the lead falls by a small part of the time since the last message
 (4.7 %). This is more than two clocks drift apart, so a fast lead is corrected. The first message of
-an epoch is believed as it is: it comes from the master of that epoch, and older knowledge may rest
-on a wrong clock at a start, or on an op that was cut.
+an epoch is believed as it is: it comes from the master of that epoch. Older knowledge may rest on a
+wrong clock at a start, or on an op that was cut.
 
 Times of messages are times of the queue, so they should be near the wall clocks. A master lets its
 lead approach the wall clock by 1 in 2000, which is less than an hour in 80 days.
@@ -27,33 +27,33 @@ Invariants:
 from __future__ import annotations
 
 DRIFT = 16
-"""A lead falls by at most one part in so many of the time since the last word."""
+"""A lead falls by at most this fraction (1 / 16) of the time since the last message."""
 TIME_MAX_US = 1 << 62
-"""No clock of ours goes so far: what says more is nonsense, and must still fit an op's stamp."""
+"""Greatest valid time, beyond all clocks. Greater values are cut to fit an op's stamp."""
 KEPT_US = 500_000
-"""A lead is kept anew for the node's next life when it has changed by so much."""
+"""A lead that has changed by this much is kept again for the node's next life."""
 FADE = 2000
-"""A master's lead fades by one part in so many of the time that goes by."""
+"""A master's lead fades by this fraction (1 / 2000) of the time that goes by."""
 
 
 class QueueTime:
-    """Of one member; all times in microseconds since 1970-01-01 UTC.
+    """Queue time of one member. All times are microseconds since 1970-01-01 UTC.
 
     Args:
-        ahead_us: what was known of it in an earlier life of this node.
+        ahead_us: lead that was kept in an earlier life of this node.
     """
 
     def __init__(self, ahead_us: int = 0) -> None:
         self.ahead_us = ahead_us
         self._kept_us = ahead_us
         self._steady_us = 0
-        """This node's steady time in this step; 0 before the first."""
+        """This node's steady time in this step; 0 before the first step."""
         self._stamp_us = 0
-        """The greatest of an op."""
+        """Greatest stamp of an op in the log."""
         self._heard_us = 0
-        """Steady time of the last word of this epoch's master; 0: there was none."""
+        """Steady time of the last message of this epoch's master; 0: none."""
         self._faded_us = 0
-        """A master: up to this steady time its lead has faded."""
+        """At a master: steady time up to which its lead has faded."""
         self._is_leading = False
 
     @property
@@ -63,23 +63,23 @@ class QueueTime:
 
     @property
     def told_us(self) -> int:
-        """The same for others; 0 before the first step."""
+        """The queue's time for other members; 0 before the first step."""
         return self.now_us if self._steady_us else 0
 
     @property
     def is_due(self) -> bool:
-        """Whether what an earlier life knew has to be kept anew. Where all clocks on walls show
-        the same, it never has."""
+        """Return true if the lead must be kept again for a later life. With equal wall clocks this
+        never happens."""
         is_far = abs(self.ahead_us - self._kept_us) >= KEPT_US
         return is_far and (self._is_leading or self._heard_us > 0)
 
     def keep(self) -> int:
-        """What a later life goes on from."""
+        """Return the lead to be kept for a later life."""
         self._kept_us = self.ahead_us
         return self.ahead_us
 
     def begin(self, steady_us: int) -> None:
-        """A step begins."""
+        """Begin a step."""
         if steady_us <= self._steady_us:
             return
         is_first, self._steady_us = not self._steady_us, steady_us
@@ -90,7 +90,7 @@ class QueueTime:
             self._fade()
 
     def install(self, *, is_master: bool) -> None:
-        """An epoch begins."""
+        """Begin an epoch."""
         self._heard_us = 0
         if is_master and not self._is_leading and self._steady_us:
             self.ahead_us = self.now_us - self._steady_us
@@ -98,19 +98,19 @@ class QueueTime:
         self._is_leading = is_master
 
     def note(self, stamp_us: int) -> None:
-        """An op with this stamp is in the log; it may be an old one that comes late."""
+        """Note the stamp of an op in the log, which may be an old op that comes late."""
         stamp_us = min(stamp_us, TIME_MAX_US)
         self._stamp_us = max(self._stamp_us, stamp_us)
         if self._steady_us:
             self._raise(stamp_us)
 
     def cut(self, stamp_us: int) -> None:
-        """The ops after one with this stamp are no more: what time it was by them, it was not."""
+        """Forget ops after this stamp: they are cut, and their stamps do not count."""
         self._stamp_us = min(self._stamp_us, stamp_us)
         self._heard_us = 0
 
     def hear(self, told_us: int) -> None:
-        """The member on the left has said what time it is; 0: it is of a version that does not."""
+        """Take the time from the left member; 0: its version sends none."""
         if not told_us or not self._steady_us or self._is_leading:
             return
         ahead_us = min(told_us, TIME_MAX_US) - self._steady_us

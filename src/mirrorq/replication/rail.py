@@ -1,15 +1,15 @@
 """When a node's rail may have a queue of which this copy is a mirror. Pure.
 
 The *rail* is a native thread of the node. In a steady epoch it takes the small groups that the
-master sends straight (the star), logs them, syncs, tells the master, and hands them over later,
-many at once (`Railed`). In a `replicated` view it tells the master at receipt and logs nothing. It
-decides nothing: it takes what is next by epoch, lsn and checksum, and gives the queue back at
-anything else.
+master sends directly (the star), logs them, syncs, and tells the master. Later it hands them over,
+many at once (`Railed`). In a `replicated` view it tells the master at receipt and logs nothing. The
+rail decides nothing: it takes the next ops by epoch, lsn and checksum, and gives the queue back at
+any other event.
 
-Guarantee. What the rail has told the master of is in this copy's log before the copy does anything
-that could rest on its log's end: before it enters another epoch, cuts, or takes ops along the row.
-For while the rail has the queue, events of that kind are held back: it is asked to give the queue
-back (`RailDisarm`), what it has taken comes, then `RailStopped`, then the events.
+Guarantee. Ops that the rail has acknowledged are in this copy's log before the copy uses the end of
+its log: before it enters another epoch, cuts, or takes ops along the row. For this purpose such
+events are held back while the rail has the queue. The rail is asked to give the queue back
+(`RailDisarm`), its ops come, then `RailStopped`, then the events.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from mirrorq.replication.events import (
 from mirrorq.replication.ring import Ring
 
 REST_MS = 20
-"""After it has given a queue back the rail does not get it for so long."""
+"""Time without the queue after the rail has given a queue back."""
 
 OFF, ARMED, DRAINING = 0, 1, 2
 _ALWAYS = (Railed, Persisted, Tick)
-"""What a copy takes while it waits for `RailStopped`."""
+"""Events that a copy takes while it waits for `RailStopped`."""
 _STEADY = (
     *_ALWAYS,
     Declared,
@@ -51,14 +51,14 @@ _STEADY = (
     Requested,
     SessionGone,
 )
-"""What changes nothing of a mirror's log."""
+"""Events that change nothing of a mirror's log."""
 
 
 class RailGuard:
-    """Of one copy.
+    """Decides for one copy when the rail has the queue.
 
     Args:
-        may_arm: there is a rail, and it is to be used.
+        may_arm: true if there is a rail, and its use is allowed.
     """
 
     def __init__(self, ring: Ring, *, may_arm: bool) -> None:
@@ -66,17 +66,17 @@ class RailGuard:
         self._ring = ring
         self.may_arm = may_arm
         self._held: deque[ReplicaEvent] = deque()
-        """What waits until the rail has let go, in order."""
+        """Events that wait until the rail has given the queue back, in order."""
         self._rest_ms = 0
 
     @property
     def is_marking(self) -> bool:
-        """Whether the rail has told the master of all that it has handed over: not after it was
-        asked to stop."""
+        """Return true if the rail has told the master of all ops that it has handed over. False
+        after a request to stop."""
         return self.state == ARMED
 
     def holds(self, event: ReplicaEvent) -> bool:
-        """Whether an event has to wait: it is kept then."""
+        """Return true if the event has to wait. The event is kept."""
         if self.state == ARMED:
             if self._is_steady(event):
                 return False
@@ -87,17 +87,17 @@ class RailGuard:
         return True
 
     def on_stopped(self, now_ms: int) -> deque[ReplicaEvent]:
-        """The rail has let go: what waited for that."""
+        """Take the queue back; return the events that waited."""
         self.state = OFF
         self._rest_ms = now_ms + REST_MS
         held, self._held = self._held, deque()
         return held
 
     def settle(self, now_ms: int) -> None:
-        """A step ends: the rail may have the queue from here on, if nothing is unusual."""
+        """Give the queue to the rail at the end of a step, if nothing is unusual."""
         ring = self._ring
         if self.state == ARMED and ring.is_far_behind:
-            # It marks at receipt. From here on the copy does, and with more behind no more.
+            # The rail marks at receipt. The copy marks from here on, until it is too far behind.
             self._ask_back()
         if not self.may_arm or self.state != OFF or now_ms < self._rest_ms:
             return

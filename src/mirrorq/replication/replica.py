@@ -1,4 +1,4 @@
-"""A replica: gives events, marks, stable ops and the end of a step to its parts."""
+"""A replica: passes events, marks, stable ops and the end of a step to its parts."""
 
 from __future__ import annotations
 
@@ -71,18 +71,17 @@ from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes, quiet_tick_ms
 
 ROOM_LOOK_MS = 50
-"""A frame that was refused for want of room is asked for again when there is some: looked at this
-often."""
+"""Time between two looks for room, after a frame was refused for want of room."""
 LOST_PIECES = 512
-"""Named one by one by the op of an unclean promotion; of more it names where they are."""
+"""Lost ranges that the op of an unclean promotion names. Beyond, stretches around them."""
 NO_ROOM_MS = 1000
 NO_ROOM_MS_MAX = 10_000
-"""A joining member for whose next frame there is no room for so long takes the state anew; then
-after twice as long, up to the second."""
+"""A joining member without room for the next frame takes the state again after the first time.
+Later waits double, up to the second time."""
 
 
 class Replica:
-    """One member's copy of one queue."""
+    """A member's copy of a queue."""
 
     def __init__(
         self,
@@ -99,15 +98,15 @@ class Replica:
         self.me = me
         self.queue_id = queue_id
         self.broken = image.broken
-        """Why nothing can be made of what is on this disk: the copy takes part in nothing until a
-        view has it join, and then it begins anew."""
+        """Why the copy on this disk is unusable, or "". The copy takes part in nothing until it
+        joins again in a view, from scratch."""
         self.halted = image.broken and f"the copy here is damaged and is not used: {image.broken}"
-        """Why this copy has stopped: damage, or an op of a version to come."""
+        """Why this copy has stopped: damage, or an op of a later version."""
         self._cache = cache or PageCache()
         self.state = QueueState.of_image(image, self._cache)
         self.room = room or Room()
         self.timers = Timers()
-        """When parts of this copy want to be woken; those of a master are its own."""
+        """Timers at which parts of this copy want to be woken. A master has its own timers."""
         self._tick, self._room_look = self.timers.new(), self.timers.new()
         self.ring = Ring(
             me,
@@ -136,26 +135,26 @@ class Replica:
         self._load(image)
 
     def _begin(self) -> None:
-        """What it is told, and what it remembers from one step to the next."""
+        """Set the fields that other parts fill, or that steps remember."""
         self.master: Master | None = None
         self.tally = Tally()
-        """For metrics."""
+        """Totals for metrics."""
         self.definition = DEFAULT
-        """What the policy in force says; only what the master decides by it counts."""
+        """Definition of the policy in force. Only the master's decisions use it."""
         self._declared = Declared(False, False)
         self.may_fetch = True
-        """By policy, or because somebody said so: see `Catalog.synchronising`."""
+        """True if a joiner may fetch bodies, by policy or request (`Catalog.synchronising`)."""
         self.reported: QueueReport | None = None
-        """What the last master said that the queue has: what a loss is counted by."""
+        """Counts of the queue in the last master's report, from which a loss is computed."""
         self._next_tick_ms = 0
         self._wanted_room_ms: int | None = None
-        """Since when there is no room for the next frame."""
+        """Time since which there is no room for the next frame; None: there is room."""
         self._no_room_ms = NO_ROOM_MS
         self._is_preparing = False
-        """The next op changes many pages that are still wanted as they are: some are made in each
-        step, and it is applied when all are."""
+        """True while the next op waits because snapshots need pages that it changes. Some pages are
+        made in each step, until the op can be applied."""
         self._is_ticking = False
-        """At the end of the last step the ring had something to repeat."""
+        """True if the ring had something to repeat at the end of the last step."""
 
     def _load(self, image: QueueImage) -> None:
         self.ring.time.note(self.state.time_us)
@@ -178,7 +177,7 @@ class Replica:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this is the master and its promotion is applied."""
+        """Return true if this copy is the master and its promotion is applied."""
         return self.master is not None and self.master.active
 
     @property
@@ -190,7 +189,7 @@ class Replica:
 
     @property
     def copied_share(self) -> float:
-        """How much of what lives is on this disk, 0 to 1; 0 while it is not known what lives."""
+        """Share of live messages on this disk, 0 to 1. 0 while the live messages are unknown."""
         if not self.ring.has_state:
             return 0.0
         missing, live = self.transfer.missing.count, self.state.live.count
@@ -198,7 +197,7 @@ class Replica:
 
     @property
     def yielded_epoch(self) -> int | None:
-        """The present epoch, when its master hands out nothing in it any more."""
+        """The present epoch, if its master delivers nothing more; else None."""
         master = self.master
         return master.yielded_epoch if master is not None and master.has_yielded else None
 
@@ -288,7 +287,7 @@ class Replica:
             case Fetching():
                 self.may_fetch = event.allowed
             case LeaseChanged():
-                pass  # the end of the step hands out and confirms what is due
+                pass  # The end of the step delivers and confirms all that is due.
             case LinkLost():
                 self.ring.on_link_lost(event.node)
                 self.transfer.on_link_lost(event.node)
@@ -301,7 +300,7 @@ class Replica:
                     self._tell_master(now_ms, master, event)
 
     def _tell_master(self, now_ms: int, master: Master, event: ReplicaEvent) -> None:
-        """What is of no concern to a mirror."""
+        """Pass on an event that concerns only a master."""
         couriers = master.departures.couriers
         match event:
             case CourierReplied():
@@ -321,7 +320,7 @@ class Replica:
             case Undelivered():
                 master.deliveries.on_undelivered(event.session, event.deliver)
             case YieldAsked():
-                # Of another epoch it means nothing: the leader asks again.
+                # The event means nothing in another epoch: the leader asks again.
                 if event.epoch == self.ring.epoch:
                     master.yielded_epoch = event.epoch
 
@@ -359,7 +358,7 @@ class Replica:
                 self._take_state(now_ms, message)
             case FetchFrames():
                 if ring.is_member:
-                    # One that joins has what it has; who asks knows what it looks for.
+                    # A joining member, too, may have the frames: the requester knows its needs.
                     ring.out.reads.append((sender, message))
             case FrameChunk():
                 self._take_chunk(now_ms, message)
@@ -372,7 +371,7 @@ class Replica:
             return
         if self.broken:
             if is_in_sync(view, self.me):
-                return  # It has nothing to lead or to vouch with, and says nothing.
+                return  # An unusable copy leads and vouches for nothing.
             self.broken = self.halted = ""
             self._start_over()
         ring.install(view)
@@ -417,8 +416,8 @@ class Replica:
             self.master.declare(now_ms, self._declared)
 
     def _promoted(self, view: View) -> PromotedOp:
-        """The term's first op. Unclean when the view's last unclean promotion is not in this
-        log: it is this one, or the master that was to begin with it died before it did."""
+        """The term's first op. Unclean when the view's last unclean promotion is not in this log.
+        Then it begins now, or its first master died before the op was stable."""
         begun = self.state.generation
         for entry in self.ring.log:
             if isinstance(entry.payload, PromotedOp):
@@ -433,9 +432,9 @@ class Replica:
         return PromotedOp("unclean", view.generation, view.master_epoch, ranges, count)
 
     def _lost_by_report(self, known: int) -> int:
-        """How many messages are lost by what the last master has said. Some that it saw acked live
-        here again, so what it had is not only compared with what is here: of what came after all
-        that is here, all that it had is lost."""
+        """Lost messages according to the last master's report. Acked messages may live here again,
+        so the difference of counts is not enough. All messages with sequences beyond this log are
+        lost."""
         report = self.reported
         if report is None:
             return 0
@@ -446,9 +445,9 @@ class Replica:
         return max(had - kept, min(had, known + beyond))
 
     def _lost_ranges(self, lost: RangeSet) -> tuple[Range, ...]:
-        """What an op says is lost. Where it is in many pieces the op names the stretches in which
-        they are: nothing else in them lives. (Bodies of what was staged lie under other sequences
-        than the messages; they are named one by one.)"""
+        """Ranges that the op names as lost. Too many ranges are replaced by the stretches around
+        them, in which no other message lives. (With staged bodies, which lie under other sequences,
+        ranges are always named.)"""
         if len(lost) <= LOST_PIECES or self.state.staging:
             return tuple(lost)
         lacking = self.transfer.lacking.copy()
@@ -457,7 +456,7 @@ class Replica:
         return tuple(lacking)
 
     def _on_repaired(self, now_ms: int, received: int) -> None:
-        """The log agrees with the master's; before it was cut it went up to `received`."""
+        """Act on a repaired log. Before the repair the log went up to `received`."""
         ring = self.ring
         is_new_past = ring.view is not None and ring.view.generation > self.state.generation
         if is_new_past and ring.received < received:
@@ -469,7 +468,7 @@ class Replica:
             text = _set_back_text(master, ring.received, self.state)
             ring.out.notices.append(("copy dropped", text))
         if ring.received < self.state.applied:
-            # What was applied here is not in the history: this copy is of another past.
+            # Ops applied here are not in the history: this copy is of another past.
             self._start_over()
         if ring.has_state:
             ring.announce()
@@ -534,10 +533,10 @@ class Replica:
             self.transfer.on_no_room(now_ms)
 
     def _wants_state(self, now_ms: int) -> bool:
-        """Whether a newer state is of use to a joining member that cannot take the next frame.
+        """Return true if a joining member without room for a frame should take a newer state.
 
-        It stands behind a message for which it has no room, and so never hears of the acks that
-        come after it, which would make room. A state brings no bodies.
+        Acks behind this frame would make room, but cannot reach the member. A state brings no
+        bodies.
         """
         since_ms = None if self.ring.in_sync else self._wanted_room_ms
         return since_ms is not None and now_ms - since_ms >= self._no_room_ms
@@ -595,7 +594,7 @@ class Replica:
     # --- Damage -------------------------------------------------------------------------
 
     def _on_damage(self, now_ms: int, found: FrameDamaged) -> None:
-        """A frame was read that is not as it was written: what of it lives is fetched anew."""
+        """Fetch the live messages of a damaged frame again."""
         if self.halted:
             return
         needed = self.state.needed(found.first, found.last)
@@ -614,7 +613,7 @@ class Replica:
         self.ring.out.notices.append((SET_ASIDE, text))
 
     def _tell_of_judged(self) -> None:
-        """Nothing is handed out that nobody has; what somebody has after all is again."""
+        """Tell the master which messages are lost, and not delivered, or found again."""
         judged = self.transfer.judged
         while judged:
             bodies, are_lost = judged.popleft()
@@ -658,23 +657,23 @@ class Replica:
     # --- Time ---------------------------------------------------------------------------
 
     def _tick_after(self, now_ms: int) -> int:
-        """All queues of a node tick together, with its signs of life: it wakes once."""
+        """Time of the next tick: all queues tick with the node's heartbeats, in one wake."""
         heartbeat_ms = self._config.heartbeat_ms
         next_ms = now_ms - now_ms % heartbeat_ms + heartbeat_ms
         return next_ms if 2 * (next_ms - now_ms) >= heartbeat_ms else next_ms + heartbeat_ms
 
     def _set_timers(self, now_ms: int) -> None:
-        """The step ends: what goes by where the ring stands now."""
+        """Set the timers that depend on the state of the ring, at the end of a step."""
         ring = self.ring
         is_waiting, was_ticking = ring.is_waiting, self._is_ticking
         self._is_ticking = ring.is_member and (is_waiting or ring.ticks_left > 0)
         if self._is_ticking:
             if not was_ticking and self._next_tick_ms <= now_ms:
-                # There was nothing to repeat: what is news now is not to be said twice at once.
+                # There was nothing to repeat: news of this step must not be repeated at once.
                 self._next_tick_ms = self._tick_after(now_ms)
             tick_ms = max(self._next_tick_ms, now_ms + 1)
             if not (is_waiting or ring.has_joiners):
-                # It only repeats what is known to all, if nothing was lost.
+                # The tick only repeats things known to all, if nothing was lost.
                 tick_ms = quiet_tick_ms(self._config, tick_ms)
             self._tick.set(tick_ms)
         elif was_ticking:
@@ -685,10 +684,10 @@ class Replica:
             self._room_look.clear()
 
     def _next_ms(self, wake_ms: int | None) -> int | None:
-        """When to step this copy next, if nothing comes: then, or when a timer says so."""
+        """Time of the next step without an event: `wake_ms`, or the first timer."""
         next_ms = self.timers.next_ms
         if self.halted:
-            # Nothing but ticks and the disk is served.
+            # Only ticks and the disk are served.
             self.ring.mark.clear()
             self._room_look.clear()
             next_ms = self.timers.next_ms
@@ -718,8 +717,8 @@ def _dropped_text(kept: int, received: int, state: QueueState) -> str:
 
 
 def _set_back_text(master: str, kept: int, state: QueueState) -> str:
-    """There was no unclean promotion: who became master must have had on its disk what is applied
-    here."""
+    """Report a master without applied ops and without an unclean promotion: its disk must have had
+    them."""
     return (
         f"node {master} is master of the queue without ops {kept + 1} to {state.applied}, which "
         "were confirmed: its store is an earlier copy of itself, or its disk has lost what it had "

@@ -1,27 +1,27 @@
-"""One member of one queue's ring: its log, and the marks of what every member in sync has.
+"""One member of one queue's ring: its log, and the marks of all members in sync.
 
-Guarantee. The master calls an op *stable* when the op is on the disk of every member in sync of
-the view in force, at the same lsn, after the same ops. An op that any master of any epoch called
-stable is in the log of each later master.
+Guarantee. The master calls an op *stable* when every member in sync of the view in force has the op
+on its disk. The op has the same lsn there, after the same ops. An op that any master of any epoch
+called stable is in the log of each later master.
 
 No guarantee. An op that is not stable may vanish, and may come back from another disk. Users hear
 nothing from this module: `replica` tells them about stable ops only.
 
 The row. Members stand in a row: m0 is the master, m1 … mj are in sync, joining members follow. A
 frame travels right along the row, and each member passes it on before its own disk write. Marks
-(`durable`) follow the frames. A mirror passes right the minimum of its own mark and the mark of
-its left neighbour. So the mark of mj says what is on the disks of all mirrors; the master calls
-stable what is on its own disk too. One op costs two trips and one disk write, whatever the size of
-the ring, and a body crosses each link once.
+(`durable`) follow the frames. A mirror passes right the minimum of its own mark and the mark of its
+left neighbour. So the mark of mj covers the disks of all mirrors; the master calls ops stable that
+are on its own disk too. One op costs two trips and one disk write, whatever the size of the ring,
+and a body crosses each link once.
 
 The star. For a small group of ops the trips cost more than the bytes. Then the master sends the
-group to all mirrors at once, and each mirror answers the master directly: one trip there, one
-trip back. An epoch begins with the row. The star may be used once a mark of the epoch has come
-round, because such a mark says that all mirrors are repaired and take the star, and only while
-nothing is on its way along the row. A member that misses a frame asks its left neighbour for it.
+group to all mirrors at once, and each mirror answers the master directly: one trip there, one trip
+back. An epoch begins with the row. The star may be used once a mark of the epoch has come round.
+The mark says that all mirrors are repaired and take the star. It is used only while nothing is on
+its way along the row. A member that misses a frame asks its left neighbour for it.
 
 A change of members. Each change is a *view* with a new epoch, agreed by the catalog. Nothing of the
-old epoch counts in the new one: marks start from zero, and frames of the old epoch are dropped. A
+old epoch counts in the new epoch: marks start from zero, and frames of the old epoch are dropped. A
 member takes part only when it is *repaired* (R6). The master's history, pairs of epoch and last lsn
 as they were when the epoch began, travels right. Each member cuts its log to the greatest lsn at
 which both histories have the same epoch. The length of a log proves nothing: two logs of the same
@@ -33,9 +33,9 @@ Lemma 4. An op that an old master calls stable, whenever it does, is in its succ
 master needs the mark of every member in sync of its view. A member that has installed the
 successor's view sends none, and the marks that it sent before cover ops on its disk.
 
-`durability: replicated`. The view says so. A mark then says what a member has received
-(`assured`), as long as its disk is not too far behind. "On the disk" above then reads "in the
-memory of this incarnation": such views judge members in sync by incarnation.
+`durability: replicated`. The view says so. A mark then says what a member has received (`assured`),
+as long as its disk is not too far behind. "On the disk" above then reads "in the memory of this
+incarnation": such views judge members in sync by incarnation.
 
 Invariants:
 1. the log holds the ops base + 1 … received, without a gap.
@@ -79,18 +79,18 @@ MESSAGE_BYTES = 1 << 20
 RESEND_BYTES = 16 << 20
 """One resend sends at most this much; the receiver's next mark or request brings the rest."""
 REPEAT_COUNT = 2
-"""Ticks after the last change in which marks are repeated, in case a reconnect lost them and its
-notice does not come. (On the notice everything is sent again.)"""
+"""Ticks after the last change in which marks are repeated, in case a reconnect without notice lost
+them. (On the notice everything is sent again.)"""
 STAR_BYTES_MAX = 64 << 10
 """A larger group goes along the row: the master need not send it to each mirror."""
 STAR_COUNT_MAX = 64
-"""More messages than this, on the way and to be sent, are a stream. Nobody waits for one message of
-a stream before the next, so large groups serve it better than quick ones."""
+"""More messages than this, on the way and to be sent, are a stream. No producer waits for single
+messages of a stream, so large groups serve a stream better than quick groups."""
 STAR_REST_MS = 250
-"""After a stream, or a group of more bytes, everything goes along the row for this long: a burst
-takes half as long again when its first message goes by the star."""
+"""After a stream, or a larger group, everything goes along the row for this long. A burst would
+take half as long again if its first message went by the star."""
 BEHIND_BYTES_MAX = 16 << 20
-"""`durability: replicated`: a member with more than this not on its disk marks what is on disk."""
+"""`durability: replicated`: a member with more bytes not on its disk marks only its disk."""
 
 
 class Ring:
@@ -111,109 +111,109 @@ class Ring:
         self.me = me
         self.queue_id = queue_id
         self.out = ReplicaEffects()
-        """Where effects go; the replica takes it at the end of each step."""
+        """Effects of the step; the replica takes them at the end."""
         self.view: View | None = None
         self.epoch = 0
         self._stand(views.NOWHERE)
         self.has_joiners = False
-        """The view has members that are not in sync."""
+        """True if the view has members that are not in sync."""
         self.repaired = False
         self.has_state = True
         """False while a joiner waits for a transferred state: it asks for no resend."""
         self.complete = True
         """False while frames of live messages are not on this disk (R7)."""
         self.is_stalled = False
-        """Stable ops wait for the disk before they are applied: no more become stable, so that
-        what waits here is bounded as what is not stable is."""
+        """True while stable ops wait for the disk before they are applied. No more ops become
+        stable, so the number of waiting ops is bounded."""
         self.is_placing = False
-        """A state that came goes to the disk: ops after it wait in memory."""
+        """True while a received state goes to the disk: later ops wait in memory."""
         self._begin_log()
         self._begin_marks(mark_delay_ms, timers or Timers(), may_star)
 
         self.reported: dict[MemberId, int] = {}
-        """R9: durable of members in sync, told while ops wait for them."""
+        """R9: durable of members in sync, reported while ops wait for them."""
         self.time = QueueTime(time_ahead_us)
         self._room = room or Room()
         self.refused_bytes = 0
-        """Of the next frame, for which there was no room when it came; 0: none was refused."""
+        """Bytes of the next frame, if it was refused for want of room; else 0."""
         self._joiner_bytes_max = joiner_bytes_max
         self._append: list[Entry] = []
         self.append_cost = 0
-        """Room that messages not yet given to the store will take there."""
+        """Room in the store for messages that are not given to the store yet."""
         self._truncate_to: int | None = None
         self._writes: deque[tuple[int, int]] = deque()
         self._write_number = 0
 
     def _begin_log(self) -> None:
-        """What of the log is here, on the disk, and stable."""
+        """Set the fields of the log: in memory, on the disk, and stable."""
         self.log: deque[Entry] = deque()
         self.log_bytes = 0
         self.base = 0
-        """lsn before the first entry that is kept in memory."""
+        """Lsn before the first entry that is kept in memory."""
         self.received = 0
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) up to received, of the newest epochs (`extend_history`)."""
         self.durable = 0
-        """What is on disk of it."""
+        """Last lsn that is on the disk."""
         self.is_at_receipt = False
-        """The view says `replicated`: marks say what is received."""
+        """True in a `replicated` view: marks report received ops."""
         self.behind_bytes = 0
-        """Then: bytes of the log beyond `durable`."""
+        """In a `replicated` view: bytes of the log beyond `durable`."""
         self.stable = 0
-        """Known stable; may run ahead of received in a joining member only."""
+        """Last lsn known to be stable. Beyond `received` in a joining member only."""
         self.unstable_bytes = 0
 
     def _begin_marks(self, mark_delay_ms: int, timers: Timers, may_star: bool) -> None:
-        """What neighbours and joining members have said in this epoch, and have been told."""
+        """Set the fields of this epoch's exchange with neighbours and joining members."""
         self.start_history: tuple[tuple[int, int], ...] = ()
         self.start_last = 0
         """Last lsn of the history with which this epoch began."""
         self.gates: dict[MemberId, int] = {}
-        """R8: joining members that stable waits for, with their durable."""
+        """R8: joining members that must have an op before it is stable, with their durable."""
         self.joiners: dict[MemberId, int] = {}
         self._w_left = 0
         self._w_sent = 0
         self._may_star = may_star
-        """This node gives and takes ops by the star."""
+        """True if this node sends and accepts ops by the star."""
         self._is_star_left = False
-        """All mirrors up to the left take ops from the master, as its watermark said."""
+        """True if all mirrors up to the left take the star, according to the left's watermark."""
         self._is_direct = False
-        """In this epoch marks go straight to the master: at the master, they may."""
+        """True if marks go directly to the master in this epoch. At the master: if they may."""
         self.is_star_heard = False
-        """Ops have come by the star since the rail last had the queue, and in this epoch."""
+        """True if ops have come by the star in this epoch, since the rail last had the queue."""
         self._row_sent = 0
-        """At the master: the last op that it has sent along the row."""
+        """At the master: last lsn sent along the row."""
         self._star_from_ms = 0
-        """At the master: before this time all goes along the row."""
+        """At the master: before this time all ops go along the row."""
         self._round_mark = 0
-        """At the master: what came round in this epoch."""
+        """At the master: greatest mark that came round in this epoch."""
         self._joiner_sent = -1
         self._right_received = -1
-        """What the right has been sent; -1 until it says that it is repaired."""
+        """Last lsn sent to the right; -1 until the right reports its repair."""
         self._awaits_right = False
-        """In a new epoch, until a tick or a break: the right says by itself when it is repaired."""
+        """True in a new epoch until a tick or a break: the right reports its repair unasked."""
         self._early: tuple[MemberId, History] | None = None
-        """Of an epoch that this node is still to learn of."""
+        """History of an epoch that this node does not know yet."""
         self._left_heard = False
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
         self.mark = timers.new()
-        """When a mark goes right that says only what is stable, if no op takes it along before."""
+        """Timer of a mark to the right with only stable ops, if no op takes it along."""
         self._has_waited = False
-        """In this step: what is stable has been told by a mark, which waited for the next op."""
+        """True if a mark of this step reported stable ops, after a wait for the next op."""
         self._is_watermark_fresh = False
-        """Said since the last tick: the next one need not repeat it."""
+        """True if sent since the last tick: the next tick need not repeat it."""
         self._is_mark_fresh = False
         self._is_repeating = False
-        """In this step: what it says again is not fresh at the next tick."""
+        """True if this step repeats marks: they are not fresh at the next tick."""
         self.ticks_left = REPEAT_COUNT
-        """Ticks that are still to repeat what was said."""
+        """Number of ticks that still repeat marks."""
         self._asked_from = 0
 
     # --- Start --------------------------------------------------------------------------
 
     def load(self, entries: Iterable[Entry], base: int, history: list[tuple[int, int]]) -> None:
-        """Take the log's end from disk: everything after `base`."""
+        """Load the end of the log from the disk: all entries after `base`."""
         self.base = self.received = base
         self.history = list(history)
         for entry in entries:
@@ -221,7 +221,7 @@ class Ring:
         self.durable = self.received
 
     def install(self, view: View) -> None:
-        """Enter a newer epoch (R4: never an older one)."""
+        """Enter a newer epoch (R4: never an older epoch)."""
         is_first = self.view is None
         self.view = view
         self.epoch = view.epoch
@@ -248,14 +248,14 @@ class Ring:
         self.reported = {}
         if self.is_master:
             self.repaired = True
-            # Of one promoted uncleanly: what it has is the queue from here on.
+            # The log of a master from an unclean promotion is the queue from here on.
             self.has_state = True
             self._forget_lost_marks()
             self.start_history = tuple(self.history)
             self.start_last = self.received
             self._send_history()
         elif is_first and (left := self._left()) is not None:
-            # It may have been sent before there was a copy here to keep it (`keep_early`).
+            # The history may have come before there was a copy here to keep it (`keep_early`).
             self._send(left, HistoryRequest(self.queue_id, view.epoch))
 
     def _stand(self, standing: views.Standing) -> None:
@@ -265,11 +265,11 @@ class Ring:
         self.in_sync = standing.in_sync
         self._mirrors = () if self.view is None else views.in_sync_ids(self.view)[1:]
 
-    # --- Questions ----------------------------------------------------------------------
+    # --- Queries ------------------------------------------------------------------------
 
     @property
     def assured(self) -> int:
-        """What this member's marks say: on its disk, or received where the view says so."""
+        """Last lsn in this member's marks: on its disk, or received in a `replicated` view."""
         is_enough = self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX
         here = self.received if is_enough else self.durable
         return min(here, self.stable) if self.is_stalled else here
@@ -280,24 +280,24 @@ class Ring:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was confirmed in memory before this settling epoch is on the disks of
-        all in sync: the history with which it began holds it (see R8), and this epoch's marks,
-        which began at nothing and tell of disks, have passed that."""
+        """Return true if all ops confirmed in memory before this settling epoch are on the disks of
+        all members in sync. The first history of the epoch holds the ops (see R8). The epoch's
+        marks, which report disks, must have passed it."""
         return self.is_settling and self.is_master and self._round_mark >= self.start_last
 
     @property
     def has_cut(self) -> bool:
-        """Whether a cut waits for this step's write."""
+        """Return true if a cut waits for this step's write."""
         return self._truncate_to is not None
 
     @property
     def has_append(self) -> bool:
-        """Whether entries wait to be given to the store."""
+        """Return true if entries wait to be given to the store."""
         return bool(self._append)
 
     @property
     def has_write(self) -> bool:
-        """Whether either does."""
+        """Return true if a cut or entries wait for this step's write."""
         return bool(self._append) or self._truncate_to is not None
 
     def behind(self, first: int, last: int) -> list[Entry]:
@@ -321,7 +321,7 @@ class Ring:
     # --- The master ---------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
-        """The master adds the next op."""
+        """Append the next op, at the master."""
         assert self.is_master
         assert entry.lsn == self.received + 1
         self._accept(entry)
@@ -329,8 +329,8 @@ class Ring:
     def countable(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
         """R8: joining members that may be counted in now; stable waits for them from here.
 
-        Not what this master knows to be stable alone decides: its predecessor may have
-        confirmed more, all of it within the history with which this epoch began.
+        The ops that this master knows to be stable are not enough. Its predecessor may have
+        confirmed more, all within the history with which this epoch began.
         """
         if self.view is None or not self.is_master:
             return ()
@@ -344,13 +344,13 @@ class Ring:
     # --- Messages -----------------------------------------------------------------------
 
     def keep_early(self, sender: MemberId, message: History) -> None:
-        """A left that learns of a view first need not be asked for what it has said already."""
+        """Keep a history of an epoch unknown to this node, so that no request is needed."""
         kept = 0 if self._early is None else self._early[1].epoch
         if message.epoch > max(self.epoch, kept):
             self._early = (sender, message)
 
     def take_early(self) -> tuple[MemberId, History] | None:
-        """What was kept of the epoch that has just begun."""
+        """Return the kept history of the epoch that has just begun, or None."""
         if self._early is None or self._early[1].epoch > self.epoch:
             return None
         early, self._early = self._early, None
@@ -412,7 +412,7 @@ class Ring:
             self._note_star(before)
 
     def on_railed(self, message: Data, *, is_marked: bool) -> None:
-        """Ops of which the rail has told the master: they are in the log, come what may."""
+        """Append ops that the rail has acknowledged to the master: they must be in the log."""
         assert message.epoch == self.epoch
         before = self.received
         for entry in message.entries:
@@ -428,8 +428,8 @@ class Ring:
 
     @property
     def steady_master(self) -> MemberId | None:
-        """Who sends by the star, when all is as usual, and all of the log is on this disk or
-        need not be."""
+        """The master, if it sends by the star and nothing is unusual; else None. This disk must
+        have the log as far as the view requires."""
         is_still = not self.refused_bytes and self.complete and not self.is_far_behind
         is_still = is_still and (self.is_at_receipt or self.durable == self.received)
         if not (is_still and self.is_star_heard and self.repaired and self.in_sync):
@@ -438,17 +438,17 @@ class Ring:
 
     @property
     def is_far_behind(self) -> bool:
-        """`durability: replicated`: so much is not on this disk that only what has place beside it
-        may be taken before the marks wait for the disk: see `BEHIND_BYTES_MAX`."""
+        """`durability: replicated`: return true if the disk is half way to `BEHIND_BYTES_MAX`
+        behind. The rail must not take more ops then."""
         return self.behind_bytes > BEHIND_BYTES_MAX // 2
 
     def _go_direct(self) -> None:
-        """The master hears marks itself from now on: of what was told to the right only, too."""
+        """Report marks to the master from now on, including marks sent only to the right."""
         self._is_direct = True
         self._w_sent = 0
 
     def _note_star(self, before: int) -> None:
-        """The right has been sent the same by the master, if it is a mirror."""
+        """Note that the master has sent the same ops to the right, if the right is a mirror."""
         if self._standing.is_last_in_sync or self._right_received != before:
             return
         self._right_received = self.received
@@ -456,19 +456,19 @@ class Ring:
 
     @property
     def _has_to_place(self) -> bool:
-        """Whether as much waits here as the left keeps: what follows is asked for again when the
-        state is placed."""
+        """Return true if the waiting ops reach the bound of the left's memory. Later ops are
+        requested again after the state is on the disk."""
         return self.is_placing and self.log_bytes >= self._joiner_bytes_max
 
     def on_placing(self, *, is_placing: bool) -> None:
-        """Whether a state that came is on its way to the disk, at the end of a step."""
+        """Note at the end of a step if a received state is on its way to the disk."""
         was_placing, self.is_placing = self.is_placing, is_placing
         if was_placing and not is_placing:
             self._asked_from = 0
             self._ask_again()
 
     def look_for_room(self) -> None:
-        """Ask for what was refused as soon as it can be taken."""
+        """Request refused ops again as soon as there is room."""
         if self.refused_bytes and self._room.has(self.refused_bytes):
             self.refused_bytes = self._asked_from = 0
             self._ask_again()
@@ -517,8 +517,8 @@ class Ring:
             self.behind_bytes -= sum(len(self.log[i].frame) for i in range(first, end))
 
     def on_link_lost(self, node: str) -> None:
-        """What was on the way to `node` may be gone: say again all that it was told, and nobody
-        else. (What came from there is said again by that node, which has lost its connection.)"""
+        """Repeat all messages to `node` that may be lost, and no messages to other nodes. (The node
+        itself repeats its messages: it has lost its connection, too.)"""
         if not self.is_concerned(node):
             return
         left, right, to = self._left(), self._right(), self._watermark_to()
@@ -541,13 +541,13 @@ class Ring:
         self.ticks_left = REPEAT_COUNT
 
     def is_concerned(self, node: str) -> bool:
-        """Whether this member says anything to that node: a neighbour's, or the master's."""
+        """Return true if this member sends to the node: a neighbour's node, or the master's."""
         standing = self._standing
         around = (standing.left, standing.right, standing.master)
         return self.is_member and any(one is not None and one.node == node for one in around)
 
     def on_tick(self) -> None:
-        """Repeat what a lost message would leave hanging."""
+        """Repeat messages that may be lost and are waited for."""
         if self.view is None or not self.is_member:
             return
         self._awaits_right = False
@@ -557,7 +557,7 @@ class Ring:
             self._repeat()
 
     def _ask_left(self) -> None:
-        """Ask again for what the left has not begun to send."""
+        """Ask again for all that the left has not begun to send."""
         self._asked_from = 0
         left = self._left()
         if left is not None and not self.repaired:
@@ -566,14 +566,14 @@ class Ring:
             self._send(left, Repaired(self.queue_id, self.epoch, self.received))
 
     def _report_behind(self) -> None:
-        """R9: while ops wait the master hears who has them on disk; of those that this member
-        has no room for, it knows only that they were refused."""
+        """R9: while ops wait, report this disk to the master. A member that refused ops for want of
+        room reports, too."""
         is_behind = self.stable < self.received or self.refused_bytes > 0
         if is_behind and self.in_sync and not self.is_master:
             self._report_durable()
 
     def _repeat(self) -> None:
-        """Each kind of mark that has been quiet since the last tick is due again."""
+        """Make each kind of mark due again that was not sent since the last tick."""
         if not (self._is_watermark_fresh or self._is_mark_fresh):
             self.ticks_left -= 1
         if not self._is_watermark_fresh:
@@ -586,7 +586,7 @@ class Ring:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer is still to come, here or at a neighbour."""
+        """Return true if an answer is still to come, here or at a neighbour."""
         if self.stable < self.received or self.refused_bytes > 0:
             return True
         if not self.is_master and not (self.repaired and self._left_heard):
@@ -594,7 +594,7 @@ class Ring:
         return 0 <= self._right_received < self.received
 
     def announce(self) -> None:
-        """A joiner has its state now: ask the left for what follows."""
+        """Ask the left for later ops: the joiner has its state now."""
         left = self._left()
         if left is not None and self.repaired and self.has_state:
             self._send(left, Repaired(self.queue_id, self.epoch, self.received))
@@ -621,11 +621,11 @@ class Ring:
         self._mark_right(now_ms)
         self._has_waited = False
         if self._is_repeating:
-            # A repetition is no news, and asks for no further one.
+            # A repetition is no news, and asks for no further repetition.
             self._is_repeating = self._is_watermark_fresh = self._is_mark_fresh = False
 
     def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
-        """What of the log this step wants on disk: (truncate to, appended entries)."""
+        """The log's part of this step's write: (truncate to, appended entries)."""
         cut, entries = self._truncate_to, tuple(self._append)
         self._truncate_to = None
         self.append_cost = 0
@@ -633,14 +633,14 @@ class Ring:
         return cut, entries
 
     def note_write(self, *, has_log: bool = True) -> int:
-        """Number a write; everything received so far is durable when it is persisted, where it has
-        the log."""
+        """Number a write. Once the write with the log is persisted, everything received so far is
+        durable."""
         self._write_number += 1
         self._writes.append((self._write_number, self.received if has_log else 0))
         return self._write_number
 
     def trim(self, applied: int) -> None:
-        """Forget entries that are applied and that no member will ask this one for."""
+        """Forget applied entries that no member will request from this member."""
         if self.base >= applied:
             return
         keep_bytes = self._joiner_bytes_max if self.has_joiners else 0
@@ -651,7 +651,7 @@ class Ring:
             self.base = entry.lsn
 
     def reset(self, lsn: int, history: list[tuple[int, int]]) -> None:
-        """A transferred state stands at `lsn`: the log begins there (R7)."""
+        """Begin the log at `lsn`, with a transferred state (R7)."""
         self.log.clear()
         self.log_bytes = 0
         self._append.clear()
@@ -727,20 +727,20 @@ class Ring:
         self.received = lsn
         self.base = min(self.base, lsn)
         self.history = cut_history(self.history, lsn)
-        # Two epochs may cut in one step: what the first one cut is still on disk.
+        # Two epochs may cut in one step: the disk still has the ops of both cuts.
         self._truncate_to = lsn if self._truncate_to is None else min(self._truncate_to, lsn)
         self._append = [entry for entry in self._append if entry.lsn <= lsn]
         kept = (len(entry.frame) for entry in self._append if entry.payload is None)
         self.append_cost = sum(cost(size) for size in kept)
-        # It falls with a truncation: what is appended in place of the cut is not on disk.
+        # It falls with a truncation: new ops in place of the cut are not on disk.
         self.durable = min(self.durable, lsn)
         self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
         self._recount_unstable()
         self._recount_behind()
 
     def _forget_lost_marks(self) -> None:
-        """After an unclean promotion other ops come at lsns that were stable once: what is
-        beyond the own log must be called stable anew. (A joining member may know of such.)"""
+        """Reduce `stable` to the own log. After an unclean promotion, other ops come at lsns that
+        were stable once, and must become stable again. (A joining member may know of such lsns.)"""
         self.stable = min(self.stable, self.received)
 
     def _recount_unstable(self) -> None:
@@ -762,7 +762,7 @@ class Ring:
         self.ticks_left = REPEAT_COUNT
 
     def _serve_right(self, always: bool) -> None:
-        """Send the right what it lacks, frames first seen in this step included."""
+        """Send the right all ops that it lacks, including new ops of this step."""
         right = self._right()
         if right is None or self._right_received < 0 or not (self.repaired and self.has_state):
             return
@@ -789,8 +789,8 @@ class Ring:
             always = False
 
     def _may_go_straight(self, now_ms: int) -> bool:
-        """Whether the next group may take the star: little is on the way and was in the last
-        moment, and nothing that was sent along the row may come after it."""
+        """Return true if the next group may take the star. Few ops must be on the way, now and
+        lately, and no op sent along the row may come after it."""
         if not (self.is_master and self._is_direct):
             return False
         if self.unstable_bytes > STAR_BYTES_MAX or self._is_stream():
@@ -809,7 +809,7 @@ class Ring:
         return True
 
     def _is_stream(self) -> bool:
-        """Whether many messages are not stable, of which some are on the way."""
+        """Return true if many messages are not stable, and some are on the way."""
         if self.stable >= self._right_received:
             return False
         newest = islice(reversed(self.log), min(self.received - self.stable, STAR_COUNT_MAX + 1))
@@ -835,18 +835,18 @@ class Ring:
         return tuple(batch)
 
     def _pass_watermark(self) -> None:
-        """R2: the running minimum of the mirrors goes right; the last in sync closes the ring. Or
-        each tells the master what it has.
+        """R2: pass the running minimum of the mirrors right; the last in sync closes the ring. With
+        the star, each mirror reports its own mark to the master.
 
-        The master knows its own disk, and counts it in itself (`_advance_stable`).
+        The master counts its own disk in `_advance_stable`.
         """
         standing = self._standing
         if not self.in_sync or self.is_master:
             return
         lowest = self.assured
         if lowest <= self.stable and not self.is_settling:
-            # It has come round, or its master's first op in this epoch takes it round. While
-            # a view settles it is the marks of this epoch that count.
+            # The mark has come round, or its master's first op in this epoch takes it round. While
+            # a view settles, only marks of this epoch count.
             return
         is_first = standing.left == standing.master
         if not (is_first or self._is_direct) and self._w_left < lowest:
@@ -871,7 +871,7 @@ class Ring:
         return standing.master if is_to_master else standing.right
 
     def _advance_stable(self) -> None:
-        """R2 at the master: what every disk (or memory) has that it waits for."""
+        """R2 at the master: last lsn on every disk (or in every memory) for which it waits."""
         assert self.view is not None
         lowest = self.assured
         mirrored = self._w_left
@@ -886,7 +886,7 @@ class Ring:
         self._learn_stable(lowest)
 
     def _report_joiner(self) -> None:
-        """R7: a joiner tells the master what it has, only while its copy is complete."""
+        """R7: report a joiner's log to the master, only while its copy is complete."""
         if self.in_sync or not (self.has_state and self.complete) or self.view is None:
             return
         if self.assured > self._joiner_sent:
@@ -901,16 +901,16 @@ class Ring:
     def _mark_right(self, now_ms: int) -> None:
         right = self._standing.right
         if right is None or (mark := (self.stable, self.received)) == self._marked:
-            # Also to one that has not said that it is repaired: after a break its word may have
-            # come before the news of the break, and only a mark makes it ask again.
+            # A mark also goes to a right that has not reported its repair. After a break the report
+            # may have come before the news of the break, and only a mark makes the right ask again.
             if self.mark.at_ms != FOREVER_MS:
                 self.mark.clear()
             return
         if not self.has_state or self._awaits_right:
             return
         if self._mark_delay_ms and self._marked[1] == self.received and not self._has_waited:
-            # Only what is stable is news, and as a rule the next op takes it along. (It waits so at
-            # the master; mirrors pass on at once what has waited there.)
+            # Only the stable lsn is news, and as a rule the next op takes it along. (The mark waits
+            # at the master; mirrors pass on at once a mark that has waited there.)
             if self.mark.at_ms == FOREVER_MS:
                 self.mark.set(now_ms + self._mark_delay_ms)
             if now_ms < self.mark.at_ms:

@@ -1,16 +1,16 @@
 """R7: a joining member gets the state and bodies that it lacks, and a member in sync gives them.
 
-A joiner whose left neighbour still has the missing ops in its log needs none of this. A joiner that
+A joiner whose left neighbour still has the missing ops in its log needs no transfer. A joiner that
 is further behind takes the *applied* state of one member in sync at some lsn S. Ops after S come
-along the ring as for every member. Bodies of messages that live in that state and are not on the
+along the ring as for every member. Bodies of live messages of the state that are not on the
 joiner's disk are fetched in chunks while the queue goes on. The state replaces the joiner's state
 and never merges with it. A frame fills only a place that lives in the joiner's applied state, so a
 late body revives no message.
 
 The disk notes beside the state which sequences a copy may lack, in the same write that changes
 them: a new state, or written frames. So a transfer continues after it was cancelled, or after the
-joiner was killed, and does not fetch bodies again that came along the ring meanwhile. Sequence and
-(epoch, lsn) name the same frame here: everything up to S is stable, a stable op is never cut, and
+joiner was killed. Bodies that came along the ring meanwhile are not fetched again. Sequence and
+(epoch, lsn) name the same frame here. Everything up to S is stable, a stable op is never cut, and
 so its sequences are never given again.
 
 *Natural drain* follows the same rule: a message that is acked before its body arrived is no longer
@@ -23,9 +23,9 @@ had it, or an answer was lost.
 
 *Mending* follows the same rule at a member in sync. A damaged frame on its disk is missing from
 then on: it is noted as lacking, asked of the other members, joining members included, and written
-in the place of the damaged frame. A frame that no member has whole is *lost* for the time being: it
-is asked for again and again, ever more rarely, and at once when a member has come. Every joiner
-hears which frames are lost, and waits for them no more than others.
+in the place of the damaged frame. A frame that no member has whole is *lost* for the time being. It
+is asked for again and again, ever more rarely, and at once when a member comes. Every joiner learns
+which frames are lost, and waits for lost frames no more than other members.
 
 Invariants:
 1. `missing` holds sequences that live in the own applied state and are not whole on the own disk.
@@ -52,23 +52,23 @@ from mirrorq.replication.donor import Incoming
 from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.queue_state import QueueState
 
-# How fast a transfer goes, and so how long it will take. Decides nothing.
+# Pace of a transfer, for an estimate of its duration. No decision depends on it.
 WINDOW_MS = 5000
-"""The pace is that of the last so many ms."""
+"""The pace is measured over this time."""
 SAMPLE_MS = 200
 
 
 class Meter:
-    """Counts what has come."""
+    """Counts messages and bytes that have come."""
 
     def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
         self._samples: deque[tuple[int, int]] = deque()
-        """(time, messages) as they were then."""
+        """(time, messages until then)."""
 
     def begin(self, now_ms: int) -> None:
-        """Something is asked for after nothing was: the pause before does not count."""
+        """Begin after a pause without requests: the pause does not count."""
         self._samples.clear()
         self._samples.append((now_ms, self.messages))
 
@@ -82,11 +82,11 @@ class Meter:
                 samples.popleft()
 
     def bytes_of(self, messages: int) -> int:
-        """What so many messages will come to, judged by those that have come."""
+        """Estimated bytes of so many messages, by the average until now."""
         return self.bytes * messages // self.messages if self.messages else 0
 
     def ms_for(self, now_ms: int, messages: int) -> int:
-        """How long so many messages will take; 0 when that cannot be said."""
+        """Estimated time for so many messages; 0 when unknown."""
         if not self._samples:
             return 0
         began_ms, before = self._samples[0]
@@ -96,30 +96,30 @@ class Meter:
 
 
 RETRY_MS = 1000
-"""A donor that has not answered with its state for this long is not asked again; the next is."""
+"""A donor that has not answered with its state for this long is replaced by the next donor."""
 FETCH_RETRY_MS = 3000
-"""The same when no chunk has come for this long: a slow link takes its time over some."""
+"""A donor that has sent no chunk for this long is replaced. Chunks may be slow on a slow link."""
 AGAIN_MS = 50
-"""A state that was not far enough is asked for again after this; so is what a pass left over."""
+"""Delay of a new request, after a state that was too old, and after a pass with a rest."""
 LOST_MS = 2000
 LOST_MS_MAX = 60_000
-"""What nobody had is asked for again after this; then after twice as long, and so on up to that."""
+"""Delay of a new request for lost bodies. It doubles from `LOST_MS` up to this."""
 FETCHES_MAX = 4
-"""Open requests: enough to fill a link that has latency. With the size of a chunk it bounds
-what a transfer holds in memory on both sides."""
+"""Open requests: enough to fill a link that has latency. With the size of a chunk it bounds the
+memory of a transfer on both sides."""
 GAP_BYTES = 64 * 1024
-"""A request ends where about so much that is not missing lies between."""
+"""A request ends at a gap of about so many bytes that are not missing."""
 REQUEST_RANGES = 1024
-"""Most stretches of what is missing that a request spans: a step walks all that it asks for."""
+"""Most missing ranges that a request spans: a step walks all ranges of its requests."""
 CHUNKS_PER_S = 8
 CHUNK_BYTES_MIN = 4096
 """With a limit on the pace chunks are smaller, down to this."""
 ANSWER_FACTOR = 2
-"""An answer may have so many times the bytes of a chunk: sizes are guessed from the last."""
+"""An answer may have this many times the bytes of a chunk: sizes are guessed."""
 
 
 Retained = Callable[[], Mapping[tuple[int, int], Page] | None]
-"""Gives pages on this disk of states that never were whole."""
+"""Gives pages on this disk of incomplete states, or None."""
 
 
 @frozen
@@ -130,7 +130,7 @@ class Fetch:
     first: int
     last: int
     is_continued: bool
-    """The request before ends where this one begins: a frame across the edge is the other's."""
+    """True if the previous request ends at `first`: it includes a frame across the edge."""
 
 
 class Transfer:
@@ -148,62 +148,62 @@ class Transfer:
         self.queue_id = queue_id
         self._cache = cache
         self.missing = RangeSet()
-        """Live here, and not on this disk."""
+        """Live sequences with bodies that are not whole on this disk."""
         self.damaged = RangeSet()
-        """Of what is missing: what was on this disk and is there no more as it was written."""
+        """Missing sequences with damaged frames on this disk."""
         self.lost = RangeSet()
-        """Of what is missing: what nobody has who could be asked."""
+        """Missing sequences with bodies that no available member has."""
         self.sought = RangeSet()
-        """Of what is missing: what may be had from others, as far as is known."""
+        """Missing sequences with bodies that another member may have."""
         self.judged: deque[tuple[RangeSet, bool]] = deque()
-        """What has become lost (True) or is it no more, since somebody looked."""
+        """Sequences that have become lost (True), or not lost (False), since the last look."""
         self.lacking = RangeSet()
-        """Where messages may be missing once the writes made so far are on disk. Few ranges,
-        which may hold dead sequences too, never one that lives and is on disk."""
+        """Stretches that hold all missing sequences, once the writes made so far are on disk. Few
+        ranges, which may include ended messages, but no live message on the disk."""
         self.lacking_changed = False
-        """Since the last write."""
+        """True if `lacking` has changed since the last write."""
         self.fetched_count = 0
         self.meter = Meter()
         self._chunk_bytes = chunk_bytes
         if bytes_per_s:
-            # Several chunks a second, so that it is a flow and no row of gusts.
+            # Several chunks a second, so that the pace is even.
             self._chunk_bytes = min(chunk_bytes, max(bytes_per_s // CHUNKS_PER_S, CHUNK_BYTES_MIN))
         self._bytes_per_s = bytes_per_s
         self._paced_ms = 0
-        """With a limit on the pace: nothing is asked for before."""
+        """With a limit on the pace: time of the next request."""
         self._message_bytes = 0
-        """Of a message in the last chunk; 0 before the first one."""
+        """Average bytes of a message in the last chunk; 0 before the first chunk."""
         self._number = me.incarnation << 20
         self._state_number = 0
-        """Of the open request for a state, 0 when there is none."""
+        """Number of the open request for a state; 0: no request."""
         self._state = QueueState()
-        """What this copy has."""
+        """Applied state of this copy."""
         self._incoming: Incoming | None = None
-        """What has come of the state that was asked for last. None: nothing that counts, as in most
-        copies, which are to be small."""
+        """Received parts of the state that was requested last. None: no parts that count, as in most
+        copies, which have to be small."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
-        """(first, last, is continued) of what an answer left out."""
+        """(first, last, is continued) of spans that an answer left out."""
         self._asked_to = 0
-        """This pass has asked for what is missing up to here."""
+        """This pass has requested missing sequences up to here."""
         self._pass_took = False
-        """Whether this pass has brought anything."""
+        """True if this pass has brought frames."""
         self._heard_ms = 0
-        """When the donor last answered, or was first asked."""
+        """Time of the donor's last answer, or of the first request."""
         self._donor_turn = 0
         self._is_in_sync = False
         self._barren_count = 0
-        """Donors of which one after the other had nothing of all that is missing."""
+        """Donors in succession that had none of the missing bodies."""
         self._lost_ms = LOST_MS
         self._mended = RangeSet()
-        """What was damaged here in this epoch and was written anew."""
+        """Sequences that were damaged and written again in this epoch."""
         self._wait_until_ms = 0
         self._landing: deque[tuple[int, Range]] = deque()
         self._has_taken = False
-        """A chunk was accepted in this step, and is not yet in a write."""
+        """True if a chunk was accepted in this step, and is not yet in a write."""
 
     def begin(self, state: QueueState, lacking: RangeSet) -> None:
-        """Work out what is missing in a state that was loaded or has just come."""
+        """Compute the missing sequences of a loaded or received state."""
         self._state = state
         self.lacking = lacking
         self.lacking_changed = True
@@ -219,57 +219,57 @@ class Transfer:
         self.lacking = RangeSet(p for p in lacking if self.missing.around(*p) is not None)
 
     def _of_missing(self, known: RangeSet) -> RangeSet:
-        """What of these is missing."""
+        """Missing parts of these ranges."""
         return RangeSet(piece for one in known for piece in self.missing.within(*one))
 
     def start_over(self) -> None:
-        """This copy is of another past: nothing of it counts, what is being written either."""
+        """Forget everything, including writes on their way: this copy is of another past."""
         self._landing.clear()
         self._has_taken = False
         self.begin(QueueState(), RangeSet())
 
     @property
     def is_asking(self) -> bool:
-        """Whether a state is asked for."""
+        """Return true if a state is requested."""
         return self._state_number > 0
 
     @property
     def is_receiving(self) -> bool:
-        """Whether some of a state has come, and is asked for on."""
+        """Return true if parts of a requested state have come."""
         return self._state_number > 0 and self._asked_state.count > 0
 
     def take_pages(self) -> tuple[int, list[Page]]:
-        """(number of the request for a state, pages of it) that go to the disk, each once."""
+        """(number of the request for a state, pages to be written), each page once."""
         incoming = self._incoming
         return (0, []) if incoming is None else (incoming.number, incoming.take_fresh())
 
     def on_staged(self, now_ms: int, count: int) -> None:
-        """So many of these pages are there."""
+        """Note that `count` of the written pages are on the disk."""
         if self._incoming is not None:
             if self._incoming.is_landing:
                 self._heard_ms = now_ms
             self._incoming.on_staged(count)
 
     def drop_state(self) -> None:
-        """What has come of a state is of no use, and no more of it is waited for."""
+        """Drop the received parts of a state, and wait for no more."""
         self._state_number = 0
         self._incoming = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all is on this disk that others have. (Nobody waits for what is lost.)"""
+        """Return true if no missing body can be had from others. (Lost bodies do not count.)"""
         return not self.sought
 
     def note_damaged(self, ranges: Iterable[Range]) -> None:
-        """At the start: of what is missing, this was on the disk and is damaged there."""
+        """At the start: note missing sequences with damaged frames on the disk."""
         found = [piece for one in ranges for piece in self.missing.within(*one)]
         self.damaged = RangeSet(found)
-        # What was known before stands in the store as it is.
+        # Ranges known before are in the store already.
         self.lacking_changed = bool(found)
 
     def on_damage(self, now_ms: int, pieces: Iterable[Range]) -> list[Range]:
-        """Needed frames of these sequences are not as they were written, and none other is needed
-        from the first to the last of them. Returns those of which that is news."""
+        """Note damaged frames with these needed sequences. No other sequence from the first to the
+        last is needed. Returns the newly missing ranges."""
         fresh = RangeSet(pieces)
         known = RangeSet(piece for one in fresh for piece in self.missing.within(*one))
         for piece in known:
@@ -284,14 +284,14 @@ class Transfer:
         self._barren_count = 0
         self._wait_until_ms = 0
         if relapsed:
-            # The disk does not hold what is written there: without end, if nobody waited.
+            # The disk loses written frames: without a wait, mending would go on without end.
             self._lose(RangeSet(relapsed))
             self._wait_for_lost(now_ms)
         return list(fresh)
 
     def _note_lacking(self, fresh: RangeSet, known: RangeSet) -> None:
-        """These are missing from now on, and all between them is dead, but for what is known to be
-        missing: that may be on its way to the disk. So few stretches say it all."""
+        """Note fresh missing ranges as lacking. Sequences between them are dead, or known to be
+        missing and perhaps on their way to the disk. So few stretches are enough."""
         self.lacking_changed = True
         before = fresh.first
         for first, last in fresh:
@@ -300,7 +300,7 @@ class Transfer:
             before = last + 1
 
     def _lose(self, found: RangeSet) -> None:
-        """Nobody has these, of what is sought."""
+        """Note sought sequences as lost."""
         if not found:
             return
         for first, last in found:
@@ -309,7 +309,7 @@ class Transfer:
         self.judged.append((found, True))
 
     def _lose_all(self) -> None:
-        """Nobody has anything of all that is sought."""
+        """Note all sought sequences as lost."""
         if self.sought:
             self.judged.append((self.sought, True))
             self.lost, self.sought = self.missing.copy(), RangeSet()
@@ -319,7 +319,7 @@ class Transfer:
         self._lost_ms = min(2 * self._lost_ms, LOST_MS_MAX)
 
     def _remove(self, first: int, last: int) -> None:
-        """These are missing no more."""
+        """Note that the sequences are not missing any more."""
         self.missing.remove(first, last)
         self.sought.remove(first, last)
         if self.damaged:
@@ -330,15 +330,15 @@ class Transfer:
             self.judged.append((RangeSet(found), False))
 
     def given_up(self) -> RangeSet:
-        """What no disk will ever hold if nobody can be asked any more: all that is missing
-        and not in a write that is being made."""
+        """Missing sequences that are in no write on its way: no disk will ever hold their bodies,
+        if no member can be asked."""
         rest = self.missing.copy()
         for _, piece in self._landing:
             rest.remove(*piece)
         return rest
 
     def forget(self) -> None:
-        """A new epoch: what was asked in the old one is void."""
+        """Forget all requests: a new epoch voids them."""
         self.drop_state()
         self._wait_until_ms = 0
         self._barren_count = 0
@@ -353,20 +353,20 @@ class Transfer:
         self._pass_took = False
 
     def on_link_lost(self, node: str) -> None:
-        """What was asked of this node, or its answers, may be gone: ask again. If it has come,
-        it may have what nobody else has."""
+        """Repeat requests to this node: they or their answers may be lost. A node that came back
+        may have lost bodies."""
         if self.lost:
             self._wait_until_ms = 0
         if any(fetch.donor.node == node for fetch in self._fetches.values()):
             self._restart_pass()
 
     def on_no_room(self, now_ms: int) -> None:
-        """A chunk had no place on the disk: it is asked for again when there may be some."""
+        """Ask later again for a chunk that had no room on the disk."""
         self._has_taken = False
         self._wait_until_ms = now_ms + RETRY_MS
 
     def on_ended(self, ranges: tuple[Range, ...]) -> None:
-        """Natural drain: what the own applied state no longer holds is not missing."""
+        """Natural drain: sequences that the applied state no longer holds are not missing."""
         if self.missing:
             for first, last in ranges:
                 self._remove(first, last)
@@ -376,14 +376,14 @@ class Transfer:
                 self.lacking = RangeSet()
 
     def _prune(self, pieces: Iterable[Range]) -> None:
-        """Nothing is missing beside these any more: the next start need not look there."""
+        """Remove lacking ranges beside these pieces if no sequence in them is missing."""
         for first, last in pieces:
             for edge in (first - 1, last + 1):
                 beside = self.lacking.around(edge, edge)
                 if beside is not None and self.missing.around(*beside) is None:
                     self.lacking.remove(*beside)
 
-    # --- Asking -------------------------------------------------------------------------
+    # --- Requests -----------------------------------------------------------------------
 
     def pursue(
         self,
@@ -395,12 +395,12 @@ class Transfer:
         out: ReplicaEffects,
         retained: Retained = dict,
     ) -> int | None:
-        """Ask for what is due; return when to look again.
+        """Send the requests that are due; return the time of the next look.
 
         Args:
-            may_fetch: whether bodies are fetched too, or only the state.
+            may_fetch: true if bodies are fetched too, not only the state.
             count_max: most missing messages that one request names.
-            retained: asked before a state is asked for; None while some is on its way to the disk.
+            retained: called before a state is requested. Returns None while pages go to disk.
         """
         self._give_up(now_ms)
         self._is_in_sync = views.is_in_sync(view, self.me)
@@ -433,12 +433,12 @@ class Transfer:
 
     @property
     def _asked_state(self) -> Incoming:
-        """What has come of the state that is asked for now."""
+        """Received parts of the state that is requested now."""
         assert self._incoming is not None
         return self._incoming
 
     def _begin_state(self, now_ms: int, pages: Mapping[tuple[int, int], Page] | None) -> bool:
-        """A state is asked for, unless something of the last one is on its way to the disk."""
+        """Begin to request a state, unless pages of the last state are on their way to the disk."""
         if pages is None:
             return False
         self._number += 1
@@ -448,7 +448,7 @@ class Transfer:
         return True
 
     def _give_up(self, now_ms: int) -> None:
-        """A donor that does not answer is not waited for."""
+        """Replace a donor that does not answer."""
         waited_ms = now_ms - self._heard_ms
         is_late = waited_ms >= RETRY_MS
         if self._state_number and is_late and not self._asked_state.is_landing:
@@ -463,8 +463,8 @@ class Transfer:
         self, now_ms: int, view: View, donor: MemberId, count_max: int, out: ReplicaEffects
     ) -> None:
         if not self._asked_to and (self._landing or self._has_taken):
-            return  # A pass begins with nothing on the way to the disk: none is asked for twice.
-        # How large messages are is not known before the first chunk.
+            return  # A pass begins with nothing on the way to the disk: no double requests.
+        # The size of messages is unknown before the first chunk.
         fetches_max = FETCHES_MAX if self._message_bytes else 1
         while len(self._fetches) < fetches_max and now_ms >= self._paced_ms:
             piece = self._next_piece(count_max)
@@ -490,7 +490,7 @@ class Transfer:
             out.send.append((donor, request))
 
     def _next_piece(self, count_max: int) -> tuple[int, int, bool] | None:
-        """What to ask for next; None when all has been asked for."""
+        """Next span to request; None when all has been requested."""
         size = self._message_bytes
         count = min(count_max, max(self._chunk_bytes // size, 1) if size else count_max)
         gap = GAP_BYTES // size if size else GAP_BYTES
@@ -510,7 +510,7 @@ class Transfer:
         return (*found, is_continued)
 
     def _end_pass(self, now_ms: int) -> bool:
-        """All has been asked for: when it is on disk, is there to be another pass at once?"""
+        """End a pass when its frames are on disk. Returns true if the next begins at once."""
         if self._fetches or self._landing or self._has_taken or not self.missing:
             return False
         took = self._pass_took
@@ -518,16 +518,16 @@ class Transfer:
         if took:
             self._barren_count = 0
         else:
-            # What is missing here has ended at the donor, and the ops that say so are on the way;
-            # or the donor has it no more as it was written, and another one has.
+            # The messages have ended at the donor, and the ops are on the way. Or the donor's
+            # frames are damaged, and another donor has them.
             self._donor_turn += 1
             self._barren_count += 1
             self._wait_until_ms = now_ms + min(AGAIN_MS * self._barren_count, LOST_MS)
         return took
 
     def _donors(self, view: View, has_state: bool) -> list[MemberId]:
-        """Whom to ask, in turn: any member in sync will do, the master is spared while there are
-        mirrors. What one in sync has lost may be whole at one that joins."""
+        """Donors in turn: members in sync, mirrors before the master. A member in sync may also ask
+        joining members for bodies."""
         in_sync = views.in_sync_ids(view)
         donors = [member for member in reversed(in_sync) if member != self.me]
         if has_state and self._is_in_sync:
@@ -539,7 +539,7 @@ class Transfer:
     def accept_state(
         self, now_ms: int, message: TransferState, epoch: int, received: int
     ) -> QueueState | None:
-        """The state to stand on from now, or None when this answer does not count."""
+        """Return the received state after its last part; None for other answers."""
         mine = self._state_number and message.number == self._state_number
         if not mine or message.epoch != epoch:
             return None
@@ -562,7 +562,7 @@ class Transfer:
     def accept_chunk(
         self, now_ms: int, message: FrameChunk, epoch: int, state: QueueState
     ) -> tuple[Entry, ...] | None:
-        """Frames to write now; their sequences stay missing until `on_written`."""
+        """Return frames to write now; their sequences stay missing until `on_written`."""
         fetch = self._fetches.get(message.number)
         if fetch is None or message.epoch != epoch:
             return None
@@ -586,8 +586,8 @@ class Transfer:
         return wanted
 
     def _wanted(self, entries: Iterable[Entry], state: QueueState) -> Iterator[Entry]:
-        """Those that hold something missing, and are of the history that the state knows."""
-        # Neighbours mostly share an epoch and a missing range: looked up once for all of them.
+        """Entries with a missing sequence, from the history that the state knows."""
+        # Neighbours mostly share an epoch and a missing range, which are looked up once.
         first_epoch, last_epoch, after, upto = 0, 0, 0, 0
         first_missing, last_missing = 1, 0
         for entry in entries:
@@ -606,7 +606,7 @@ class Transfer:
             yield entry
 
     def on_writing(self, number: int, entries: tuple[Entry, ...]) -> None:
-        """These frames go to disk in write `number`, with `lacking` as it is after this."""
+        """Note that these frames go to disk in write `number`, with the new `lacking`."""
         self._has_taken = False
         pieces = _pieces(entries)
         for first, last in pieces:
@@ -616,14 +616,14 @@ class Transfer:
         self._prune(pieces)
 
     def take_lacking(self) -> tuple[Range, ...] | None:
-        """What this step's write notes as lacking; None when that is as it was."""
+        """Ranges that this step's write notes as lacking; None without a change."""
         if not self.lacking_changed:
             return None
         self.lacking_changed = False
         return tuple(self.lacking)
 
     def on_written(self, number: int) -> list[Range]:
-        """Frames of this write and all before are on disk. Returns what of them was damaged."""
+        """Note that this write and all before are on disk. Returns the mended ranges."""
         mended: list[Range] = []
         while self._landing and self._landing[0][0] <= number:
             first, last = self._landing.popleft()[1]
@@ -635,7 +635,7 @@ class Transfer:
 
 
 def _pieces(entries: tuple[Entry, ...]) -> list[Range]:
-    """The sequences of frames, neighbours in one range."""
+    """The sequences of frames. Neighbours are joined to one range."""
     pieces: list[Range] = []
     for entry in entries:
         first, last = entry.header.first_sequence, entry.header.last_sequence

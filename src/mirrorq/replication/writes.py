@@ -1,4 +1,4 @@
-"""What of a copy goes to the disk, and when: ops, fetched bodies, checkpoints."""
+"""Writes of a copy to the disk: ops, fetched bodies, checkpoints, and when they are due."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from mirrorq.replication.ring import Ring
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
-# When the state of a queue that has become quiet is written.
+# Times at which the state of a quiet queue is written.
 QUIET_MS = 1000
-"""A queue that has been quiet for this long is checkpointed, so that its store is drained; a large
-one after longer, none after less."""
+"""A queue is checkpointed after at least this quiet time, so that its store is drained. A queue
+with a large state waits longer."""
 CHEAP_BYTES = 256 * 1024
-"""A state of this size is written without a thought."""
+"""A state of this size is written without further conditions."""
 QUIET_MS_MAX = 60_000
 
 
 def quiet_ms(state_bytes: int) -> int:
-    """How long a queue whose state takes about so many bytes has to be quiet.
+    """Time in ms for which a queue with a state of this size must be quiet.
 
-    A deep queue whose messages differ in size or age has a state of megabytes. One that is put
-    into now and then would have all of it written after each message.
+    A deep queue with messages of many sizes or ages has a state of megabytes. Without this rule, a
+    queue with a put now and then would write all of it after each message.
     """
     return min(QUIET_MS * max(1, state_bytes // CHEAP_BYTES), QUIET_MS_MAX)
 
 
 WRITE_BEHIND_MS = 50
-"""`durability: replicated`: ops are given to the store at multiples of this, those of all queues
-of a node in one commit. It bounds what is lost when the power of all members fails at once."""
+"""`durability: replicated`: ops go to the store at multiples of this time, for all queues of a node
+in one commit. Bounds the loss when the power of all members fails at once."""
 WRITE_BEHIND_COST = 4 << 20
-"""The same when messages would take so much room on the disk."""
+"""Ops also go to the store when their messages take this much room on the disk."""
 QUIET_TICKS = 4
-"""Heartbeats from one look at a quiet queue to the next; then its checkpoint is written, too, if it
-is due: those of all queues of a node are one commit."""
+"""Heartbeats from one look at a quiet queue to the next. Due checkpoints are written at these
+times, for all queues of a node in one commit."""
 RELEASED_MAX = 256
-"""Dead stretches that one write takes off the disk after a state has come."""
+"""Dead stretches that one write removes from the disk after a received state."""
 LOW_ROOM_OPS = 32
-"""Ops applied between two checkpoints at least, while there is little room in the store."""
+"""Least number of ops between two checkpoints, while there is little room in the store."""
 
 
 def quiet_tick_ms(config: Config, at_ms: int) -> int:
-    """The quiet tick then or next: the same for all queues of a node."""
+    """First quiet tick at or after this time: the same for all queues of a node."""
     return at_ms + -at_ms % (QUIET_TICKS * config.heartbeat_ms)
 
 
 class Writes:
-    """Of one copy of one queue.
+    """The writes of one copy of one queue.
 
     Args:
-        room: tells whether somebody waits for what a checkpoint would release.
-        timers: wake the copy when something is due though nothing comes.
+        room: knows if a frame waits for room that a checkpoint would release.
+        timers: wake the copy when a write is due without an event.
     """
 
     def __init__(
@@ -70,58 +70,58 @@ class Writes:
         timers: Timers,
     ) -> None:
         self.chunk: tuple[Entry, ...] = ()
-        """Bodies that were fetched in this step."""
+        """Bodies fetched in this step."""
         self._ring = ring
         self._transfer = transfer
         self._config = config
         self._room = room
         self._checkpoints = checkpoints
         self._release: tuple[Range, ...] = ()
-        """What goes with the head of the checkpoint that is open."""
+        """Ranges to be released with the head of the open checkpoint."""
         self._needed = RangeSet()
-        """In a state that has come. What else may lie on this disk goes by and by."""
+        """Needed sequences of a received state. Other frames are released by portions."""
         self._dead_from, self._dead_to = 1, 0
-        """Where that has still to be looked for."""
+        """Sequences still to be searched for such frames."""
         self._part_number = 0
-        """Of the last write with pages, until it is on the disk."""
+        """Number of the last write with pages, until it is on the disk; else 0."""
         self._ended = RangeSet()
         """Messages that ended since the last checkpoint was begun."""
         self._ops_since = 0
         self._bytes_since = 0
         self._applied_ms = 0
         self._look_ms = 0
-        """Not before is looked again whether the store takes a checkpoint."""
+        """Time of the next look for room for a checkpoint."""
         self._reset = False
         self.has_state_come = False
-        """A state has come, and the head of its checkpoint is not on its way to the disk yet."""
+        """True from the arrival of a state until the head of its checkpoint is written."""
         self._judged_ops = -1
-        """So many ops since the last checkpoint made none due; -1: that is to be judged."""
+        """Number of ops at which no checkpoint was due; -1: not judged."""
         self._is_behind = True
-        """Where the view allows it; not any more when the node is about to end."""
+        """True if writes may be held back where the view allows it, until the node's end."""
         self._behind = timers.new()
-        """When ops that are held back go to the disk."""
+        """Timer at which held ops go to the disk."""
         self._quiet = timers.new()
-        """When the queue may have been quiet for long enough."""
+        """Timer at which the queue may have been quiet for long enough."""
         self._judged_ms = -QUIET_MS
-        """Ops that are applied until then change nothing of that."""
+        """Ops that are applied before this time do not set the timer again."""
 
-    # --- What has come --------------------------------------------------------------------
+    # --- Events ---------------------------------------------------------------------------
 
     def on_applied(self, now_ms: int, entry: Entry, ended: Iterable[tuple[int, int]]) -> None:
-        """An op was applied, and these messages ended with it."""
+        """Note an applied op, and the messages that ended with it."""
         for first, last in ended:
             self._ended.add(first, last)
         self._ops_since += 1
         self._bytes_since += len(entry.frame)
         self._applied_ms = now_ms
         if now_ms > self._judged_ms:
-            # Of a large state it is too early, and is set anew then: it need not be measured now.
+            # Too early for a large state, and set again then: the state need not be measured now.
             quiet_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             self._judged_ms = quiet_ms - QUIET_MS
             self._quiet.set(quiet_ms)
 
     def start_over(self) -> None:
-        """This copy is to be made anew: what is on disk goes."""
+        """Forget the content of the disk: the copy begins again."""
         self._reset = True
         self._ended = RangeSet()
         self._checkpoints.reset()
@@ -129,27 +129,27 @@ class Writes:
         self.chunk = ()
 
     def stage(self, number: int, pages: list[Page]) -> None:
-        """Pages have come of the state that was asked for under this number."""
+        """Take pages of the requested state with this number."""
         if pages:
             self._checkpoints.stage(number, pages)
 
     def retained(self) -> Mapping[Place, Page] | None:
-        """What the disk has of states that were not whole; None while some is on its way there."""
+        """Pages on the disk of incomplete states; None while pages are on their way to the disk."""
         checkpoints = self._checkpoints
         if checkpoints.is_staging and (self._part_number or checkpoints.has_arrived):
             return None
         return checkpoints.retain()
 
     def drop_retained(self) -> None:
-        """No state is asked for any more."""
+        """Drop retained pages: no state is requested any more."""
         self._checkpoints.retain()
         self._checkpoints.drop_retained()
 
     def on_state(self, old: QueueState, new: QueueState, last: int) -> None:
-        """The applied state has come from another member.
+        """Take a state from another member as the applied state.
 
         Args:
-            last: no message after it is on this disk.
+            last: last message that may be on this disk.
         """
         self._checkpoints.replace(old, new)
         self.has_state_come = True
@@ -160,7 +160,7 @@ class Writes:
         self._note_begun()
 
     def on_persisted(self, now_ms: int, number: int, state: QueueState) -> None:
-        """This write and all before it are on disk."""
+        """Note that this write and all before are on disk."""
         if 0 < self._part_number <= number:
             self._part_number = 0
             self._transfer.on_staged(now_ms, self._checkpoints.staged_count)
@@ -171,42 +171,42 @@ class Writes:
 
     @property
     def _is_making(self) -> bool:
-        """Whether a checkpoint is on its way to the disk, or what it has left behind: each part
-        that is there calls for the next one."""
+        """Return true if a checkpoint, or the removal of its old pages, is on its way to the disk.
+        Each part on the disk calls for the next part."""
         return self._part_number > 0 or self._checkpoints.is_busy
 
     @property
     def _is_void(self) -> bool:
-        """Whether the applied state is about to be replaced: no checkpoint of it is made."""
+        """Return true if the applied state is about to be replaced: no checkpoint is made."""
         return not self._ring.has_state and self._is_brought
 
     @property
     def _is_brought(self) -> bool:
-        """Whether a state that comes may rest on what is on this disk."""
+        """Return true if a coming state may use pages on this disk."""
         transfer = self._transfer
         return transfer.is_receiving or (transfer.is_asking and self._checkpoints.has_retained)
 
     @property
     def is_placing(self) -> bool:
-        """Whether a state that has come goes to the disk over several commits: what rests on it
-        waits."""
+        """Return true if a received state goes to the disk over several commits. Writes that depend
+        on the state wait."""
         return self.has_state_come and self._part_number > 0
 
     def end_behind(self) -> None:
-        """Nothing is held back from the disk any more."""
+        """Hold no writes back any more."""
         self._is_behind = False
 
     # --- The write ------------------------------------------------------------------------
 
     def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
-        """End a step: its one write, if anything is due."""
+        """End a step: make its one write, if anything is due."""
         if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
             if self._is_void:
                 self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             self._quiet.set(self._idle_ms(state) if self._is_awaited else FOREVER_MS)
         self._write(now_ms, state, out)
         if self._quiet.at_ms == FOREVER_MS and self._is_awaited:
-            # A state that was coming has been dropped: no write of it wakes the copy.
+            # A coming state has been dropped: no write of its pages wakes the copy.
             self._quiet.set(self._idle_ms(state))
 
     def _write(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
@@ -257,7 +257,7 @@ class Writes:
         ring.trim(state.applied)
 
     def _place(self, pages: list[Page], out: ReplicaEffects) -> None:
-        """A part of a state that has come goes to the disk, and nothing that rests on it."""
+        """Write a part of a received state, without writes that depend on it."""
         ring = self._ring
         if not pages and not self._reset:
             return
@@ -271,7 +271,7 @@ class Writes:
         self._reset = False
 
     def _next_part(self, now_ms: int, state: QueueState) -> tuple[list[Page], Open | None]:
-        """Pages that go to the disk now, and the checkpoint when its head does."""
+        """Pages that go to the disk now, and the checkpoint when its head goes along."""
         checkpoints = self._checkpoints
         if self._part_number:
             return [], None  # one part at a time is on its way to the disk
@@ -290,19 +290,19 @@ class Writes:
         return pages, checkpoint
 
     def _take_room(self, size: int) -> None:
-        """What other queues write in the same commit must have a place, too."""
+        """Subtract room, so that writes of other queues in the same commit have a place, too."""
         if self._room.draining != PLENTY:
             self._room.draining -= cost(size)
 
     def _note_begun(self) -> None:
-        """What is applied from now on is of the checkpoint after this one."""
+        """Count ops for the next checkpoint from here on."""
         self._ops_since = self._bytes_since = 0
         self._judged_ops = -1
         self._judged_ms = -QUIET_MS
         self._quiet.clear()
 
     def _next_dead(self) -> tuple[Range, ...]:
-        """Some stretches of what is not needed, and may be on this disk."""
+        """A portion of the stretches that are not needed, and may be on this disk."""
         found: list[Range] = []
         while self._dead_from <= self._dead_to and len(found) < RELEASED_MAX:
             first, last = self._needed.run(self._dead_from, self._dead_to)
@@ -318,7 +318,7 @@ class Writes:
         self._dead_from, self._dead_to = 1, 0
 
     def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
-        """Whether anything at all has come for the disk; most steps are about marks only."""
+        """Return true if anything is to be written. Most steps are about marks only."""
         ring = self._ring
         if ring.has_write or self.chunk or self.has_state_come or self._reset:
             return True
@@ -329,9 +329,9 @@ class Writes:
         return self._may_be_due(now_ms) and self._checkpoint_due(now_ms, state)
 
     def _holds_back(self, now_ms: int) -> bool:
-        """Whether what this step wants on disk waits: confirms do not rest on it.
+        """Return true if this step's write may wait: confirms do not depend on it.
 
-        What changes the past of the copy goes at once, and all that waits with it.
+        A change of the copy's past is written at once, with all waiting ops.
         """
         ring = self._ring
         is_urgent = bool(self.chunk) or self._reset or self.has_state_come or ring.has_cut
@@ -348,12 +348,12 @@ class Writes:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a checkpoint is due as soon as the queue has been quiet."""
+        """Return true if a checkpoint is due after a quiet time."""
         return self._ops_since > 0 and not self._is_making
 
     def _may_be_due(self, now_ms: int) -> bool:
-        """Whether a checkpoint may be due that was not when it was looked at last: most steps apply
-        nothing, and no time or want of room has come."""
+        """Return true if a checkpoint may have become due since the last look. Most steps apply
+        nothing, and neither time nor want of room has come."""
         is_judged = self._ops_since == self._judged_ops and self._room.is_ample
         return not is_judged or now_ms >= self._applied_ms + QUIET_MS
 
@@ -374,27 +374,27 @@ class Writes:
             self._ops_since >= config.checkpoint_ops or self._bytes_since >= config.checkpoint_bytes
         )
         if due and self._bytes_since < 4 * self._checkpoints.size:
-            # A state of many ranges is dear to write: let it wait until it pays.
+            # A state of many ranges is dear to write: wait until the checkpoint pays.
             due = self._ops_since >= 16 * config.checkpoint_ops
         if due or now_ms < self._applied_ms + QUIET_MS:
-            # No state is small enough to be due earlier: a busy queue's is not even measured.
+            # No state is small enough to be due earlier: a busy queue's state is not measured.
             self._judged_ops = -1 if due else self._ops_since
             return due
         return now_ms >= self._idle_ms(state)
 
     def _has_place(self, state: QueueState) -> bool:
-        """Whether the store takes a checkpoint for sure. While it does not, the log is kept: acks
-        go on, and make the state smaller."""
+        """Return true if the store is sure to take a checkpoint. Otherwise the log is kept: acks go
+        on, and make the state smaller."""
         state.columns.sweep()
         return cost(_bytes_wanted(state)) <= self._room.draining
 
     def _is_room_short(self) -> bool:
-        """Whether somebody waits for what a checkpoint would release, or soon will."""
+        """Return true if a frame waits for room that a checkpoint would release, or soon will."""
         room = self._room
         return room.wanted > 0 or (self._ops_since >= LOW_ROOM_OPS and room.is_low)
 
     def _is_cheap(self) -> bool:
-        """Whether a checkpoint costs little beside what it may release."""
+        """Return true if a checkpoint costs little beside the room that it may release."""
         bytes_max = max(CHEAP_BYTES, self._bytes_since // 4)
         return self._checkpoints.size <= bytes_max
 
@@ -403,7 +403,7 @@ class Writes:
         return max(quiet_tick_ms(self._config, idle_ms), self._look_ms)
 
     def _released(self, state: QueueState) -> tuple[tuple[int, int], ...]:
-        """The widest dead ranges around what has ended since the last checkpoint."""
+        """The widest dead ranges around messages that ended since the last checkpoint."""
         dead = RangeSet()
         for piece in state.dead_around(self._ended):
             dead.add(*piece)
@@ -412,5 +412,5 @@ class Writes:
 
 
 def _bytes_wanted(state: QueueState) -> int:
-    """Of the store, for the next checkpoint."""
+    """Approximate bytes in the store for the next checkpoint."""
     return state.changed_bytes_about * 5 // 4

@@ -1,12 +1,12 @@
-"""The handles that a master serves: one attachment each, with numbers in both directions. Pure.
+"""The handles that a master serves: an attachment each, with numbers in both directions. Pure.
 
 Requests of an attachment have the numbers 1, 2, 3, …, and so have its replies. A gap means that a
-message was lost on the way. The master answers a gap with Detached, and the handle attaches anew. A
-handle whose link to its node broke has to attach anew, too; after a time it counts as gone.
+message was lost on the way. The master answers a gap with Detached, and the handle attaches again.
+A handle with a broken link to its node must attach again, too. After a time it counts as gone.
 
-A client's handle has one session after the other, at each node where its client enters. Together
-they are its *line*. Only the newest session of a line is served, and it inherits everything that
-the former session held.
+A client's handle has a session at each entry node, one after the other. Together the sessions are
+its *line*. Only the newest session of a line is served, and inherits everything that the former
+session held.
 """
 
 from __future__ import annotations
@@ -24,27 +24,26 @@ from mirrorq.replication.master.limits import Depth, Limit, full_text
 
 @define
 class Told:
-    """The room in the queue that one attachment knows of: its puts wait at the caller when the
-    room is used up.
+    """Room in the queue as known to one attachment. Without known room, puts wait at the caller.
 
     The master tells a producer up to which number it may publish, counted from the highest number
-    in the log. The handle counts its own puts by itself. So there is news only when others fill
-    the queue, or when the free room is at least twice as large as the handle knows.
+    in the log. The handle counts its own puts by itself. There is news only when other producers
+    fill the queue, or when the free room is at least double the handle's knowledge.
     """
 
     flow: Flow | None = None
-    """None: nothing, which means that there is no bound."""
+    """Last Flow sent; None: the handle knows no bound."""
     size_since: int = 0
-    """Bytes of bodies that it has published since."""
+    """Bytes of bodies published by the handle since the last Flow."""
 
     def news(
         self, limit: Limit | None, depth: Depth, producer: int, highest: int, count_max: int
     ) -> Flow | None:
-        """What the handle should know now, None when it knows.
+        """Return the Flow that the handle should get now; None without news.
 
         Args:
             producer, highest: the handle's producer id and its highest number in the log.
-            count_max: more than this is not worth telling.
+            count_max: greatest count that a Flow names.
         """
         if limit is None or limit.overflow != "block":
             flow = None if self.flow is None else Flow(False)
@@ -79,55 +78,55 @@ class Told:
 
 
 def _differs(known: int, now: int) -> bool:
-    """Whether there is less room than a handle believes, or more than twice as much."""
+    """Return true if there is less room than a handle knows, or at least twice as much."""
     return now < known or (now > known and now >= 2 * known)
 
 
 class Claims:
-    """The sessions that publish under each producer id, in one term: they hear the outcomes.
+    """The sessions that publish under each producer id, in one term: receivers of the outcomes.
 
-    As a rule one session publishes under an id. After a failover of the publisher (another node's
-    master sends an outbox on, a client goes on through another node) there are two for a while, and
-    requests of the former session may arrive last. So the end of a session takes away its own
-    claim only.
+    As a rule one session publishes under an id. After a failover of the publisher there are two for
+    a while: another node's master sends an outbox on, or a client has moved to another node.
+    Requests of the former session may arrive last. The end of a session therefore removes only its
+    own claim.
 
-    An id belongs to the key that opened it or, in a later term, to the first key that names it.
+    An id belongs to the key that opened it or, in a later term, to the first key that names the id.
     Otherwise a client could use up another client's numbers, and the owner would take its own
-    messages for stored. Handles of nodes, and clients without keys, share one owner.
+    messages for stored. Handles of nodes, and clients without keys, share an owner.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[int, tuple[SessionId, ...]] = {}
         self._owners = RangeMap(1)
-        """Of each id the number of its owner."""
+        """Number of the owner of each id."""
         self._numbers: dict[str, int] = {}
 
     def open(self, producer: int, owner: str) -> None:
-        """The id is given to this owner."""
+        """Give the id to this owner."""
         self._owners.put(producer, producer, self._number(owner))
 
     def _number(self, owner: str) -> int:
         return self._numbers.setdefault(owner, len(self._numbers) + 1)
 
     def admits(self, producer: int, owner: str) -> bool:
-        """Whether this owner may publish under the id; from now on it is its own."""
+        """Return true if this owner may publish under the id. A free id becomes its own."""
         (known,) = self._owners.at(producer)
         if not known:
             self.open(producer, owner)
         return known in (0, self._number(owner))
 
     def take(self, producer: int, session: SessionId) -> None:
-        """This session publishes under the id, too."""
+        """Add the session to the publishers of the id."""
         known = self._sessions.get(producer, ())
         if session not in known:
             self._sessions[producer] = (*known, session)
 
     def of(self, producer: int) -> tuple[SessionId, ...]:
-        """Who is to be told."""
+        """Sessions that publish under the id."""
         return self._sessions.get(producer, ())
 
     def drop(self, producer: int, session: SessionId) -> None:
-        """The session is gone."""
+        """Remove the session from the publishers of the id."""
         left = tuple(one for one in self._sessions.get(producer, ()) if one != session)
         if left:
             self._sessions[producer] = left
@@ -135,14 +134,14 @@ class Claims:
             self._sessions.pop(producer, None)
 
     def forget(self, producer: int) -> None:
-        """The id has expired."""
+        """Forget an expired id."""
         self._owners.remove(producer, producer)
         self._sessions.pop(producer, None)
 
 
 @define
 class Attachment:
-    """One session's present attachment at a master."""
+    """A session's present attachment at a master."""
 
     number: int
     requests: int = 0
@@ -150,39 +149,39 @@ class Attachment:
     replies: int = 0
     producer: int = 0
     owner: str = ""
-    """The key of a client."""
+    """Key of the client."""
     line: int = 0
-    """Of a client's handle, see `Attach`; 0: it is on a node."""
+    """Line of a client's handle (see `Attach`); 0: the handle is on a node."""
     turn: int = 0
     connection: str = ""
-    """What it belongs to: see `connection_of`."""
+    """Name of the connection (see `connection_of`)."""
     lost_ms: int | None = None
-    """When the link to the session's node broke; None once it has attached again."""
+    """Time at which the link to the session's node broke; None while the session is attached."""
     told: Told = field(factory=Told)
 
     def handle(self, session: SessionId) -> Hashable:
-        """What the handle is known by at whichever entry node; the session is its own."""
+        """Identity of the handle across entry nodes. A handle without a line is its session."""
         return (self.owner, self.line) if self.line else session
 
 
 class Attachments:
-    """Whose handles are attached to the queue in one master's term.
+    """The handles that are attached to the queue in a master's term.
 
     Args:
-        patience_ms: a session whose link broke has so long to attach again.
-        overdue: wakes the master when one has not.
+        patience_ms: time for a session with a broken link to attach again.
+        overdue: wakes the master when a session has not attached in time.
     """
 
     def __init__(self, queue_id: int, term: int, patience_ms: int, overdue: Timer) -> None:
         self.replies: list[SessionReply] = []
-        """What is to be sent."""
+        """Replies to be sent."""
         self._queue_id = queue_id
         self._term = term
         self._open: dict[SessionId, Attachment] = {}
         self._counts: dict[str, int] = {}
-        """Handles of each connection."""
+        """Number of handles of each connection."""
         self._lines: dict[tuple[str, int], SessionId] = {}
-        """(owner, line) -> its newest session: that one is attached."""
+        """(owner, line) -> its newest session, which is attached."""
         self._patience_ms = patience_ms
         self._overdue = overdue
 
@@ -190,12 +189,12 @@ class Attachments:
         return self._open.get(session)
 
     def number_of(self, session: SessionId) -> int:
-        """Number of the session's present attachment, 0 when it has none."""
+        """Number of the session's present attachment, 0 without any."""
         attachment = self._open.get(session)
         return 0 if attachment is None else attachment.number
 
     def count_of(self, connection: str) -> int:
-        """How many handles of a connection are attached."""
+        """Number of attached handles of a connection."""
         return self._counts.get(connection, 0)
 
     def __iter__(self) -> Iterator[SessionId]:
@@ -210,8 +209,8 @@ class Attachments:
     # --- Numbers --------------------------------------------------------------------------
 
     def begin(self, request: SessionRequest, body: Attach) -> Attachment | None:
-        """Attach, in place of an older attachment of that session; None: it is older itself, or
-        its client has gone on to another entry node."""
+        """Attach a session, in place of its older attachment. Returns None when the request is
+        older, or when the client has moved to another entry node."""
         session = request.session
         if self.number_of(session) >= request.attachment:
             return None
@@ -234,12 +233,12 @@ class Attachments:
         return attachment
 
     def former(self, session: SessionId, body: Attach) -> SessionId | None:
-        """The session that this handle had at its client's entry node before this one."""
+        """Session of the same handle at the client's former entry node, or None."""
         former = self._lines.get((body.owner, body.line))
         return None if former == session else former
 
     def accept(self, request: SessionRequest) -> Attachment | None:
-        """Take the next request of an attachment; say Detached when one before it was lost."""
+        """Take the next request of an attachment. After a gap the answer is Detached."""
         attachment = self._open.get(request.session)
         if attachment is None or attachment.number != request.attachment:
             if attachment is None or attachment.number < request.attachment:
@@ -253,7 +252,7 @@ class Attachments:
         return attachment
 
     def _detach(self, request: SessionRequest) -> None:
-        """Answer outside any attachment: number 0."""
+        """Answer Detached outside any attachment: with number 0."""
         session, number = request.session, request.attachment
         self.replies.append(
             SessionReply(request.queue_id, request.epoch, session, number, 0, Detached())
@@ -271,7 +270,7 @@ class Attachments:
         )
 
     def end(self, session: SessionId) -> Attachment | None:
-        """The session is gone. Returns what it had."""
+        """Remove a session. Returns its attachment, or None."""
         attachment = self._open.pop(session, None)
         if attachment is not None:
             left = self._counts.pop(attachment.connection) - 1
@@ -285,14 +284,14 @@ class Attachments:
     # --- Broken links ---------------------------------------------------------------------
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
-        """Handles on that node must attach again."""
+        """Note that handles on the node must attach again in time."""
         for session, attachment in self._open.items():
             if session.node == node and attachment.lost_ms is None:
                 attachment.lost_ms = now_ms
                 self._overdue.set_by(now_ms + self._patience_ms)
 
     def overdue(self, now_ms: int) -> list[SessionId]:
-        """Who has not attached again for so long since its link broke."""
+        """Sessions that have not attached again in time since their link broke."""
         ends = {
             session: attachment.lost_ms + self._patience_ms
             for session, attachment in self._open.items()

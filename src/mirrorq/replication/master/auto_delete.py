@@ -1,14 +1,14 @@
-"""Judges at the master whether an auto-delete queue has lost its last consumer. Pure.
+"""Judges at the master if an auto-delete queue has lost its last consumer. Pure.
 
 The rule is RabbitMQ's: an auto-delete queue lives without consumers until its first consumer, and
-is deleted when the last consumer has gone. `get` is no consumer. The catalog notes that there was a
-consumer, so a new master knows. It does not note which consumers there are, so consumers get time
-to come back after a change of master or of connection. A consumer whose client fell silent without
-a goodbye gets the same time: it may only be late, and the queue's messages are for it.
+is deleted when the last consumer has gone. `get` is no consumer. The catalog notes the first
+consumer, so a new master knows of it, but knows no names. Consumers therefore get time to come back
+after a change of master or of connection. A consumer with a client that fell silent without a
+goodbye gets the same time: the client may only be late, and the messages are for this consumer.
 
-The master asks for the deletion once and does not take it back: a consumer that comes later is not
-seated. It hears that the queue is gone. If the term ended first, the deletion fails, because it
-names the term, and the consumer asks the next master.
+The master asks for the deletion once and does not take the request back. A later consumer is not
+seated, and learns that the queue is gone. If the term ended first, the deletion fails, because the
+request names the term, and the consumer asks the next master.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ from mirrorq.protocol.commands import CatalogCommand, DeleteQueue, NoteConsumers
 from mirrorq.protocol.ops import IdleOp
 
 NOTE_PARTS = 8
-"""Who has not used the queue for one part in so many of `expires` may be noted as gone."""
+"""The log may note a queue as idle after this fraction of `expires` without use (1 / 8)."""
 NOTE_US_MIN = 1_000_000
-"""And for so long: what is used again and again costs no two ops each time."""
+"""Least idle time before a note, in microseconds. Frequent use costs no ops."""
 
 
 @define
 class IdleExpiry:
-    """Judges whether a queue was unused for as long as its policy's `expires` says, in one
-    master's term. Without such a policy it has no effect.
+    """Judges in a master's term if a queue was unused for the time `expires` of its policy. Has no
+    effect without such a policy.
 
     Uses are those of RabbitMQ: a consumer, a get, a declaration (a handle that attaches to the
     master), and a message that a handle holds. Publishing is no use. All times are the queue's.
 
-    An op notes since when the queue is idle, once it was idle for a part of `expires`; another op
-    notes that it is used again. A new master goes on from the note. Without one it counts from the
-    start of its term. A queue in constant use costs no op, and a queue without use costs one.
+    An op notes the begin of idleness after a part of `expires`; another op notes that the queue is
+    used again. A new master goes on from the note. Without a note it counts from the start of its
+    term. A queue in constant use costs no op, and a queue without use costs a single op.
 
-    The deletion names the term, so it fails when another master has taken over. It is not taken
-    back: a consumer that comes after the request is not seated, as with `auto_delete`.
+    The deletion names the term, so it fails when another master has taken over. The request is not
+    taken back: a later consumer is not seated, as with `auto_delete`.
     """
 
     queue_id: int
     term: int
     expires_ms: int | None = None
     is_ending: bool = False
-    """The deletion is asked for: nobody is seated any more."""
+    """True when the deletion is asked for: no consumer is seated any more."""
     _used_us: int = 0
-    """When the queue was last used."""
+    """Queue time of the last use."""
     _is_used: bool = False
-    """By somebody who stays: whenever he goes, that is a step."""
+    """True while a consumer, a waiting get or a held message uses the queue."""
     _noted_us: int = 0
-    """What the log says: idle since then; 0: in use."""
+    """Begin of idleness according to the log; 0: in use."""
     _not_before_us: int = 0
-    """Users of a former term may come back until then."""
+    """Earliest time of a deletion: users of a former term may come back until then."""
 
     def begin(self, now_us: int, idle_since_us: int, return_us: int) -> None:
-        """The term begins.
+        """Begin the term.
 
         Args:
-            idle_since_us: what the log says.
-            return_us: how long users of the former term may take to come back.
+            idle_since_us: begin of idleness according to the log.
+            return_us: time for users of the former term to come back.
         """
         self._noted_us = idle_since_us
         self._used_us = idle_since_us or now_us
         self._not_before_us = now_us + return_us
 
     def use(self, now_us: int) -> None:
-        """Somebody uses the queue at this moment."""
+        """Note a use of the queue at this moment."""
         self._used_us = max(self._used_us, now_us)
 
     def look(self, now_us: int, is_used: bool) -> IdleOp | None:
-        """Return what is to be said in the log, if anything.
+        """Return the op to be proposed, if any.
 
         Args:
             is_used: there are consumers, gets that wait, or messages that are held.
@@ -111,7 +111,7 @@ class IdleExpiry:
         return DeleteQueue(self.queue_id, self.term)
 
     def wake_at_ms(self, now_ms: int, now_us: int) -> int | None:
-        """When to judge again though nothing happens.
+        """Time of the next judgement without an event; None: never.
 
         Args:
             now_us: the queue's time, `now_ms` the node's.
@@ -124,37 +124,37 @@ class IdleExpiry:
 
 @define
 class AutoDelete:
-    """When the last consumer of an auto-delete queue has gone, in one master's term; of no effect
-    on other queues."""
+    """Judges in a master's term if the last consumer of an auto-delete queue has gone. Has no
+    effect on other queues."""
 
     queue_id: int
     term: int
     auto_delete: bool = False
     was_consumed: bool = False
     is_ending: bool = False
-    """The deletion is asked for: nobody is seated any more."""
+    """True when the deletion is asked for: no consumer is seated any more."""
     _is_noted: bool = False
-    """That there was a consumer is asked for, or is in the catalog."""
+    """True when the catalog knows, or is asked to note, that there was a consumer."""
     _back_by_ms: int = 0
-    """Consumers that were there before may come back until then."""
+    """Former consumers may come back until this time."""
     _away: dict[Hashable, int] = field(factory=dict)
-    """Consumers' handles that were lost, by what they are known by when they come back -> when they
-    are given up: in the order of that. None: those of a former master's term."""
+    """Lost handles with consumers, by `Attachment.handle` -> time at which a handle is given up, in
+    order of time. Key None: handles of a former master's term."""
     _is_vacant: bool = False
 
     def declare(self, *, auto_delete: bool, was_consumed: bool) -> None:
-        """Take in what the catalog says of the queue."""
+        """Take in the queue's declaration from the catalog."""
         self.auto_delete = auto_delete
         self.was_consumed = self.was_consumed or was_consumed
         self._is_noted = self._is_noted or was_consumed
 
     def expect(self, by_ms: int) -> None:
-        """Consumers of before may come back by then."""
+        """Let former consumers come back until this time."""
         if self.auto_delete:
             self._back_by_ms = max(self._back_by_ms, by_ms)
 
     def lose(self, handle: Hashable, now_ms: int, wait_ms: int) -> None:
-        """A handle with consumers was lost, and is waited for. None: those of a former term."""
+        """Wait for a lost handle with consumers. None: the handles of a former term."""
         if not self.auto_delete:
             return
         while self._away and next(iter(self._away.values())) <= now_ms:
@@ -163,16 +163,16 @@ class AutoDelete:
         self._away[handle] = now_ms + wait_ms
 
     def find(self, handle: Hashable) -> bool:
-        """A handle is here; whether it had been lost."""
+        """Note that a handle is here. Returns true if the handle was lost."""
         return self._away.pop(handle, None) is not None
 
     @property
     def _waits_until_ms(self) -> int:
-        """When nobody is expected to come back any more."""
+        """Time at which no consumer is expected to come back any more."""
         return max(self._back_by_ms, next(reversed(self._away.values()), 0))
 
     def judge(self, now_ms: int, consumers: int) -> CatalogCommand | None:
-        """Return what to ask the catalog for, now that there are so many consumers."""
+        """Return the command for the catalog, if any, with this number of consumers."""
         if not self.auto_delete or self.is_ending:
             return None
         self._is_vacant = not consumers
@@ -189,6 +189,6 @@ class AutoDelete:
         return DeleteQueue(self.queue_id, self.term)
 
     def wake_at_ms(self) -> int | None:
-        """When to judge again though nothing happens."""
+        """Time of the next judgement without an event; None: never."""
         waits = self.auto_delete and self.was_consumed and self._is_vacant and not self.is_ending
         return self._waits_until_ms if waits else None

@@ -1,8 +1,8 @@
-"""Confirms and refusals: what became of producers' numbers, told to who publishes under them.
+"""Confirms and refusals: outcomes of producers' numbers, sent to the publishing sessions.
 
-A run of numbers is noted when its op is stable and applied (R3), and told at the end of the step,
-unless the view lacks members, the disks lag behind the policy, the node has lost the majority, or
-this master may have been replaced by one that never heard of the messages.
+A run of numbers is noted when its op is stable and applied (R3), and confirmed at the end of the
+step. Confirms are withheld while the view lacks members, the disks lag behind the policy, or the
+node has lost the majority. They are also withheld if another master may lack the messages.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ Run = tuple[int, int, int]
 
 
 class Confirms:
-    """What is to be told at the end of the step, and why it may have to wait."""
+    """Outcomes to be sent at the end of the step, and reasons to withhold them."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
         self.runs: dict[tuple[SessionId, int], list[Run]] = {}
         """(session, producer) -> runs to confirm."""
         self.repeats: dict[tuple[SessionId, int], list[Run]] = {}
-        """The same of messages that repeat others."""
+        """(session, producer) -> runs of repeated messages."""
         self.lease_wanted_until_ms = -LEASE_IDLE_MS
-        """Until then there is, or was lately, something to confirm that needs the lease."""
+        """End of the need for the lease: some time after the last confirm that needed it."""
 
     def note(self, producer: int, run: Run) -> None:
-        """The op of these numbers is stable and applied."""
+        """Note the numbers of a stable and applied op."""
         for session in self._term.claims.of(producer):
             self.runs.setdefault((session, producer), []).append(run)
 
     def note_each(self, header: Header) -> None:
-        """The same of a publish with unique keys: some of its messages may repeat others."""
+        """Note the numbers of a publish with unique keys, among which may be repeats."""
         for session in self._term.claims.of(header.producer):
             self.answer_known(session, header.producer, header.first_number, header.last_number)
 
     def refuse(self, header: Header, reason: str) -> None:
-        """The numbers of this op were refused, and the refusal is stable."""
+        """Send the stable refusal of an op's numbers."""
         refused = Refused(header.producer, header.first_number, header.count, reason)
         for session in self._term.claims.of(header.producer):
             self._term.reply(session, refused)
 
     def answer_known(self, session: SessionId, producer: int, first: int, last: int) -> None:
-        """Numbers that the log holds: the applied ones now, the others when they are stable."""
+        """Answer numbers in the log: applied numbers now, other numbers when they are stable."""
         known = self._term.state.producers.find(producer)
         if known is None:
             return
@@ -61,13 +61,13 @@ class Confirms:
                 told.setdefault((session, producer), []).append((number, count, sequence))
 
     def forget(self, session: SessionId) -> None:
-        """The session is gone."""
+        """Forget the outcomes for a session that is gone."""
         for told in (self.runs, self.repeats):
             for key in [key for key in told if key[0] == session]:
                 del told[key]
 
     def flush(self, now_ms: int) -> None:
-        """Tell what is noted, unless something withholds it."""
+        """Send all noted outcomes, unless a reason withholds them."""
         if self._term.lease.paused:
             return
         if self._lacks_members() or self._lacks_disks() or self._lacks_lease(now_ms):
@@ -80,18 +80,18 @@ class Confirms:
         for (session, producer), runs in repeats.items():
             self._term.reply(session, Confirmed(producer, (), tuple(runs)))
 
-    # --- What withholds them --------------------------------------------------------------
+    # --- Reasons to withhold confirms -----------------------------------------------------
 
     @property
     def withheld_by(self) -> str:
-        """Why no confirm may be given by the policy, "" when they may."""
+        """Why the policy allows no confirm, "" when it does."""
         return self._lacks_members() or self._lacks_disks()
 
     def _lacks_members(self) -> str:
         """`min-in-sync`: why no confirm may be given in the present view, "" when it may.
 
-        Whatever is stable in a view is on the disk of all its members in sync, whenever it
-        became so (R8, Lemma 1): the number of members now decides, for old ops too.
+        A stable op is on the disk of all members in sync of the view, whenever it became stable
+        (R8, Lemma 1). The number of members now decides, for old ops too.
         """
         least, view = self._term.definition.min_in_sync, self._term.ring.view
         if least <= 1 or view is None:
@@ -102,11 +102,7 @@ class Confirms:
         return f"min-in-sync {least}, have {len(in_sync)}: {', '.join(in_sync)}"
 
     def _lacks_lease(self, now_ms: int) -> bool:
-        """Whether another may be master by now without what this one has.
-
-        Only where the policy allows that, and nobody is in sync beside it: else whoever replaces
-        it has all that is stable. The leader replaces a silent master after its lease.
-        """
+        """Return true if another master may be at work without these messages."""
         term = self._term
         if term.definition.ha_promote_on_failure != "always":
             return False
@@ -119,7 +115,7 @@ class Confirms:
     def _lacks_disks(self) -> str:
         """`durability`: why no confirm may be given on the way from replicated to fsync.
 
-        From the moment at which this master knows the policy no confirm rests on memory.
+        Once this master knows the policy, no confirm rests on memory.
         """
         ring = self._term.ring
         view = ring.view

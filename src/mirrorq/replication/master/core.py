@@ -1,6 +1,6 @@
-"""A master's term over one queue: gives requests, applied ops and the end of a step to its parts.
+"""A master's term over one queue: passes requests, applied ops and the end of a step to its parts.
 
-Where a confirm is decided: `Master.on_applied`, for publish entries; `confirms` tells it.
+`Master.on_applied` decides a confirm for publish entries; `confirms` sends it.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
 WAITING_COUNT = 64
-"""Requests that wait for a promotion are looked through when there are twice as many as were left
-the last time, and these."""
+"""`waiting` is cleared of void requests when it is twice as long as after the last time, plus
+`WAITING_COUNT`."""
 _STAGED = SealOp | CommitOp | AbortOp | AskOp
 
 
 class Master:
-    """One queue under its master, from promotion to successor. Made, stepped and dropped by
-    `replica` on the node thread; appends to the ring it is given."""
+    """A queue under its master, from promotion to successor. Made, stepped and dropped by `replica`
+    on the node thread. Appends to the given ring."""
 
     def __init__(
         self,
@@ -104,14 +104,15 @@ class Master:
     ) -> None:
         self.master_epoch = master_epoch
         self.active = False
-        """Whether `promoted` is applied, and all that it began with is sorted in."""
+        """True when `promoted` is applied, and all ready and delayed messages are sorted in."""
         self.yielded_epoch = 0
-        """In this epoch nothing is handed out any more (`handover`)."""
+        """Epoch in which nothing is delivered any more (`handover`)."""
         self.auto_delete = AutoDelete(ring.queue_id, master_epoch)
         self.connection = ""
-        """Whose an exclusive queue is: it goes with it, and nobody else takes from it."""
+        """Owning connection of an exclusive queue, and its only consumer. The queue ends with
+        it."""
         self.ownership = AutoDelete(ring.queue_id, master_epoch)
-        """The same as `auto_delete`, of handles of that connection in place of consumers."""
+        """Auto-delete by handles of the owning connection instead of consumers."""
         self.idle_expiry = IdleExpiry(ring.queue_id, master_epoch)
         self._ring = ring
         self._state = state
@@ -140,17 +141,16 @@ class Master:
             self.departures,
         )
         self.waiting: deque[SessionRequest] = deque()
-        """Requests that have come before `promoted` was applied."""
+        """Requests that came before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
         self.is_beginning = False
-        """`promoted` is applied, and not all that is ready or delayed is sorted in."""
+        """True when `promoted` is applied, and messages are still to be sorted in."""
         self._more = self._term.timers.new()
-        """A portion of it is to be sorted in, or of what nobody has to be set aside, and nothing
-        comes that would step the queue."""
+        """Wakes the queue to sort in, or to set aside, another portion of messages."""
         self._unused = self._term.timers.new()
-        """Whether the queue has been left by all is to be judged again."""
+        """Wakes the queue to judge again if it has been left by all users."""
 
-    # --- What others ask ------------------------------------------------------------------
+    # --- Queries --------------------------------------------------------------------------
 
     @property
     def dispatch(self) -> Dispatch:
@@ -162,12 +162,12 @@ class Master:
 
     @property
     def timers(self) -> Timers:
-        """When parts of it want to be woken."""
+        """Timers at which parts of the master want to be woken."""
         return self._term.timers
 
     @property
     def definition(self) -> Definition:
-        """What the policy in force says."""
+        """Definition of the policy in force."""
         return self._term.definition
 
     @property
@@ -181,29 +181,29 @@ class Master:
 
     @property
     def delayed_count(self) -> int:
-        """How many messages wait for a time, or are on their way back to the queue."""
+        """Number of messages that wait for a time, or are on their way back to the queue."""
         return self._term.delays.count + self.settling.returning_count
 
     @property
     def lease_wanted_until_ms(self) -> int:
-        """Until then this queue needs its node's lease, as far as is known."""
+        """Time until which this queue needs its node's lease, as far as is known."""
         return max(self.deliveries.lease_wanted_until_ms, self.confirms.lease_wanted_until_ms)
 
     def take_commands(self) -> list[CatalogCommand]:
-        """What to ask the catalog for, once."""
+        """Return the commands for the catalog, and forget them."""
         commands, self._term.commands = self._term.commands, []
         return commands
 
     # --- The term ------------------------------------------------------------------------
 
     def begin(self, now_ms: int, promoted: PromotedOp) -> None:
-        """The first op of the term."""
-        # What the promotion returns may exceed a limit, as any return may.
+        """Propose the first op of the term."""
+        # Messages returned by the promotion may exceed a limit, as any return may.
         self.length_limit.is_enforcing = False
         self.log.propose(promoted)
 
     def declare(self, now_ms: int, declared: Declared) -> None:
-        """What the catalog says of the queue, beside its policy."""
+        """Take in the queue's declaration from the catalog, without the policy."""
         self.departures.is_ending = declared.is_ending
         self.departures.is_known = declared.has_outbox
         self.auto_delete.declare(
@@ -215,7 +215,7 @@ class Master:
             self.ownership.lose(None, now_ms, self._config.consumer_return_ms)
 
     def define(self, definition: Definition) -> None:
-        """What the policy in force says, from now on."""
+        """Use this definition of the policy from now on."""
         term = self._term
         before, term.definition = term.definition, definition
         if definition == before:
@@ -234,15 +234,15 @@ class Master:
             self._announce_unique_window(before.unique_window)
 
     def _announce_unique_window(self, known_ms: int) -> None:
-        """Every copy goes by the window that an op of the log says, for policies reach nodes at
-        different times."""
+        """Propose the window for unique keys: all copies use the window in the log, because
+        policies reach nodes at different times."""
         window_ms = self._term.definition.unique_window
         if window_ms != known_ms:
             self.log.propose(UniqueWindowOp(window_ms))
 
     def go_on(self, now_ms: int) -> None:
-        """Sort in a portion of what the term begins with. Nobody is served before all is: until
-        then no op comes, and the state is as `promoted` has left it."""
+        """Sort in a portion of the messages at the begin of a term. No request is served before the
+        end, so no op comes, and the state is as `promoted` has left it."""
         self.is_beginning = not self._term.go_on()
         if self.is_beginning:
             self._more.set(now_ms)
@@ -251,7 +251,7 @@ class Master:
             self._activate(now_ms)
 
     def on_judged(self, bodies: RangeSet, *, are_lost: bool) -> None:
-        """Of what lies here it is known that nobody has it, or not any more."""
+        """Take in the judgement of members: these bodies are lost on all, or not lost any more."""
         if self.active:
             if are_lost:
                 self._term.dispatch.lose(bodies)
@@ -278,7 +278,7 @@ class Master:
     # --- Requests -------------------------------------------------------------------------
 
     def on_request(self, now_ms: int, request: SessionRequest) -> None:
-        """A handle asks for something."""
+        """Take a request of a handle."""
         if request.epoch != self.master_epoch:
             return
         if not self.active:
@@ -289,7 +289,7 @@ class Master:
             self._attach(now_ms, request, body)
             return
         if isinstance(body, Detach) and session in self.attachments:
-            # Whatever was lost before it: the handle is closed, and all that it held goes back.
+            # Requests before it may be lost: the handle is closed, and all held messages go back.
             if request.attachment >= self.attachments.number_of(session):
                 if body.is_lost:
                     self._lose(now_ms, session)
@@ -300,8 +300,8 @@ class Master:
             self._serve(now_ms, session, attachment, body)
 
     def _wait(self, request: SessionRequest) -> None:
-        """A handle that hears nothing attaches anew and says all again: what it said under an older
-        attachment is dropped, or a promotion that takes minutes would gather it by gigabytes."""
+        """Keep a request until the term is active. Handles without answers attach again and repeat
+        their requests, so requests of older attachments are dropped to save memory."""
         self.waiting.append(request)
         if len(self.waiting) > self._waiting_max:
             newest: dict[SessionId, int] = {}
@@ -320,7 +320,7 @@ class Master:
         self.ownership.find(attachment.handle(session))
         was_lost = self.auto_delete.find(attachment.handle(session))
         if was_lost or self._term.dispatch.has_consumer(former or session):
-            # It subscribes again next.
+            # The handle subscribes again next.
             self.auto_delete.expect(now_ms + self._config.failure_ms)
         if former is not None:
             self._succeed(former, session)
@@ -333,10 +333,10 @@ class Master:
         self._term.reply(session, Attached())
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
-        """A client has gone on to another entry node: what its handle held is the new session's.
+        """Give the former session's holdings to the client's session at another entry node.
 
-        Before anything more is handed to it: what waits at the node that it has left would come
-        behind that, out of order (P2), and acks of what it holds would be another session's.
+        The order matters. Messages that wait at the old node would otherwise come behind later
+        deliveries (P2), and acks of held messages would name another session.
         """
         attachment = self.attachments.end(former)
         if attachment is not None:
@@ -388,13 +388,13 @@ class Master:
                 pass
 
     def _pause(self, session: SessionId, body: Pause) -> None:
-        """Nothing is handed out from here on, or again. Told when that is stable."""
+        """Pause or resume deliveries. The answer follows when the op is stable."""
         self.log.propose(PauseOp(body.is_paused))
         self.settling.answer_purge(session, body.request, 0)
 
     @property
     def _is_ending(self) -> bool:
-        """Its deletion is asked for: nobody is seated any more."""
+        """True when the queue's deletion is asked for: no consumer is seated any more."""
         return any(one.is_ending for one in (self.auto_delete, self.ownership, self.idle_expiry))
 
     @property
@@ -402,7 +402,7 @@ class Master:
         return f"the queue is exclusive: it belongs to connection {self.connection}"
 
     def _is_foreign(self, attachment: Attachment) -> bool:
-        """Whether somebody asks what only the owner of an exclusive queue may."""
+        """Return true if the attachment is not the owner's of an exclusive queue."""
         return bool(self.connection) and attachment.connection != self.connection
 
     def _publish(
@@ -414,10 +414,10 @@ class Master:
         else:
             self.intake.on_publish(now_ms, (session, attachment.number, body, header))
 
-    # --- Who is gone ----------------------------------------------------------------------
+    # --- Ended sessions -------------------------------------------------------------------
 
     def _lose(self, now_ms: int, session: SessionId) -> None:
-        """A handle is about to go that nobody has closed."""
+        """Note that a handle is about to go without a close."""
         attachment = self.attachments.get(session)
         if attachment is None:
             return
@@ -427,13 +427,13 @@ class Master:
             self.auto_delete.lose(attachment.handle(session), now_ms, wait_ms)
 
     def _await_owner(self, now_ms: int, session: SessionId, attachment: Attachment) -> None:
-        """A handle is about to go that nobody has closed: an owner's may come back."""
+        """Wait for an owner's handle that is about to go without a close."""
         if attachment.connection == self.connection:
             wait_ms = self._config.consumer_return_ms
             self.ownership.lose(attachment.handle(session), now_ms, wait_ms)
 
     def on_session_gone(self, session: SessionId) -> None:
-        """A handle was closed or its process is gone: what it held goes back, counted."""
+        """End a closed or dead handle: held messages go back, counted."""
         self.waiting = deque(r for r in self.waiting if r.session != session)
         attachment = self.attachments.end(session)
         if attachment is not None:
@@ -442,12 +442,12 @@ class Master:
         self.deliveries.drop(session)
 
     def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
-        """Somebody has disconnected one consumer: what it held goes back, counted."""
+        """End a consumer that an operator has disconnected: held messages go back, counted."""
         self.deliveries.expel(session, consumer, why)
 
     def on_node_gone(self, now_ms: int, node: str, incarnation: int | None) -> None:
-        """A node's handles are gone; with an incarnation, only those of older lives. Clients that
-        entered there go on to another one."""
+        """End the handles of a node that is gone; with an incarnation, only handles of older
+        incarnations. Clients that entered at the node move to another node."""
         waiting = [request.session for request in self.waiting]
         for session in dict.fromkeys([*self.attachments, *waiting]):
             if session.node == node and (incarnation is None or session.incarnation < incarnation):
@@ -455,16 +455,16 @@ class Master:
                 if attachment is not None and attachment.line:
                     self._lose(now_ms, session)
                 elif attachment is not None and incarnation is None:
-                    # The node may only be silent. When it is not, the catalog ends what it owned
-                    # as its next life comes.
+                    # The node may only be silent. Otherwise the catalog ends its exclusive queues
+                    # with its next life.
                     self._await_owner(now_ms, session, attachment)
                 self.on_session_gone(session)
 
     def on_link_lost(self, now_ms: int, node: str) -> None:
-        """Handles on that node must attach again; who does not is gone.
+        """Let handles on the node attach again in time, or count them as gone.
 
-        Of a former term nobody is known by name: a consumer there that has not attached in this one
-        gets time to do so, as all had when the term began.
+        Handles of a former term are not known by name. A consumer on the node that has not attached
+        in this term gets time, as all consumers had when the term began.
         """
         for users in (self.auto_delete, self.ownership):
             if users.was_consumed:
@@ -473,23 +473,23 @@ class Master:
         self.attachments.on_link_lost(now_ms, node)
 
     def knows(self, queue_id: int) -> bool:
-        """Whether numbers are kept of what was sent to that queue, or of what came from it."""
+        """Return true if numbers of messages to or from that queue are kept."""
         return queue_id in self._state.outbox or queue_id in self.producers.senders
 
     @property
     def has_neighbours(self) -> bool:
-        """Whether it knows any other queue."""
+        """True if this queue knows any other queue."""
         return bool(self._state.outbox or self.producers.senders)
 
     def on_neighbours_changed(self, queues: tuple[int, ...] | None) -> None:
-        """Other queues have other masters, or are no more; None: perhaps all."""
+        """Take in that other queues have new masters, or are deleted; None: perhaps all."""
         self.departures.couriers.on_targets_changed(queues)
         self.producers.look_at_senders(queues)
 
-    # --- Applying -------------------------------------------------------------------------
+    # --- Applied ops ----------------------------------------------------------------------
 
     def on_applied(self, now_ms: int, entry: Entry) -> None:
-        """The op is stable and applied: tell who waits for it."""
+        """Answer the requests that wait for this stable and applied op."""
         if isinstance(entry.step, Stage) or isinstance(entry.payload, _STAGED):
             self._on_staged(entry)
         elif entry.payload is None:
@@ -530,7 +530,7 @@ class Master:
             case DueOp():
                 self._term.dispatch.give_back(self._term.delays.on_entered(payload))
             case PromotedOp():
-                # Its epoch is a later one when this node learned of the term from a snapshot.
+                # The epoch is later when this node learned of the term from a snapshot.
                 if entry.header.epoch >= self.master_epoch:
                     self._term.begin()
                     self.is_beginning = True
@@ -540,7 +540,7 @@ class Master:
                 self.confirms.refuse(entry.header, payload.reason)
             case PauseOp(is_paused=True):
                 for fetcher, _ in self._term.dispatch.fetchers():
-                    # What no call has returned is not to be returned now.
+                    # Handles give back messages that no call has returned.
                     self._term.reply(fetcher, Recall(0, 0))
             case HorizonOp() | HorizonsOp():
                 self._term.horizons.on_applied()
@@ -560,7 +560,7 @@ class Master:
     # --- The end of a step ----------------------------------------------------------------
 
     def settle(self, now_ms: int) -> None:
-        """Turn what this step's requests have made due into ops, replies and deliveries.
+        """Turn the requests of this step into ops, replies and deliveries.
 
         Parts that have nothing to do are not called: most steps are about marks only.
         """
@@ -602,7 +602,7 @@ class Master:
             self._more.clear()
 
     def _end_overdue(self, now_ms: int) -> None:
-        """Whose time is over, and what nobody else would look at."""
+        """End overdue sessions, and run parts that only a timer wakes."""
         for session in self.attachments.overdue(now_ms):
             self._lose(now_ms, session)
             self.on_session_gone(session)
@@ -612,7 +612,7 @@ class Master:
             self.deliveries.end_overdue(now_ms)
 
     def _end_idle(self, now_ms: int) -> None:
-        """Producers and messages that have been there for too long."""
+        """End producers and messages that have outlived their time."""
         producers, endings = self.producers, self.endings
         if now_ms >= producers.look_at_ms or producers.look_from is not None:
             producers.expire(now_ms)
@@ -624,7 +624,7 @@ class Master:
             self.length_limit.enforce()
 
     def _take_in(self, now_ms: int) -> None:
-        """What was held and may be done by now."""
+        """Admit held requests that may go on by now."""
         intake, stages = self.intake, self.stages
         if self.settling.held_moves:
             self.settling.resume_moves()
@@ -636,13 +636,13 @@ class Master:
             stages.expire(now_ms)
 
     def _deliver(self, now_ms: int) -> None:
-        """Somebody waits for messages."""
-        # P2: what is on its way back comes before what is behind it.
+        """Deliver to consumers that wait."""
+        # P2: returning messages come before messages behind them.
         is_held = self.has_yielded or self._state.is_paused
         is_free = not (self.settling.is_returning or is_held or self.purging.is_open)
         self.deliveries.run(now_ms, is_free=is_free)
         if self.intake.held_by:
-            # What was handed out has made room, and nothing else may come to look at it.
+            # Deliveries have made room, and no other event may admit held publishes.
             self.intake.admit_held(now_ms)
         self.deliveries.move_horizon()
 
@@ -652,7 +652,7 @@ class Master:
             self.log.propose(due)
 
     def _judge_use(self, now_ms: int) -> None:
-        """Whether the queue has been left by all, and goes."""
+        """Judge if the queue has been left by all users, and ask for its deletion."""
         dispatch, auto_delete, idle_expiry = self._term.dispatch, self.auto_delete, self.idle_expiry
         consumers = dispatch.consumer_count
         is_used = bool(consumers or dispatch.unacknowledged or dispatch.waiting)
@@ -677,7 +677,7 @@ class Master:
         self._unused.set(FOREVER_MS if look_ms is None else look_ms)
 
     def _set_timers(self, now_ms: int) -> None:
-        """Of parts that go by the queue's time, or look again after a while."""
+        """Set the timers of parts that use the queue's time, or look again after a while."""
         endings, delays, intake = self.endings, self._term.delays, self.intake
         if endings.expiry.next_ms is not None or endings.look.at_ms != FOREVER_MS:
             endings.set_timer(now_ms)

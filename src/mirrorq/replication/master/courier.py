@@ -1,18 +1,17 @@
 """Couriers: a master's way of bringing its outbox to other queues. Pure.
 
 The source's master is a producer of the target, through an ordinary `Session` under the outbox's
-own producer id. One batch is on its way to each target at a time: its number is `settled + 1`, so
-that numbers which went nowhere (a cycle) leave no gap. Only what is *applied* is published: from
-then on every possible successor has the same entry under the same number, and will publish it
-again until it is marked done; the target's master knows the number, and takes it once.
+own producer id. At most one batch is on its way to each target. Its number is `settled + 1`, so
+that undelivered numbers (a cycle) leave no gap. Only *applied* entries are published: then every
+possible successor has the same entry under the same number. A successor publishes it again until it
+is marked done. The target's master knows the number, and takes the entry once.
 
-The bodies lie in frames on the own disk: the driver is asked to pack them (`OutboxLoad`, answered
-by `OutboxLoaded`), and finds out there, from a message's headers, whether it goes in a circle.
+The bodies lie in frames on this node's disk. The driver packs them (`OutboxLoad`, answered by
+`OutboxLoaded`), and detects messages that go in a circle by their headers.
 
-Queues that answer each client in a queue of its own have had a hundred thousand targets: a courier
-is looked at when something came for its target or from it, or when its time has come, and one that
-has been without work for a while takes its leave. Numbers for a target that was deleted are given
-up by an op.
+Queues with a reply queue for each client have had a hundred thousand targets. A courier therefore
+works only on events of its target, or at its time. A courier without work for a while is dismissed.
+Numbers for a deleted target are given up by an op.
 """
 
 from __future__ import annotations
@@ -44,14 +43,13 @@ from mirrorq.session.calls import (
 from mirrorq.session.machine import Session
 
 LOAD_COUNT = 1000
-"""Messages in one batch."""
+"""Messages in a batch."""
 LOAD_BYTES = 1 << 20
-"""Bytes of frames that are read for one batch, about."""
+"""Approximate bytes of frames that are read for a batch."""
 AGAIN_MS = 500
-"""What could not be read or was of unknown outcome is tried again after this."""
+"""Delay before a retry, after a failed read or an unknown outcome."""
 IDLE_MS = 10_000
-"""A courier without work stays attached for this: the next message for its target waits for no
-attachment."""
+"""A courier without work stays attached for this time: the next message needs no attachment."""
 _SOURCE_SHIFT = 24
 _COUNTER_MASK = (1 << _SOURCE_SHIFT) - 1
 
@@ -60,14 +58,14 @@ CIRCLE = "they have died there before, and would go in a circle"
 
 
 class Targets(Protocol):
-    """What a master asks of the catalog that its node knows."""
+    """A master's view of the catalog."""
 
     def find(self, name: str) -> int:
-        """Id of the queue of this name, 0 when there is none."""
+        """Id of the queue with this name, 0 without such a queue."""
         ...
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
-        """(term, whether its master runs) of a queue; None when it has been deleted."""
+        """(term, true if its master runs) of a queue; None when it has been deleted."""
         ...
 
     def name(self, queue_id: int) -> str:
@@ -75,12 +73,12 @@ class Targets(Protocol):
         ...
 
     def session_number(self, queue_id: int) -> int:
-        """A number for a courier of this queue that no other one has in this incarnation."""
+        """A number for a courier of this queue, unique in this incarnation."""
         ...
 
 
 class NoTargets:
-    """Where there are no other queues."""
+    """A catalog without other queues."""
 
     def find(self, name: str) -> int:
         return 0
@@ -101,22 +99,22 @@ def courier_number(queue_id: int, counter: int) -> int:
 
 
 def is_courier(session: SessionId) -> bool:
-    """Whether a session is that of another queue's master: no handle's."""
+    """Return true if the session is a courier of another queue's master, no handle."""
     return bool(session.number & OUTBOX_BIT)
 
 
 def source_of(session: SessionId) -> int:
-    """The queue whose courier this is."""
+    """Id of the queue behind this courier."""
     return (session.number ^ OUTBOX_BIT) >> _SOURCE_SHIFT
 
 
 @define
 class Courier:
-    """One target's."""
+    """Sends the entries for one target."""
 
     session: Session
     known: tuple[int, bool] = (0, False)
-    """What the session was told of the target's master."""
+    """(term, true if the master runs) of the target, as the session knows it."""
     sent: int = 0
     """Numbers up to here have been dealt with in this term."""
     loading: int = 0
@@ -124,15 +122,15 @@ class Courier:
     until: int = 0
     """Last number of the batch on its way; 0: none."""
     open_count: int = 0
-    """Its messages that have no outcome."""
+    """Messages of the batch without an outcome."""
     refused: int = 0
     task: CrossQueueTask | None = None
-    """The batch, when it is no messages."""
+    """Task that is the batch; None: the batch holds messages."""
     is_unsure: bool = False
-    """An outcome of it is unknown: it is published again, under the same numbers."""
+    """True if an outcome is unknown: the batch is published again, under the same numbers."""
     again_ms: int = 0
     used_ms: int = 0
-    """When there was last something for its target."""
+    """Time of the last entry for the target."""
     events: list[SessionEvent] = field(factory=list)
 
     @property
@@ -141,12 +139,12 @@ class Courier:
 
 
 def _is_idle_talk(task: CrossQueueTask | None, reason: str) -> bool:
-    """Whether nothing is lost though the target refused it: all but a commit that came too late."""
+    """Return true if a refused task loses nothing: all but a commit that came too late."""
     return task is not None and (task.what != "commit" or reason.startswith(DONE))
 
 
 class Couriers:
-    """Who sends on what this queue's outbox holds, one `Courier` for each target, in one master's
+    """Send on the entries of this queue's outbox, a `Courier` for each target, in a master's
     term."""
 
     def __init__(
@@ -159,17 +157,17 @@ class Couriers:
         codec: OpCodec,
         look: Timer,
     ) -> None:
-        """Go on from what is applied.
+        """Go on from the applied state.
 
         Args:
-            look: wakes the master when a target is to be looked at though nothing happens.
+            look: wakes the master when a target must be served without an event.
         """
         self.requests: list[SessionRequest] = []
         self.loads: list[OutboxLoad] = []
         self.done: list[OutboxDoneOp] = []
         """Ops to propose."""
         self.lost: list[tuple[int, int, str]] = []
-        """(target, messages, why) of messages that went nowhere, until somebody is told."""
+        """(target, messages, why) of undelivered messages, until an operator is told."""
         self._me = me
         self._queue_id = queue_id
         self._state = state
@@ -182,9 +180,9 @@ class Couriers:
         self._stirred: dict[int, None] = dict.fromkeys(
             (*state.outbox.target_outboxes, *state.outbox.idle)
         )
-        """Targets to look at though nothing has come for them: at first all."""
+        """Targets to serve next, without new entries. At first all."""
         self._deadlines = Deadlines()
-        """When to look at each target again."""
+        """Next time to serve each target."""
         self._look = look
 
     # --- Events ---------------------------------------------------------------------------
@@ -196,25 +194,25 @@ class Couriers:
             self._stirred[reply.queue_id] = None
 
     def on_target_link_lost(self, target: int) -> None:
-        """Between here and the target's master something may be gone."""
+        """Note that messages to or from the target's master may be lost."""
         courier = self._couriers.get(target)
         if courier is not None:
             courier.events.append(LinkLost())
             self._stirred[target] = None
 
     def on_targets_changed(self, changed: Iterable[int] | None) -> None:
-        """These queues (None: perhaps all) have other masters now, or are no more."""
+        """Note that these queues (None: perhaps all) have other masters, or are deleted."""
         outbox = self._state.outbox
         looked = (*outbox.target_outboxes, *outbox.idle) if changed is None else changed
         self._stirred.update((target, None) for target in looked if target in outbox)
 
     @property
     def targets(self) -> list[int]:
-        """Queues to which something may be on its way."""
+        """Queues to which entries may be on their way."""
         return list(self._couriers)
 
     def on_loaded(self, now_ms: int, loaded: OutboxLoaded) -> None:
-        """The driver has packed a batch."""
+        """Take a batch that the driver has packed."""
         courier = self._couriers.get(loaded.target)
         if courier is None or courier.loading != loaded.number:
             return
@@ -238,12 +236,12 @@ class Couriers:
     # --- The end of a step ----------------------------------------------------------------
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether some target is to be looked at."""
+        """Return true if a target is to be served."""
         has_come = self._stirred or self._state.outbox.fresh
         return bool(has_come) or self._deadlines.next_ms <= now_ms
 
     def pursue(self, now_ms: int) -> None:
-        """Ask for what is due: `requests`, `loads` and `done`."""
+        """Fill `requests`, `loads` and `done` with all that is due."""
         outbox, due = self._state.outbox, self._deadlines.take_due(now_ms)
         looked, self._stirred = {**outbox.fresh, **self._stirred, **dict.fromkeys(due)}, {}
         outbox.fresh.clear()
@@ -258,7 +256,7 @@ class Couriers:
         self._look.set(self._deadlines.next_ms)
 
     def _waiting(self, courier: Courier, target_outbox: TargetOutbox | None) -> list[OutboxEntry]:
-        """The first entries for a target that are to be published: applied ones, never others."""
+        """First entries for a target that are to be published. All are applied."""
         if target_outbox is None:
             return []
         sent = courier.sent
@@ -268,7 +266,7 @@ class Couriers:
             if entry.last_number <= sent:
                 continue
             if entry.reason == TASK:
-                # It goes alone, when all before it has gone.
+                # A task goes alone, after all entries before it.
                 return found or [entry]
             skipped = max(sent + 1 - entry.number, 0)
             first = entry.first + skipped
@@ -282,7 +280,7 @@ class Couriers:
         return found
 
     def _give_up(self, target: int) -> None:
-        """The target has been deleted: so are the entries for it and its numbers, by an op."""
+        """Drop the entries for a deleted target and its numbers, by an op."""
         self._couriers.pop(target, None)
         self._deadlines.set(target, None)
         outbox = self._state.outbox
@@ -319,7 +317,7 @@ class Couriers:
     def _go_on(
         self, now_ms: int, target: int, courier: Courier, target_outbox: TargetOutbox | None
     ) -> int | None:
-        """Have the next batch packed; return when to try that again."""
+        """Have the next batch packed; return the time of a retry."""
         waiting = self._waiting(courier, target_outbox)
         if not waiting or waiting[0].number != courier.sent + 1:
             return None
@@ -329,8 +327,7 @@ class Couriers:
         return None
 
     def _dismiss(self, target: int, courier: Courier) -> None:
-        """There has been nothing for this target for long: another courier goes on from what is
-        applied."""
+        """Detach a courier without work. A later courier goes on from the applied state."""
         del self._couriers[target]
         self._deadlines.set(target, None)
         courier.session.detach()
@@ -354,7 +351,7 @@ class Couriers:
         self.loads.append(OutboxLoad(self._queue_id, target, producer, tuple(waiting), LOAD_BYTES))
 
     def _say(self, courier: Courier, asked: CommitOp | AbortOp | AskOp, number: int) -> None:
-        """No body is read: the target is told something of what is staged there."""
+        """Send a task to the target. No body is read."""
 
         def pack(producer: int, first_number: int, settled: int) -> bytes:
             return self._codec.request(
@@ -390,7 +387,7 @@ class Couriers:
                 self.done.append(OutboxDoneOp(target, until, outcome))
 
     def end(self) -> list[SessionRequest]:
-        """The term is over: others go on from what is applied. Returns their last requests."""
+        """End the term: the next master goes on from the applied state. Returns last requests."""
         for target, courier in list(self._couriers.items()):
             self._dismiss(target, courier)
         requests, self.requests = self.requests, []

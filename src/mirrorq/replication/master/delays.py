@@ -1,8 +1,8 @@
-"""A master's term over delayed messages: which are due, and the op that says so.
+"""A master's term over delayed messages: due messages, and the op that ends their delays.
 
-Delays end by the queue's time at its master alone, and by an op: every copy then knows the place
-that a message has got. What is in the timetable is delayed in the applied state; what is in an op
-on its way is out of the timetable.
+Delays end by the queue's time at its master alone, and by an op: every copy then knows the new
+place of a message. Messages in the timetable are delayed in the applied state. Messages in an op on
+its way have left the timetable.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from mirrorq.protocol.ops import DueOp
 from mirrorq.replication.state.queue_state import QueueState
 
 ENTER_COUNT = 4096
-"""Entries of the timetable that one op ends."""
+"""Entries of the timetable for a single op."""
 LOOK_MS = 60_000
-"""The time is looked at again after this: it may go a little slower or faster than the clock."""
+"""Greatest delay of the next look: the queue's time may differ a little from the clock."""
 
 
 class Delays:
-    """Made anew with each term, from the applied state.
+    """Delayed messages of a term, made from the applied state.
 
     Args:
-        look: wakes the master when something is due.
+        look: wakes the master when a delay ends.
     """
 
     def __init__(self, state: QueueState, look: Timer) -> None:
@@ -36,11 +36,11 @@ class Delays:
         self._leaving = RangeSet()
         """Sequences in ops that are not applied yet."""
         self._returning: dict[int, list[Range]] = {}
-        """Returned in this step: due_us -> what."""
+        """Messages returned in this step: due_us -> ranges."""
 
     def gather(self) -> Iterator[None]:
-        """Put all that is delayed into the timetable, a little for each item that is asked for. The
-        state does not change meanwhile."""
+        """Put all delayed messages into the timetable, a few for each item of the iterator. The
+        state must not change meanwhile."""
         for first, last, due_us in self._state.delayed:
             self._timetable.add(due_us, first, last)
             yield
@@ -50,29 +50,29 @@ class Delays:
 
     @property
     def count(self) -> int:
-        """How many messages are delayed."""
+        """Number of delayed messages."""
         return self._state.delayed.count + self._state.resting.count
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is to end by time."""
+        """Return true if a delay is to end by time."""
         return bool(self._timetable)
 
     def wait(self, first: int, last: int, due_us: int) -> None:
-        """An op that delays these is applied."""
+        """Add messages that an applied op delays."""
         self._timetable.add(due_us, first, last)
 
     @property
     def returning(self) -> Iterator[Range]:
-        """What consumers have returned in this step."""
+        """Messages returned by consumers in this step."""
         return chain.from_iterable(self._returning.values())
 
     def give_back(self, ranges: list[Range], due_us: int) -> None:
-        """A consumer returns these until then."""
+        """Note that a consumer returns these messages with a delay until `due_us`."""
         self._returning.setdefault(due_us, []).extend(ranges)
 
     def returns(self) -> list[tuple[int, RangeSet]]:
-        """What was returned in this step, for each moment: (due_us, messages)."""
+        """Messages returned in this step, for each moment: (due_us, messages). Clears the list."""
         if not self._returning:
             return []
         found = [(due_us, RangeSet(ranges)) for due_us, ranges in sorted(self._returning.items())]
@@ -80,7 +80,7 @@ class Delays:
         return found
 
     def due(self, time_us: int, place: int) -> DueOp | None:
-        """The op that ends what is due; its messages stand at `place` and after it."""
+        """Return the op that ends due delays, or None. New places begin at `place`."""
         next_us = self._timetable.next_us()
         if next_us is None or next_us > time_us:
             return None
@@ -101,19 +101,19 @@ class Delays:
         return DueOp(tuple(entering), place, tuple(returning))
 
     def _resting(self, first: int, last: int, due_us: int) -> RangeSet:
-        """What of it still rests until this moment."""
+        """Parts of first to last that rest until exactly this moment."""
         walk = self._state.resting.walk(first, last)
         return RangeSet((low, high) for low, high, (until_us,) in walk if until_us == due_us)
 
     def on_entered(self, payload: DueOp) -> list[Range]:
-        """The op is applied: these are ready."""
+        """Note the applied op; return the messages that are ready now."""
         ranges = [*payload.entering, *payload.returning]
         for first, last in ranges:
             self._leaving.remove(first, last)
         return ranges
 
     def take(self, first: int, last: int) -> list[Range]:
-        """What is delayed from first to last ends, but for what is about to be ready."""
+        """Delayed messages from first to last, without messages that are about to be ready."""
         taken = RangeSet((low, high) for low, high, _ in self._state.delayed.within(first, last))
         for low, high, _ in self._state.resting.walk(first, last):
             taken.add(low, high)
@@ -122,7 +122,7 @@ class Delays:
         return list(taken)
 
     def set_timer(self, now_ms: int, time_us: int) -> None:
-        """The step ends: look again when something is due, by the queue's time."""
+        """Set the timer to the next end of a delay, by the queue's time."""
         due_us = self._timetable.next_us()
         if due_us is None:
             self.look.clear()

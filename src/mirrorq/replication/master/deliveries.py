@@ -1,4 +1,4 @@
-"""Delivers messages at a master: places of consumers, deliveries, horizons and recalls."""
+"""Delivers messages at a master: consumers, deliveries, horizons and recalls."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ EXTENDED_WHY = (
     "again before that time is over"
 )
 LABEL_CHARS_MAX = 200
-"""What is kept of how a consumer names itself."""
+"""Greatest length of a consumer's label; longer labels are cut."""
 
 
 class Deliveries:
-    """Seats consumers, hands out what is ready, recalls what is held too long. A part of
+    """Seats consumers, delivers ready messages, recalls messages held too long. A part of
     `Master`."""
 
     def __init__(self, term: Term, settling: Settling) -> None:
         self._term = term
         self._settling = settling
         self._wanted_ms = -LEASE_IDLE_MS
-        """When there was last something to hand out."""
+        """Time at which a consumer last waited while messages were ready."""
         self.overdue = term.timers.new()
-        """When some message may have been held for too long."""
+        """Wakes the master when a message may have been held for too long."""
         self.more = term.timers.new()
-        """More is to be handed out at once, in the next step."""
+        """Wakes the master when more is to be delivered in the next step."""
 
-    # --- Places ---------------------------------------------------------------------------
+    # --- Consumers ------------------------------------------------------------------------
 
     def subscribe(self, session: SessionId, body: Subscribe) -> None:
-        """Seat a consumer, or tell it why not."""
+        """Seat a consumer, or refuse with a reason."""
         key = (session, body.number)
         subscription = Subscription(
             key,
@@ -59,7 +59,7 @@ class Deliveries:
             self._term.reply(session, ConsumerRefused(body.number, why))
 
     def _crowd_text(self, key: ConsumerKey) -> str:
-        """Why there is no room for one consumer more, "" when there is."""
+        """Why there is no room for another consumer, "" when there is."""
         term = self._term
         most, consumers = term.definition.max_consumers, term.dispatch.consumers
         if most is None or not key[1] or key in consumers:
@@ -70,8 +70,8 @@ class Deliveries:
         return f"the queue has {count} consumers, its policy says max-consumers {most}"
 
     def attach(self, session: SessionId, held: tuple[Delivery, ...]) -> None:
-        """The session begins anew with what it holds. The rest was seen by nobody: it goes back
-        uncounted."""
+        """Attach a session again with the messages that its handle has seen. Messages that the
+        handle has not seen go back uncounted."""
         dispatch, epoch = self._term.dispatch, self._term.epoch
         dispatch.unsubscribe_session(session)
         keep: dict[int, RangeSet] = {}
@@ -87,19 +87,19 @@ class Deliveries:
                 dispatch.give_back(dispatch.take_back(session, piece))
 
     def succeed(self, former: SessionId, session: SessionId) -> None:
-        """A handle goes on as another session: what it holds is that one's."""
+        """Give all holdings of a session to its successor."""
         dispatch = self._term.dispatch
         dispatch.unsubscribe_session(former)
         dispatch.rename(former, session)
 
     def drop(self, session: SessionId) -> None:
-        """The session is gone: what it held goes back, counted."""
+        """End a session that is gone: held messages go back, counted."""
         dispatch = self._term.dispatch
         dispatch.unsubscribe_session(session)
         dispatch.leave(session)
 
     def expel(self, session: SessionId, consumer: int, why: str) -> None:
-        """Somebody has disconnected one consumer: what it held goes back, counted."""
+        """End a consumer that an operator has disconnected: held messages go back, counted."""
         dispatch, key = self._term.dispatch, (session, consumer)
         if key in dispatch.consumers:
             for number, delivery in dispatch.holdings(session):
@@ -108,7 +108,7 @@ class Deliveries:
             self._cancel(key, why)
 
     def end_overdue(self, now_ms: int) -> None:
-        """Messages held for too long go back; their consumer hangs and is cancelled."""
+        """Return messages that were held for too long, and cancel their consumers."""
         dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
         for number, due in dispatch.take_extended(now_ms).items():
             self._end_hold(number, list(due), EXTENDED_WHY)
@@ -118,14 +118,14 @@ class Deliveries:
             key = delivery.key
             if key[1] and key not in alive:
                 alive[key] = dispatch.has_extended(key)
-            # What waits behind a message that a consumer has asked more time for waits, too.
+            # Messages that wait behind a message with an extended time wait, too.
             over = [] if alive.get(key) else delivery.others()
             if not self._end_hold(number, over, self._timeout_why(timeout_ms)):
                 dispatch.renew(number, now_ms)
         self.set_overdue()
 
     def _end_hold(self, number: int, over: list[Range], why: str) -> bool:
-        """These of a delivery were held for too long; whether all of it ends so."""
+        """End the hold of these messages of a delivery. Returns true if the whole delivery ends."""
         dispatch = self._term.dispatch
         key = dispatch.open[number].key
         subscription = dispatch.consumers.get(key)
@@ -142,7 +142,7 @@ class Deliveries:
 
     @property
     def timeout_ms(self) -> int:
-        """How long a message may be held unacknowledged, 0: without end."""
+        """Time in ms for which a message may be held unacknowledged, 0: without end."""
         own = self._term.definition.consumer_timeout
         return self._term.config.consumer_timeout_ms if own is None else own
 
@@ -155,14 +155,14 @@ class Deliveries:
         )
 
     def set_overdue(self) -> None:
-        """Look again when the next message may have been held for too long."""
+        """Set the timer for the next message that may have been held for too long."""
         dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
         oldest_ms = dispatch.oldest_ms if timeout_ms else None
         next_ms = FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1
         self.overdue.set(min(next_ms, dispatch.extended_ms))
 
     def extend(self, now_ms: int, session: SessionId, body: Extend) -> None:
-        """A handle asks for a time of their own for messages that it holds."""
+        """Extend the time of held messages, as a handle asks."""
         until_ms = now_ms + body.duration_ms if body.duration_ms else FOREVER_MS
         refused: tuple[Delivery, ...] = ()
         for piece in body.deliveries:
@@ -175,13 +175,13 @@ class Deliveries:
         self._term.dispatch.unsubscribe(key)
         self._term.reply(key[0], ConsumerRefused(key[1], why))
 
-    # --- Handing out ----------------------------------------------------------------------
+    # --- Deliveries -----------------------------------------------------------------------
 
     def run(self, now_ms: int, *, is_free: bool) -> None:
-        """Hand out what is ready, while the lease runs.
+        """Deliver ready messages, while the lease runs.
 
         Args:
-            is_free: nothing else stands in the way.
+            is_free: no other reason forbids deliveries.
         """
         term = self._term
         dispatch = term.dispatch
@@ -203,18 +203,18 @@ class Deliveries:
         self._recall()
 
     def _recall(self) -> None:
-        """A consumer waits while handles hold messages that no call has asked for."""
+        """Recall messages that no call has asked for, while another consumer waits."""
         dispatch = self._term.dispatch
         if not dispatch.fetching or dispatch.ready or not dispatch.hungry:
             return
         for holder in list(dispatch.fetching):
-            # Once for all that it has fetched by now: it gives back all that nobody had seen.
+            # One recall is enough: the handle gives back all unseen messages that it has fetched.
             if dispatch.is_hungry_beside(holder):
                 del dispatch.fetching[holder]
                 self._term.reply(holder[0], Recall(holder[1]))
 
     def move_horizon(self) -> None:
-        """Keep the horizons ahead of demand, so that handing out waits for no round trip."""
+        """Move the horizons ahead of demand, so that no delivery waits for a round trip."""
         dispatch, state = self._term.dispatch, self._term.state
         if not dispatch.hungry:
             return
@@ -230,7 +230,7 @@ class Deliveries:
             self._term.log.propose(due)
 
     def on_undelivered(self, session: SessionId, deliver: Deliver) -> None:
-        """Too late or too much to send: nobody has seen these, and they were not handed over."""
+        """Take back deliveries that were too late or too large to send: nobody has seen them."""
         for piece in deliver.deliveries:
             self._term.dispatch.unhand((session, deliver.consumer), piece)
 
@@ -238,5 +238,5 @@ class Deliveries:
 
     @property
     def lease_wanted_until_ms(self) -> int:
-        """Something is to be handed out, or was lately: an idle queue asks for no lease."""
+        """End of the need for the lease: an idle queue asks for no lease."""
         return self._wanted_ms + LEASE_IDLE_MS

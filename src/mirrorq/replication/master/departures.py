@@ -2,7 +2,7 @@
 catalog.
 
 A queue with messages in its outbox must not be deleted. So the catalog hears about the outbox
-before the first op that fills it. While the queue is being deleted no further message may leave it,
+before the first op that fills it. While the queue is being deleted no further message may leave,
 and the queue ends when its outbox is empty.
 """
 
@@ -14,7 +14,7 @@ from mirrorq.replication.master.term import Term
 
 
 class Departures:
-    """What leaves the queue for others, and whether the catalog knows. A part of `Master`."""
+    """Couriers of a queue, and the catalog's knowledge of its outbox. A part of `Master`."""
 
     def __init__(self, term: Term) -> None:
         ring = term.ring
@@ -28,31 +28,31 @@ class Departures:
             term.timers.new(),
         )
         self.is_known = False
-        """The catalog knows that the queue may send to others."""
+        """True when the catalog knows that the queue may send to other queues."""
         self.is_ending = False
-        """The queue is being deleted."""
+        """True while the queue is being deleted."""
         self.circled: dict[str, int] = {}
-        """Dead-letter queue -> messages that were dropped in this term, not to go in a circle."""
+        """Dead-letter queue -> messages dropped in this term to avoid a circle."""
         self._term = term
         self._has_asked = False
         self._is_deleted = False
 
     def ask(self) -> None:
-        """Have the catalog know that the queue is not to be deleted over what it has to send."""
+        """Ask the catalog once to note that the queue has an outbox."""
         if not self._has_asked:
             self._has_asked = True
             self._term.commands.append(NoteOutbox(self._term.ring.queue_id))
 
     def may_go_to(self, target: int) -> bool:
-        """Whether neither that queue nor this one is deleted."""
+        """Return true if neither the target nor this queue is deleted."""
         return not self.is_ending and self.is_there(target)
 
     def is_there(self, target: int) -> bool:
-        """Whether that queue has not been deleted."""
+        """Return true if the queue has not been deleted."""
         return self._term.targets.serving(target) is not None
 
     def run(self, now_ms: int) -> None:
-        """Send what is to go, note by ops what has arrived; end the queue when nothing is left."""
+        """Send entries, propose ops for arrived entries; end the queue when nothing is left."""
         couriers, term = self.couriers, self._term
         if couriers.is_due(now_ms):
             couriers.pursue(now_ms)
@@ -78,6 +78,6 @@ class Departures:
                 self.circled[name] = self.circled.get(name, 0) + count
 
     def _has_any(self) -> bool:
-        """Whether something is on its way to another queue, or about to be."""
+        """Return true if an entry is on its way to another queue, or about to be."""
         term = self._term
         return bool(term.state.outbox.count) or term.log.outbox_lsn > term.state.applied

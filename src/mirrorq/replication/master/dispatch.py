@@ -5,8 +5,8 @@ is applied, and ends with the term. A *delivery* is one contiguous piece of mess
 consumer. Its number is unique in the term, so (epoch, sequence, delivery count, number) names a
 delivery for ever.
 
-Each message is in exactly one place: ready, in one open delivery, or on its way out (its ack,
-return or purge is in the log and not applied yet).
+Each message is in exactly one place: ready, in one open delivery, or on its way out. A message on
+its way out has its ack, return or purge in the log, not applied yet.
 
 A step looks at the consumers that wait and at the deliveries that it makes or ends. It never looks
 at all consumers or all open deliveries: consumers with slow callbacks hold tens of thousands.
@@ -36,47 +36,47 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
 BACK_COUNT = 16_384
-"""Deliveries whose returned messages are remembered: some 4 MB. For an older delivery a late ack
-counts as done when its message has ended since, whatever ended it."""
+"""Deliveries whose returned messages are remembered: some 4 MB. A late ack for an older delivery
+counts as done when its message has ended since, for whatever reason."""
 PIECES_MAX = 512
-"""The most deliveries that one step makes."""
+"""Most deliveries in a step."""
 ASIDE_COUNT = 512
-"""The most pieces without a body on any disk that one step sets aside."""
+"""Most ranges of lost messages to be set aside in a step."""
 DROP_COUNT = 1 << 62
 """No bound."""
 STRETCH_RANGES = 64
-"""The beginning of a term sorts in this many ranges of each priority at once."""
+"""Ranges of each priority that the beginning of a term sorts in at once."""
 STRETCH_WEIGHT = 16
-"""The cost of such a sort for each priority, as a number of ranges that are sorted in singly."""
+"""Cost of such a sort for each priority, as a number of ranges that are sorted in singly."""
 DELIVER_COUNT = 4096
-"""Messages in one Deliver: bounds its size together with the byte bound of the driver."""
+"""Messages in a Deliver. Bounds its size together with the byte bound of the driver."""
 
 
 @define
 class Subscription:
-    """One consumer at the master."""
+    """A consumer at the master."""
 
     key: ConsumerKey
     prefetch: int
     exclusive: bool = False
     auto_ack: bool = False
     total: int = 0
-    """Credit: the number of messages that may be delivered to it in all, in this attachment."""
+    """Credit: number of messages that may be delivered in all, in this attachment."""
     handed: int = 0
     bare: bool = False
-    """Its deliveries carry no bodies."""
+    """True if the consumer's deliveries carry no bodies."""
     label: str = ""
     size_left: int | None = None
-    """Bytes of bodies that may still be delivered to it; None: no bound."""
+    """Bytes of bodies that may still be delivered; None: no bound."""
 
     @property
     def is_tried(self) -> bool:
-        """Whether it has a callback, which is given one message at a time."""
+        """Return true if the consumer has a callback, which works on one message at a time."""
         return self.key[1] != 0 and not self.bare
 
     @property
     def is_claim(self) -> bool:
-        """Nobody else is handed anything."""
+        """Return true if no other consumer gets any message."""
         return self.bare and self.exclusive
 
     @property
@@ -99,57 +99,56 @@ class Dispatch:
         self._state = state
         self._epoch = epoch
         self._bodies = bodies
-        """Knows whose bodies are not whole on this disk."""
+        """Knows which bodies are missing on this disk."""
         self.ready = ReadyLevels(state.live.copy())
         self.came_back: list[Range] = []
-        """What became ready again since the master looked."""
+        """Messages that became ready again since the master last looked."""
         self.is_cut = False
-        """The last step has handed out what one step may, and there is more."""
+        """True if the last step made as many deliveries as a step may, and more are possible."""
         self.is_single = False
         """single-active-consumer: one consumer at a time is served."""
         self.consumers: dict[ConsumerKey, Subscription] = {}
         self.consumer_count = 0
-        """Those beside what get() does."""
+        """Number of consumers without `get()`."""
         self.open: dict[int, OpenDelivery] = {}
         self._extensions = Extensions()
         self._suspects = Suspects(failure_ms)
         self.again_ms = FOREVER_MS
-        """When a message that may have killed a process is to be handed out, which waits for that
-        now."""
+        """Time at which a suspect message that waits now may be delivered."""
         self.unacknowledged = 0
         self.aside = RangeSet()
-        """Live, and given to nobody: no member that could be asked has their bodies whole."""
+        """Live messages that are not delivered: no member that could be asked has their body."""
         self.losing: deque[RangeSet] = deque()
-        """Where bodies lie that nobody has: messages that are still to be set aside."""
+        """Bodies that no member has: their messages are still to be set aside."""
         self.fetching: dict[ConsumerKey, None] = {}
-        """Handles whose get() has fetched something since they were last asked to give back what
-        no call waits for, and that hold something still."""
+        """Handles whose get() has fetched messages since their last recall, and that still hold
+        messages."""
         self._held: dict[SessionId, dict[int, None]] = {}
         """Open deliveries of each session."""
         self.leaving: deque[int] = deque()
-        """Open deliveries of those who are gone: they go back by portions, and nobody can settle
-        them meanwhile."""
+        """Open deliveries of ended consumers. Their messages return by portions, and cannot be
+        settled meanwhile."""
         self._back: dict[int, bytes] = {}
-        """Delivery number -> the ranges of it that went back, as `RangeSet.to_bytes` has them. All
-        else that was handed out, is open no more and lives no more was settled under that number:
-        an ack that comes again is told so."""
+        """Delivery number -> returned ranges, as from `RangeSet.to_bytes`. Other messages of a
+        closed delivery that have ended were settled under its number: a repeated ack is answered
+        with success."""
         self._ready_bytes: ReadyBytes | None = None
-        """None: nobody has asked."""
+        """None until the size is first asked for."""
         self.waiting: dict[ConsumerKey, int] = {}
-        """Consumers that wait for messages, and for how many: the one whose turn it is first."""
+        """Waiting consumers, in order of their turns -> number of messages wanted."""
         self._wanted = 0
-        """How many all of them wait for."""
+        """Number of messages that all consumers want."""
         self._keys_of: dict[SessionId, dict[ConsumerKey, None]] = {}
-        """Consumers by session: a crowd attaches at once, and each looks for its own."""
+        """Consumers by session: a crowd attaches at once, and each session looks for its own."""
         self._exclusive: dict[ConsumerKey, None] = {}
         self._prefetches: dict[int, int] = {}
-        """Prefetch -> how many consumers have it."""
+        """Prefetch -> number of consumers with this prefetch."""
         self._number = 0
 
     # --- Consumers ----------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> str:
-        """Seat a consumer or change it; return why not, or ""."""
+        """Seat a consumer or change it; return the reason of a refusal, or ""."""
         for key in self._exclusive:
             if key != subscription.key:
                 return f"{self.consumers[key].who} holds the queue exclusively"
@@ -171,7 +170,7 @@ class Dispatch:
         return ""
 
     def admit(self, subscription: Subscription) -> None:
-        """It is one of the consumers from now on."""
+        """Add the consumer."""
         self.consumers[subscription.key] = subscription
         self.consumer_count += subscription.key[1] != 0
         self._count_prefetch(subscription.prefetch, 1)
@@ -181,11 +180,11 @@ class Dispatch:
             self._exclusive[subscription.key] = None
 
     def has_consumer(self, session: SessionId) -> bool:
-        """Whether a session has a consumer beside what get() does."""
+        """Return true if the session has a consumer beside its `get()`."""
         return any(number for _, number in self._keys_of.get(session, ()))
 
     def _held_by_others(self, key: ConsumerKey) -> str:
-        """Who holds messages unacknowledged beside this consumer, "" when nobody does."""
+        """Text about another consumer that holds messages unacknowledged, "" without any."""
         for delivery in self.open.values():
             if delivery.key != key:
                 subscription = self.consumers.get(delivery.key)
@@ -198,7 +197,7 @@ class Dispatch:
         return ""
 
     def claim(self) -> Subscription | None:
-        """The consumer beside which nobody is handed anything."""
+        """The consumer with a claim: no other consumer gets messages. None without a claim."""
         exclusive = map(self.consumers.__getitem__, self._exclusive)
         return next((subscription for subscription in exclusive if subscription.is_claim), None)
 
@@ -220,7 +219,7 @@ class Dispatch:
             self.unsubscribe(key)
 
     def credit(self, key: ConsumerKey, total: int, size: int = 0) -> None:
-        """It may be handed so many in all; 0: none until it is told anew."""
+        """Let a consumer get `total` messages in all; 0: none until new credit."""
         subscription = self.consumers.get(key)
         if subscription is not None:
             subscription.total = max(subscription.total, total) if total else 0
@@ -229,7 +228,7 @@ class Dispatch:
             self._note_wants(subscription)
 
     def _note_wants(self, subscription: Subscription) -> None:
-        """It wants more or fewer than before: who begins to wait is the last to have its turn."""
+        """Note changed wants of a consumer. A consumer that begins to wait has its turn last."""
         wants = max(subscription.wants, 0)
         self._wanted += wants - self.waiting.get(subscription.key, 0)
         if wants:
@@ -238,11 +237,10 @@ class Dispatch:
             self.waiting.pop(subscription.key, None)
 
     def active_subscription(self) -> Subscription | None:
-        """single-active-consumer: the one that is served.
+        """single-active-consumer: the consumer that is served.
 
-        The oldest consumer. Where there is none, the handle whose get() has messages that are
-        not settled, else the oldest that waits in one: who only might call again keeps nobody
-        waiting.
+        The oldest consumer. Without consumers, the handle whose get() holds unsettled messages,
+        else the oldest that waits in a get(). A handle that only might call again blocks nobody.
         """
         subscriptions = self.consumers.values()
         for is_next in (
@@ -257,15 +255,15 @@ class Dispatch:
 
     @property
     def hungry(self) -> bool:
-        """Whether some consumer waits for a message."""
+        """Return true if a consumer waits for a message."""
         return bool(self.waiting)
 
     def is_hungry_beside(self, key: ConsumerKey) -> bool:
-        """Whether some other consumer than this one waits for a message."""
+        """Return true if another consumer waits for a message."""
         return len(self.waiting) > (key in self.waiting)
 
     def wanted(self) -> int:
-        """How many messages all consumers would take now."""
+        """Number of messages that all consumers would take now."""
         return self._wanted
 
     def prefetch_max(self) -> int:
@@ -280,12 +278,12 @@ class Dispatch:
             del self._prefetches[prefetch]
 
     def fetchers(self) -> list[ConsumerKey]:
-        """Handles that hold what their get() has fetched."""
+        """Handles that hold messages fetched by `get()`."""
         return [(session, 0) for session in self._held if self._holds((session, 0))]
 
     @property
     def taker_count(self) -> int:
-        """Callbacks, and handles whose get() waits for a message or holds one."""
+        """Number of callbacks, and of handles whose get() waits for a message or holds one."""
         getters = {session for session, _ in self.fetchers()}
         getters.update(session for session, number in self.waiting if not number)
         return self.consumer_count + len(getters)
@@ -293,39 +291,39 @@ class Dispatch:
     def _holds(self, key: ConsumerKey) -> bool:
         return any(self.open[number].key == key for number in self._held.get(key[0], ()))
 
-    # --- What is ready ------------------------------------------------------------------
+    # --- Ready messages -----------------------------------------------------------------
 
     def sort_in(self) -> Iterator[None]:
-        """Put what is ready at its place in its level, a little for each item that is asked for.
-        Until it ends nothing else is asked of this dispatch, and the state does not change."""
+        """Sort ready messages into their levels, a little for each item of the iterator. Until its
+        end no other method may be called, and the state must not change."""
         return _sorting(self._state, self.ready)
 
     @property
     def ready_size(self) -> int:
-        """Bytes of the bodies of what is ready, as far as it is counted."""
+        """Bytes of the ready messages' bodies, as far as counted."""
         return 0 if self._ready_bytes is None else self._ready_bytes.total
 
     @property
     def is_size_known(self) -> bool:
-        """Whether all of it is counted."""
+        """Return true if all ready messages are counted."""
         return self._ready_bytes is not None and self._ready_bytes.is_whole
 
     def count_size(self) -> None:
-        """Count a portion of it; what is counted is kept up to date from then on."""
+        """Count a portion of the ready messages. Counts are kept up to date from then on."""
         if self._ready_bytes is None:
             self._ready_bytes = ReadyBytes(self._state, self.ready)
         self._ready_bytes.go_on()
 
     def _note_ready(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
-        """These sequences, at places `shift` behind, have become ready (1), or are it no more."""
+        """Note sequences, at places `shift` behind, that are ready now (1) or not now (-1)."""
         if self._ready_bytes is not None:
             self._ready_bytes.note(priority, first, last, shift, sign)
 
     def drop_oldest(self, excess: Depth, count_max: int = DROP_COUNT) -> tuple[list[Range], Depth]:
-        """Take the oldest ready messages of the lowest priority out, then those of the next, until
-        the excess is gone, or so many ranges are out.
+        """Take the oldest ready messages out, the lowest priority first, until the excess is gone
+        or `count_max` ranges are out.
 
-        Returns them, and what is left of the excess.
+        Returns the ranges, and the rest of the excess.
         """
         dropped: list[Range] = []
         for priority in reversed(self.ready.priorities):
@@ -340,7 +338,7 @@ class Dispatch:
         return dropped, excess
 
     def take_out(self, ranges: RangeSet) -> list[Range]:
-        """Take what is ready of these out, of every priority; return it."""
+        """Take the ready messages of these ranges out, of every priority; return them."""
         taken = RangeSet()
         for first, last in ranges:
             for low, high in self._named(first, last):
@@ -348,8 +346,8 @@ class Dispatch:
         return list(taken)
 
     def _named(self, first: int, last: int) -> Iterable[Range]:
-        """What of these numbers are messages: where some stand later than they came, others are
-        places, and would name whoever stands there."""
+        """Messages among these numbers. With places, other numbers in the ranges are places, and
+        would name the wrong messages."""
         return self._state.live.within(first, last) if self._state.places else ((first, last),)
 
     def _take_out(self, first: int, last: int, taken: RangeSet) -> None:
@@ -362,7 +360,7 @@ class Dispatch:
                 taken.add(low - shift, high - shift)
 
     def _front(self, level: RangeSet) -> tuple[int, int, int]:
-        """(first, last, shift) of the sequences that stand first in a level."""
+        """(first, last, shift) of the first sequences in a level."""
         first, last = level.front()
         shift = 0
         if self._state.places:
@@ -370,7 +368,7 @@ class Dispatch:
         return first - shift, last - shift, shift
 
     def ready_sequences(self) -> Iterator[Range]:
-        """Sequences of what is ready, in the order of delivery."""
+        """Ranges of ready sequences, in the order of delivery."""
         places = self._state.places
         for first, end in self.ready:
             while first <= end:
@@ -378,10 +376,10 @@ class Dispatch:
                 yield first - shift, last - shift
                 first = last + 1
 
-    # --- Whose bodies are not whole here -------------------------------------------------
+    # --- Missing bodies ------------------------------------------------------------------
 
     def whole(self, ranges: list[Range]) -> list[Range]:
-        """What of these messages can be read on this disk."""
+        """Messages of these ranges with readable bodies on this disk."""
         missing = self._bodies.missing
         if not missing:
             return ranges
@@ -393,8 +391,8 @@ class Dispatch:
         return list(found)
 
     def _origins(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Where the bodies of these messages lie: (first, last, how much further the messages
-        stand)."""
+        """Origins of these messages: (first, last, shift). A message's sequence is its origin plus
+        shift."""
         staging = self._state.staging
         while first <= last:
             end, shift = staging.piece(first, last)
@@ -402,11 +400,11 @@ class Dispatch:
             first = end + 1
 
     def lose(self, bodies: RangeSet) -> None:
-        """Nobody has what lies here: to be set aside, a portion in each step."""
+        """Note lost bodies. Their messages are set aside, a portion in each step."""
         self.losing.append(bodies)
 
     def look_for_lost(self, first: int, last: int) -> None:
-        """These messages become ready: what nobody has of them is to be set aside."""
+        """Note messages that become ready: lost messages among them are to be set aside."""
         lost = self._bodies.lost
         if lost:
             origins = self._origins(first, last)
@@ -415,7 +413,7 @@ class Dispatch:
                 self.lose(found)
 
     def set_lost_aside(self) -> bool:
-        """Set a portion aside of what nobody has; return whether there is more."""
+        """Set a portion of lost messages aside; return true if more are left."""
         left = ASIDE_COUNT
         while self.losing and left > 0:
             bodies = self.losing[0]
@@ -434,7 +432,7 @@ class Dispatch:
             self.aside.add(low, high)
 
     def find(self, bodies: RangeSet) -> None:
-        """What lies here is lost no more: whole again, or ended."""
+        """Make messages ready again if their bodies are not lost any more."""
         for piece in bodies:
             for first, last in self._state.carried(*piece):
                 back = self.aside.within(first, last)
@@ -442,15 +440,15 @@ class Dispatch:
                 self.give_back(back)
 
     def _whole_to(self, level: RangeSet) -> int:
-        """The first place of a level from which on nothing can be handed out now: there stands a
-        message whose body is not whole here, or the first range of the level ends before it."""
+        """The first place of a level at or behind which no delivery is possible now: its body is
+        missing here. Or the end of the level's first range, if that comes before."""
         first, last, place_shift = self._front(level)
         low, high, shift = next(self._origins(first, last))
         start, _ = self._bodies.missing.run(low, high)
         return start + shift + place_shift
 
     def _set_front_aside(self, level: RangeSet) -> bool:
-        """What stands first in a level is not whole here: set it aside if nobody has it."""
+        """Set the first messages of a level aside if their bodies are lost. Returns true if so."""
         first, last, _ = self._front(level)
         low, high, shift = next(self._origins(first, last))
         start, end = self._bodies.lost.run(low, high)
@@ -460,22 +458,22 @@ class Dispatch:
         return True
 
     def take_aside(self, first: int, last: int) -> list[Range]:
-        """What is set aside of these ends: its sequences."""
+        """End messages that are set aside; return their ranges."""
         taken = self.aside.within(first, last)
         self.aside.remove(first, last)
         return taken
 
     @property
     def ready_count(self) -> int:
-        """How many messages nobody holds, those that are set aside among them."""
+        """Number of messages that no consumer holds, including messages set aside."""
         return self.ready.count + self.aside.count
 
-    # --- Handing out --------------------------------------------------------------------
+    # --- Deliveries ---------------------------------------------------------------------
 
     def deliver(self, now_ms: int = 0) -> list[tuple[ConsumerKey, Deliver]]:
         """Give ready messages below their horizons to consumers, in rotation.
 
-        Higher priorities first: nothing is handed out past one that waits for its horizon.
+        Higher priorities come first: no message overtakes a message that waits for its horizon.
         """
         self.again_ms = FOREVER_MS
         pieces: dict[ConsumerKey, list[Delivery]] = {}
@@ -531,13 +529,13 @@ class Dispatch:
         return state.levels[priority].horizon if priority else state.horizon
 
     def _is_suspect(self, level: RangeSet) -> bool:
-        """Whether the first message of a level may have killed a process."""
+        """Return true if the first message of a level may have killed a process."""
         suspects = self._suspects.messages
         return bool(suspects) and self._front(level)[0] in suspects
 
     def _is_on_trial(self, subscription: Subscription, now_ms: int) -> bool:
-        """Whether a callback's handle holds a message that may have killed a process, and not for
-        long."""
+        """Return true if the callback's handle has held a suspect message, but not for long. Then
+        `again_ms` is set."""
         session = subscription.key[0]
         number = self._suspects.trials.get(session, 0)
         if not subscription.is_tried or not self.is_held(number, session):
@@ -551,7 +549,7 @@ class Dispatch:
     def _next_subscription(
         self, counts: dict[ConsumerKey, int], trial_ms: int | None
     ) -> Subscription | None:
-        """The consumer that is handed something next, if there is one.
+        """The consumer that gets the next delivery, or None.
 
         Args:
             trial_ms: the time, if the message may have killed a process; else None.
@@ -574,7 +572,7 @@ class Dispatch:
         return None
 
     def _share(self, subscription: Subscription, given: int) -> int:
-        """Few messages are spread one by one; many go in pieces that keep frames whole."""
+        """Size of the next delivery. Few messages are spread singly; many go in large pieces."""
         waiting = len(self.waiting)
         is_shared = waiting > 1 and not self.is_single
         fair = max(1, self.ready.count // waiting) if is_shared else self.ready.count
@@ -612,7 +610,7 @@ class Dispatch:
     # --- Settling -----------------------------------------------------------------------
 
     def take(self, session: SessionId, piece: Delivery) -> list[Range]:
-        """Close what is open of this piece; return what was, [] when nothing."""
+        """Close the open messages of this piece; return their ranges, [] without any."""
         if piece.epoch != self._epoch:
             return self._take_inherited(piece)
         delivery = self.open.get(piece.number)
@@ -628,7 +626,7 @@ class Dispatch:
         return found
 
     def _close(self, number: int) -> OpenDelivery:
-        """Nothing of this delivery is held any more, or is to be."""
+        """Close a delivery of which no message is held."""
         delivery = self.open.pop(number)
         self._unhold(number, delivery.key[0])
         return delivery
@@ -641,11 +639,11 @@ class Dispatch:
             self.fetching.pop((session, 0), None)
 
     def is_held(self, number: int, session: SessionId) -> bool:
-        """Whether this open delivery is the session's, and does not leave."""
+        """Return true if the session holds this open delivery, and the delivery does not leave."""
         return number in self._held.get(session, ())
 
     def take_back(self, session: SessionId, piece: Delivery) -> list[Range]:
-        """`take`, of what comes again."""
+        """Call `take` for messages that will be delivered again."""
         delivery = self.open.get(piece.number)
         found = self.take(session, piece)
         if piece.epoch == self._epoch:
@@ -668,7 +666,7 @@ class Dispatch:
             del self._back[next(iter(self._back))]
 
     def may_take(self, session: SessionId, piece: Delivery) -> bool:
-        """Whether `take` would close all of this piece; nothing changes."""
+        """Return true if `take` would close all of this piece. Changes nothing."""
         if piece.epoch != self._epoch:
             found = len(list(self._inherited(piece)))
         else:
@@ -681,12 +679,12 @@ class Dispatch:
         return found == piece.last - piece.first + 1
 
     def unhand(self, key: ConsumerKey, piece: Delivery) -> None:
-        """A delivery that was decided and not sent: as if it had not been."""
+        """Undo a delivery that was decided and not sent."""
         delivery = self.open.get(piece.number)
         if delivery is None or piece.epoch != self._epoch:
             return
         if not self.is_held(piece.number, delivery.key[0]):
-            return  # it leaves
+            return  # the delivery leaves
         back = delivery.left.within(piece.first, piece.last)
         for first, last in back:
             gone = delivery.left.remove(first, last)
@@ -704,23 +702,23 @@ class Dispatch:
         self.give_back(back)
 
     def is_known(self, piece: Delivery) -> bool:
-        """Whether it may have been settled before: by a request that comes again now, of whichever
-        session. A delivery goes to one handle, so its name is proof enough of whose it was."""
+        """Return true if the piece may have been settled before, by a request of any session that
+        is now repeated. A delivery goes to one handle, so its name identifies the holder."""
         if piece.epoch != self._epoch:
             return piece.epoch >= self._state.fence
         return piece.number <= self._number
 
     def open_of(self, piece: Delivery) -> list[Range]:
-        """What of a piece of this term is open."""
+        """Open messages of a piece of this term."""
         delivery = self.open.get(piece.number) if piece.epoch == self._epoch else None
         return [] if delivery is None else delivery.left.within(piece.first, piece.last)
 
     def unsettled(self, piece: Delivery) -> RangeSet:
-        """What of a piece that is open no more did not end by its ack, as far as the applied state
-        tells: it lives, or has gone back and whoever was handed it next has ended it.
+        """Messages of a closed piece that did not end by its ack, as far as the applied state
+        tells. They are live, or went back and were ended by their next holder.
 
-        Of an earlier term it is not known who has ended what lives no more: its ack may have been
-        applied before the failover.
+        In an earlier term the end of a dead message is unknown: its ack may have been applied
+        before the failover.
         """
         found = RangeSet(self._state.live.within(piece.first, piece.last))
         coming = max(piece.first, self._state.next_sequence)
@@ -732,7 +730,7 @@ class Dispatch:
         return found
 
     def _take_inherited(self, piece: Delivery) -> list[Range]:
-        """An ack across a promotion: the count decides whether it is still this message's.
+        """Take an ack across a promotion: the count decides if the delivery is the message's last.
 
         Taken when the message is ready, last raised by a promotion, with the ack's count + 1.
         """
@@ -745,7 +743,7 @@ class Dispatch:
         return taken
 
     def _inherited(self, piece: Delivery) -> Iterator[tuple[Run, int]]:
-        """What `_take_inherited` would take: each sequence, with where it stands."""
+        """(run, sequence) of each message that `_take_inherited` would take."""
         state = self._state
         if piece.epoch < state.fence:
             return  # counts of a past that was lost say nothing here
@@ -759,7 +757,7 @@ class Dispatch:
                         yield run, sequence
 
     def give_back(self, ranges: list[Range]) -> None:
-        """Seen by nobody, or returned by an op that is now applied: ready again."""
+        """Make messages ready again that were not seen, or were returned by an applied op."""
         for first, last in ranges:
             self.look_for_lost(first, last)
             for low, high in self._state.live.within(first, last):
@@ -771,7 +769,7 @@ class Dispatch:
     def _make_ready(self, run: Run) -> None:
         first, last = run.first + run.shift, run.last + run.shift
         if self._ready_bytes is not None:
-            # What is ready already is counted already.
+            # Ready messages are counted already.
             for low, high in self.ready.level(run.priority).within(first, last):
                 self._note_ready(run.priority, low - run.shift, high - run.shift, run.shift, -1)
             self._note_ready(run.priority, run.first, run.last, run.shift, 1)
@@ -782,7 +780,7 @@ class Dispatch:
         return [(number, self.open[number]) for number in self._held.get(session, ())]
 
     def rename(self, former: SessionId, session: SessionId) -> None:
-        """What one session holds is another one's from now on."""
+        """Move all holdings of a session to another session."""
         held = self._held.pop(former, {})
         if held:
             self._held.setdefault(session, {}).update(held)
@@ -795,7 +793,7 @@ class Dispatch:
             self.fetching[session, 0] = None
 
     def extend(self, session: SessionId, piece: Delivery, until_ms: int) -> list[Range]:
-        """Have what of this piece the session holds be held until then; return that."""
+        """Let the session hold messages of this piece until then; return their ranges."""
         if piece.epoch != self._epoch or not self.is_held(piece.number, session):
             return []
         delivery = self.open[piece.number]
@@ -807,21 +805,21 @@ class Dispatch:
 
     @property
     def extended_ms(self) -> int:
-        """When the first time that was asked for is over; FOREVER_MS: never."""
+        """End of the earliest extended time; FOREVER_MS: never."""
         return self._extensions.next_ms(self.open)
 
     def take_extended(self, now_ms: int) -> dict[int, RangeSet]:
-        """What was extended and may be held no longer, by the number of its delivery."""
+        """Messages with an extended time that has ended, by the number of the delivery."""
         return self._extensions.take_due(self.open, now_ms)
 
     def has_extended(self, key: ConsumerKey) -> bool:
-        """Whether a consumer holds something for which it has asked for a time."""
+        """Return true if the consumer holds a message with an extended time."""
         held = (self.open[number] for number in self._held.get(key[0], ()))
         return any(delivery.has_extended for delivery in held if delivery.key == key)
 
     def part(self, number: int, ranges: list[Range]) -> int:
-        """Make these of an open delivery one of its own, and return its number; nobody settles
-        them by the number that their holder knows."""
+        """Split messages of an open delivery off as a new delivery; return its number. The holder
+        cannot settle them by the old number."""
         whole = self.open[number]
         if list(whole.left) == ranges:
             return number
@@ -845,25 +843,25 @@ class Dispatch:
         return old
 
     def renew(self, number: int, now_ms: int) -> None:
-        """A delivery counts as made now."""
+        """Treat a delivery as made now."""
         delivery = self.open.pop(number)
         delivery.handed_ms = now_ms
         self.open[number] = delivery
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest open delivery was made; None when there is none."""
+        """Time of the oldest open delivery; None without any."""
         for delivery in self.open.values():
             return delivery.handed_ms
         return None
 
     def drop(self, number: int) -> None:
-        """Who held this delivery is gone: what is open of it leaves."""
+        """Let the open messages of a delivery leave: their holder is gone."""
         self._unhold(number, self.open[number].key[0])
         self.leaving.append(number)
 
     def leave(self, session: SessionId) -> None:
-        """The same of all that a session held."""
+        """Let all that a session held leave: the session is gone."""
         for number in self._held.pop(session, ()):
             self.open[number].is_suspect = True
             self.leaving.append(number)
@@ -871,7 +869,7 @@ class Dispatch:
         self.fetching.pop((session, 0), None)
 
     def take_leaving(self, count: int) -> list[Range]:
-        """About so many ranges of what leaves, whole deliveries of it: held by nobody any more."""
+        """Take whole leaving deliveries of about `count` ranges out; return the ranges."""
         taken: list[Range] = []
         while self.leaving:
             number = self.leaving[0]
@@ -889,7 +887,7 @@ class Dispatch:
         return taken
 
     def add_ready(self, first: int, last: int, priority: int = 0) -> None:
-        """New messages of one priority."""
+        """Add new messages of a priority."""
         self._note_ready(priority, first, last, 0, 1)
         if priority:
             self.ready.add(priority, first, last)
@@ -898,7 +896,7 @@ class Dispatch:
 
 
 def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
-    """Put all that lives and is not delayed where it stands."""
+    """Sort all live messages without a delay to their places."""
     members = {priority: level.members for priority, level in state.levels.items()}
     if members:
         ready.plain = RangeSet()
@@ -928,7 +926,7 @@ def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
 
 
 def _stretches(sets: Iterable[RangeSet], end: int) -> Iterator[Range]:
-    """All sequences below `end`, in stretches in which each set has some ranges at most."""
+    """Cut all sequences below `end` into stretches with a bounded number of ranges in each set."""
     first = 1
     while first < end:
         last = min(held.reach(first, end - 1, STRETCH_RANGES) for held in sets)
@@ -937,14 +935,14 @@ def _stretches(sets: Iterable[RangeSet], end: int) -> Iterator[Range]:
 
 
 def _without(whole: bytes, others: Iterable[bytes]) -> bytes:
-    """Ranges as `RangeSet.part` has them, without those of others, all of which are in them and in
-    one of the others only. Of many ranges this takes no step of Python's for each."""
+    """Remove ranges from `whole`, encoded as in `RangeSet.part`. The ranges of `others` are
+    disjoint and all in `whole`. Takes no step of Python's for each range."""
     firsts, lasts = _edges(whole)
     for data in others:
         begins, ends = _edges(data)
         firsts += map((1).__add__, ends)
         lasts += map((-1).__add__, begins)
-    # What is left begins where it did or behind what is out, and ends alike: in the same order.
+    # Kept ranges begin at an old begin or behind a removed range, and end alike.
     firsts.sort()
     lasts.sort()
     kept = list(map(le, firsts, lasts))
@@ -952,6 +950,6 @@ def _without(whole: bytes, others: Iterable[bytes]) -> bytes:
 
 
 def _edges(data: bytes) -> tuple[list[int], list[int]]:
-    """Firsts and lasts of ranges."""
+    """Firsts and lasts of encoded ranges."""
     half = len(data) // 2
     return array("Q", data[:half]).tolist(), array("Q", data[half:]).tolist()

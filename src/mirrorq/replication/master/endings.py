@@ -1,7 +1,7 @@
 """Messages that end without an ack: expired, dropped, rejected, returned too often.
 
-`Endings.end` is the one place where they end, except for a purge. They go to the dead-letter queue
-that the policy names, if it names one.
+`Endings.end` is the one place where they end, except for a purge. Ended messages go to the
+dead-letter queue of the policy, if the policy names a queue.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from mirrorq.replication.master.limits import Depth
 from mirrorq.replication.master.term import PORTION, Term
 
 EXPIRY_LOOK_MS = 60_000
-"""Deadlines of messages are compared with the time at least so often."""
+"""Greatest time between two looks at the deadlines of messages."""
 
 
 class Endings:
-    """Ends messages without an ack, and says where they go from there. A part of `Master`."""
+    """Ends messages without an ack, or sends them to the dead-letter queue. A part of `Master`."""
 
     def __init__(self, term: Term, departures: Departures) -> None:
         self.counts: dict[str, int] = {}
         """Messages of this term that ended without an ack, by reason."""
         self.expiry = Expiry(term.state)
-        """Deadlines of what is ready."""
+        """Deadlines of ready messages."""
         self._term = term
         self._expiry_lsn = self._drop_lsn = 0
-        """The ops of the last portions."""
+        """Lsns of the last portions."""
         self._departures = departures
         self.look = term.timers.new()
-        """The next message may expire."""
+        """Wakes the master when the next message may expire."""
         self._missing_target = ""
-        """The dead-letter queue that was not there when it was last looked for."""
+        """The dead-letter queue that did not exist at the last look."""
 
     def begin(self) -> None:
-        """What is ready, or for how long it may be, has changed as a whole."""
+        """Note all deadlines again: at the start of a term, or after a change of the policy."""
         term = self._term
-        # What is not ready among them is looked for in vain when its time is over.
+        # Messages that are not ready are noted, too, and looked up in vain.
         self.expiry.begin(term.definition.message_ttl, ((1, term.state.next_sequence - 1),))
 
     def end(self, ranges: Iterable[Range], reason: str) -> None:
-        """End messages that are ready no more, and held by nobody, on every copy: by an op.
+        """End messages on every copy, by an op. The messages must not be ready or held any more.
 
         Args:
             reason: expired, maxlen, rejected or delivery_limit, as RabbitMQ calls them.
@@ -72,7 +72,7 @@ class Endings:
             self._term.notice("delivery limit", text)
 
     def _dead_letter_target(self, count: int) -> int:
-        """The queue to which messages go that end without an ack; 0: nowhere."""
+        """Id of the dead-letter queue; 0: messages end without a target."""
         name = self._term.definition.dead_letter_queue
         if name is None or self._departures.is_ending:
             return 0
@@ -89,7 +89,7 @@ class Endings:
         return target
 
     def drop_head(self, excess: Depth) -> None:
-        """End the oldest messages; those that are still on their way to being ready last."""
+        """End the oldest messages. Messages that are not applied yet come last."""
         ranges, excess = self._term.dispatch.drop_oldest(excess)
         if excess.count or excess.size:
             more, _ = self._term.log.coming.drop_oldest(excess)
@@ -97,7 +97,7 @@ class Endings:
         self.end(ranges, "maxlen")
 
     def drop_portion(self, excess: Depth) -> bool:
-        """End as many of the oldest messages as one step may; return whether more are to end."""
+        """End as many of the oldest messages as one step may; return true if more are to end."""
         dispatch, state = self._term.dispatch, self._term.state
         if state.applied < self._drop_lsn:
             return True
@@ -112,7 +112,7 @@ class Endings:
     # --- Time -----------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Messages whose time is over are handed to nobody."""
+        """End ready messages that have outlived their time."""
         dispatch = self._term.dispatch
         if dispatch.came_back:
             self.expiry.note(dispatch.came_back)
@@ -125,11 +125,11 @@ class Endings:
             self._expiry_lsn = self._term.log.last
 
     def set_timer(self, now_ms: int) -> None:
-        """The step ends: look again when the next message may expire, by the queue's time."""
+        """Set the timer for the next message that may expire, by the queue's time."""
         expiry_ms = self.expiry.next_ms
         if expiry_ms is None:
             self.look.clear()
             return
-        # The time may go a little faster than the clock: look again, however far away it seems.
+        # The queue's time may go a little faster than the clock: look again before long.
         left_ms = expiry_ms - self._term.log.time_us // 1000
         self.look.set(now_ms + min(max(left_ms, 1), EXPIRY_LOOK_MS))

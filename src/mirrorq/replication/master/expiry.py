@@ -1,13 +1,13 @@
 """When ready messages end by their time to live: the index of one master's term. Pure.
 
 A message lives for the lesser of its own `ttl` and the policy's `message-ttl`, counted from the
-time that the master stamped on its publish. The queue's time at its master alone decides when that
-is over; the end itself is an op. What a consumer holds is not looked at until it comes back.
+time that the master stamped on its publish. Only the queue's time at its master decides when a ttl
+is over; the end itself is an op. Held messages are not looked at until they come back.
 
-Deadlines need not rise with sequences (each message may have its own), so ready messages are sorted
-by deadline into buckets of 64 ms, those of later than about a minute into coarse ones. A bucket
-holds ranges, so a million messages of one frame cost as much as one. What is handed out stays in
-its bucket and is looked up in vain.
+Deadlines need not rise with sequences, because messages may have their own ttl. Ready messages are
+therefore sorted by deadline into buckets of 64 ms. Deadlines later than about a minute go to coarse
+buckets. A bucket holds ranges: a million messages of one frame cost as much as a single message. A
+delivered message stays in its bucket and is looked up in vain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COARSE_BITS = 16
 
 
 PIECES = 512
-"""Messages, or runs of them with one deadline, that one step looks at."""
+"""Messages, or runs with the same deadline, that one step looks at."""
 BLOCK_WEIGHT = 32
-"""What a block of times takes that is read, in pieces."""
+"""Cost of reading a block of times, in pieces."""
 
 
 class Expiry:
@@ -36,27 +36,27 @@ class Expiry:
         self._state = state
         self._policy_ms: int | None = None
         self._fresh: deque[RangeSet] = deque()
-        """To be sorted into buckets."""
+        """Messages to be sorted into buckets."""
         self._fine: dict[int, RangeSet] = {}
         self._coarse: dict[int, RangeSet] = {}
         self._least: dict[int, int] = {}
         """The earliest deadline in each fine bucket."""
         self._opened = 0
-        """Coarse buckets up to this one are in fine ones, or on their way there."""
+        """Coarse buckets up to this number are opened: sorted into fine buckets, or soon."""
         self._next_ms: int | None = None
-        """No deadline in a bucket is earlier than this; None: there is none."""
+        """Lower bound of all deadlines in buckets; None: there is no deadline."""
         self._block = -1
-        """That in which was looked last."""
+        """Index of the block that was read last."""
 
     def begin(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
-        """The policy's time, and all that is ready: at the start, and when the policy changes."""
+        """Start again with the policy's ttl and all ready messages."""
         self._policy_ms = policy_ms
         self._fresh.clear()
         self._fine, self._coarse, self._least, self._next_ms = {}, {}, {}, None
         self.note(ready)
 
     def note(self, ranges: Iterable[Range]) -> None:
-        """These have become ready."""
+        """Note messages that have become ready."""
         if self._policy_ms is None and not self._state.columns.has_ttls:
             return
         fresh = RangeSet(piece for piece in ranges if piece[0] <= piece[1])
@@ -65,7 +65,7 @@ class Expiry:
             self._sort_in(PIECES)
 
     def _sort_in(self, count: int) -> None:
-        """Put what is fresh into buckets, about so many pieces of it."""
+        """Sort about `count` pieces of fresh messages into buckets."""
         while self._fresh and count > 0:
             fresh = self._fresh[0]
             upto, pieces, took = self._look(fresh, count)
@@ -77,8 +77,8 @@ class Expiry:
                 self._fresh.popleft()
 
     def _look(self, ranges: RangeSet, count: int) -> tuple[int, list[tuple[int, int, int]], int]:
-        """Live pieces of these that have a deadline, the first ones; up to where they were looked
-        for; and what that took: so many pieces, about."""
+        """Find live pieces with a deadline from the front of `ranges`. Returns (last sequence
+        looked at, pieces, cost in pieces)."""
         state, pieces = self._state, list[tuple[int, int, int]]()
         upto, left = ranges.first - 1, count
         while left > 0 and upto < ranges.last:
@@ -97,7 +97,7 @@ class Expiry:
         return upto, pieces, count - left
 
     def _weigh(self, sequence: int) -> int:
-        """What it takes to look where this message lies, beside what is found there."""
+        """Cost of a look at this message's block, in pieces."""
         columns = self._state.columns
         block, before = columns.block_of(sequence), self._block
         self._block = block
@@ -105,7 +105,7 @@ class Expiry:
         return BLOCK_WEIGHT if is_read and block != before else 0
 
     def deadlines(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """(first, last, deadline) of live messages that have one: ms since 1970."""
+        """(first, last, deadline in ms since 1970) of live messages with a deadline."""
         columns, policy_ms = self._state.columns, self._policy_ms
         for low, high, ttl_ms in columns.ttls(first, last):
             life_ms = policy_ms
@@ -131,10 +131,10 @@ class Expiry:
             self._next_ms = deadline_ms
 
     def due(self, time_ms: int, count: int = PIECES) -> RangeSet:
-        """Messages that were noted and whose time is over; most of them may not be ready now.
+        """Noted messages with a deadline that is over. Most may not be ready now.
 
         Args:
-            count: so many pieces are looked at, about; `next_ms` is not ahead when more are due.
+            count: approximate number of pieces to look at. `next_ms` is past while more are due.
         """
         over = RangeSet()
         self._sort_in(count)
@@ -150,13 +150,13 @@ class Expiry:
         return over
 
     def _empty(self, number: int, time_ms: int, count: int, over: RangeSet) -> int:
-        """Look at a fine bucket; return how many pieces that were."""
+        """Look at a fine bucket; return the number of pieces."""
         bucket = self._fine.pop(number)
         del self._least[number]
         upto, pieces, took = self._look(bucket, count)
         bucket.remove(bucket.first, upto)
         if bucket:
-            # The rest has its turn in the next step.
+            # The rest follows in the next step.
             self._fine[number], self._least[number] = bucket, number << FINE_BITS
         for start, end, deadline_ms in pieces:
             if deadline_ms <= time_ms:
@@ -166,17 +166,17 @@ class Expiry:
         return took
 
     def _open(self, upto: int) -> None:
-        """Sort coarse buckets whose time has come into fine ones."""
+        """Sort coarse buckets up to this number into fine buckets."""
         self._opened = max(self._opened, upto)
         for number in sorted(n for n in self._coarse if n <= self._opened):
             self._fresh.append(self._coarse.pop(number))
 
     def _earliest(self) -> int | None:
-        """No deadline is earlier, of what is live and of what has ended since it was noted."""
+        """Lower bound of all deadlines in buckets, of live and of ended messages."""
         times = [number << COARSE_BITS for number in self._coarse]
         return min([*times, *self._least.values()], default=None)
 
     @property
     def next_ms(self) -> int | None:
-        """When to look again, by the queue's time; None: never."""
+        """Time of the next look, by the queue's time; None: never."""
         return 0 if self._fresh else self._next_ms

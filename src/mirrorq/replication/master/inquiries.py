@@ -1,4 +1,4 @@
-"""Questions about a queue that its master answers from what is at hand; nothing changes."""
+"""Questions about a queue that its master answers at once, without a change."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from mirrorq.protocol.sessions import Browse, Browsed, Counts, Inquire
 from mirrorq.replication.master.term import Term
 
 BROWSE_COUNT_MAX = 10_000
-"""Most messages one Browse answers; the caller goes on from there."""
+"""Most messages in an answer to a Browse; the caller continues from there."""
 BROWSE_RANGES_MAX = 1000
-"""The same of messages that do not stand side by side."""
+"""Most ranges of messages in a portion."""
 
 
 class Browses:
-    """Looks at a queue, each by portions: where many bodies lie that are not whole here, what is
-    looked for may be far behind. A part of `Master`."""
+    """Open Browse requests, served by portions: the first body that is whole here may be far behind
+    many missing bodies. A part of `Master`."""
 
     def __init__(self, term: Term) -> None:
         self._term = term
         self._open: dict[tuple[SessionId, int], Browse] = {}
-        """Those that have found nothing yet: (handle, request) -> what is left of it."""
+        """Requests without a result so far: (session, request) -> the rest of the Browse."""
         self._more = term.timers.new()
-        """A portion is to be looked at, and nothing comes that would step the queue."""
+        """Wakes the master to look at the next portion."""
 
     def on_browse(self, now_ms: int, session: SessionId, body: Browse) -> None:
         """Answer, or go on in the next steps."""
-        # A handle that attaches anew asks again.
+        # A handle that attaches again asks again.
         self._open.pop((session, body.request), None)
         self._look(session, body)
         self._set_timer(now_ms)
 
     def run(self, now_ms: int) -> None:
-        """Go on with the one that has waited longest: a portion of it."""
+        """Look at a portion of the request that has waited longest."""
         key = next(iter(self._open), None)
         if key is not None:
             body = self._open.pop(key)
@@ -44,8 +44,8 @@ class Browses:
         self._set_timer(now_ms)
 
     def _look(self, session: SessionId, body: Browse) -> None:
-        """At one portion: when something of it is whole, or nothing is behind it, that is the
-        answer. Who browses goes on behind what is found."""
+        """Look at a portion. Whole messages, or the end of the queue, are the answer. The caller
+        continues behind the messages of the answer."""
         term = self._term
         start, end = max(body.start, 1), term.state.next_sequence
         upto = term.state.live.reach(start, end, BROWSE_RANGES_MAX)
@@ -62,7 +62,7 @@ class Browses:
 
 
 def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, int]]:
-    """The first so many of these messages, as runs of one delivery count."""
+    """The first `wanted` of these messages, as runs with equal delivery counts."""
     found: list[tuple[int, int, int]] = []
     for low, high in ranges:
         first = low
@@ -77,7 +77,7 @@ def _runs(term: Term, ranges: list[Range], wanted: int) -> list[tuple[int, int, 
 
 
 def counts(term: Term, session: SessionId, body: Inquire, delayed_count: int) -> Counts:
-    """How many messages and consumers there are, as a session asks.
+    """Number of messages and consumers, for a session.
 
     Args:
         delayed_count: messages that wait for a time, or are on their way back to the queue.

@@ -32,17 +32,17 @@ from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.unique_keys import holder_of
 
 HELD_COUNT = 64
-"""Held publishes are looked through for void ones when there are twice as many as were left the
-last time, and these."""
+"""`held` is cleared of void publishes when it is twice as long as after the last time, plus
+`HELD_COUNT`."""
 HELD_MS = 50
-"""Publishes that wait for room are looked at again after this."""
+"""Time after which publishes that wait for room are looked at again."""
 
 Item = tuple[SessionId, int, Publish, Header]
-"""A publish of this attachment of a session, and its frame's header."""
+"""(session, number of its attachment, publish, header of the publish's frame)."""
 
 
 class Intake:
-    """Takes publishes into the log, lets them wait, or says why not. A part of `Master`."""
+    """Takes publishes into the log, holds or refuses them. A part of `Master`."""
 
     def __init__(
         self,
@@ -53,28 +53,28 @@ class Intake:
         departures: Departures,
     ) -> None:
         self.held_by = ""
-        """Why the first of the held publishes waits, if a limit is why."""
+        """Why a limit holds the first of the held publishes, or ""."""
         self._term = term
         self._producers = producers
         self._length_limit = length_limit
         self._endings = endings
         self._departures = departures
         self.held: deque[Item] = deque()
-        """They wait for room, the first of them for what `held_by` says."""
+        """Publishes that wait for room, in order."""
         self._held_max = HELD_COUNT
         self._pace: Pace | None = None
         self.look = term.timers.new()
-        """What is held is looked at again, though nothing happens."""
+        """Wakes the master to look at held publishes again."""
 
     def define(self, before: Definition) -> None:
-        """The policy in force is another one."""
+        """Take in a change of the policy."""
         if not has_same_pace(self._term.definition, before):
             self._pace = pace_of(self._term.definition)
 
-    # --- Held -----------------------------------------------------------------------------
+    # --- Held publishes -------------------------------------------------------------------
 
     def on_publish(self, now_ms: int, item: Item) -> None:
-        """A handle publishes; nothing with FLAG_STAGED (`stages`)."""
+        """Take a publish of a handle. Frames with FLAG_STAGED go to `stages`."""
         self.held.append(item)
         if len(self.held) == 1:
             self.admit_held(now_ms)
@@ -83,12 +83,12 @@ class Intake:
             self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def _is_current(self, item: Item) -> bool:
-        """Whether its session is attached as it was: else it has said it again, or is gone."""
+        """Return true if the publish belongs to the session's present attachment."""
         return self._term.attachments.number_of(item[0]) == item[1]
 
     def admit_held(self, now_ms: int) -> None:
-        """Publishes that waited for unstable ops to become stable, for room on the disk, or for
-        the queue to become shorter."""
+        """Admit publishes that waited for stable ops, for room on the disk, or for the length limit
+        or the rate limit."""
         held = self.held
         self.held_by = ""
         while held and not self.held_by:
@@ -107,7 +107,7 @@ class Intake:
                 self._admit(item, attachment)
 
     def _takes(self, session: SessionId, body: Publish) -> bool:
-        """R10, and a store that can still be drained."""
+        """Return true if a publish may go on: R10, and a store that can still be drained."""
         term = self._term
         if self._is_impossible(session, body):
             return True  # It is refused.
@@ -119,7 +119,7 @@ class Intake:
         return term.ring.unstable_bytes >= term.config.unstable_bytes_max
 
     def _cut_first(self) -> bool:
-        """Puts that were packed together need no place together: small pieces may find some."""
+        """Cut a held batch that does not fit as a whole: small pieces may find room."""
         codec = self._term.codec
         session, number, body, header = self.held[0]
         size, count = len(body.frame), header.count
@@ -134,11 +134,11 @@ class Intake:
         return True
 
     def _is_impossible(self, session: SessionId, body: Publish) -> bool:
-        """Whether it would wait for ever. Nobody would hear of the refusal of a courier's."""
+        """Return true if the publish could never fit. A courier would ignore the refusal."""
         return not self._term.room.is_possible(len(body.frame)) and not is_courier(session)
 
     def _hold(self, item: Item, reason: str) -> None:
-        """The first of them was not taken after all."""
+        """Hold a publish again as the first."""
         self.held_by = reason
         self.held.appendleft(item)
 
@@ -159,7 +159,7 @@ class Intake:
         )
 
     def set_timer(self, now_ms: int) -> None:
-        """The step ends: what is held by then is looked at again."""
+        """Set the timer for the next look at held publishes."""
         look_ms = now_ms + HELD_MS if self.held and not self.held_by else FOREVER_MS
         if self.held and self._pace is not None:
             opens_ms = self._pace.opens_at_ms(now_ms)
@@ -167,7 +167,7 @@ class Intake:
                 look_ms = min(look_ms, opens_ms)
         self.look.set(look_ms)
 
-    # --- Admitted -------------------------------------------------------------------------
+    # --- Admitted publishes ---------------------------------------------------------------
 
     def _admit(self, item: Item, attachment: Attachment) -> None:
         session, _, body, header = item
@@ -195,7 +195,7 @@ class Intake:
         """Why messages with these unique keys cannot be taken, "" when they can.
 
         Args:
-            is_bounded: the keys are new ones of this queue, and of a producer that hears a refusal.
+            is_bounded: `unique-max` applies: the keys are this queue's, and its producer is told.
         """
         term = self._term
         try:
@@ -213,7 +213,7 @@ class Intake:
         )
 
     def _only_repeats(self, header: Header, frame: bytes) -> bool:
-        """Whether no message of a frame will be stored: other messages have their unique keys."""
+        """Return true if all messages of a frame repeat stored messages, by their unique keys."""
         if not header.flags & FLAG_UNIQUE:
             return False
         known, time_us = self._term.state.producers, self._term.log.time_us
@@ -223,7 +223,7 @@ class Intake:
     def _take_in(
         self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
     ) -> None:
-        """Store, refuse or hold a producer's new messages, as the queue's limit has it."""
+        """Store, refuse or hold a producer's new messages, according to the queue's limit."""
         codec, length_limit = self._term.codec, self._length_limit
         frame: bytes = body.frame
         waits = length_limit.wait_text()
@@ -237,7 +237,7 @@ class Intake:
             sizes = sizes_of(codec.offsets(frame), count)
             verdict = judge(limit, depth, sizes, body.whole)
             if verdict.action == "refuse" and is_courier(session):
-                # Nobody would hear of it, and the message would be lost.
+                # A courier ignores a refusal, and the message would be lost.
                 self.store(frame)
                 return
             if verdict.action == "hold":
@@ -257,7 +257,7 @@ class Intake:
             frame = codec.cut(frame, verdict.count, count)
 
     def _store_dropping(self, frame: bytes, depth: Depth, verdict: Verdict) -> None:
-        """Make room, store, and drop what of a batch larger than the limit is too old."""
+        """Make room, store, and drop the oldest messages of a batch above the limit."""
         excess = self._length_limit.excess_with(depth, verdict)
         is_all_older = verdict.keep < verdict.count
         self._endings.drop_head(Depth(depth.count, 0) if is_all_older else excess)
@@ -270,7 +270,7 @@ class Intake:
         term.room.take(len(frame))
         entry = term.log.publish(frame)
         if self._pace is not None:
-            # The first body of a step says what comes with its messages, and is none.
+            # The first body of a step is no message.
             first = 1 if entry.header.flags & FLAG_STEP else 0
             sizes = sizes_of(entry.offsets, entry.header.count)[first:]
             self._pace.take(len(sizes), sum(sizes))
@@ -280,7 +280,7 @@ class Intake:
     # --- Steps ----------------------------------------------------------------------------
 
     def _take_step(self, item: Item) -> None:
-        """Acks and puts in one op: all of it, a refusal of all of it, or it waits."""
+        """Take acks and puts as one op: store all, refuse all, or wait."""
         session, _, body, header = item
         step = self._step_of(body)
         why = self._step_error(session, body, step)
@@ -307,7 +307,7 @@ class Intake:
         return step if isinstance(step, Step) else None
 
     def _has_room(self, item: Item) -> bool:
-        """Whether a step's messages go in now; if not, it is held or refused."""
+        """Return true if a step's messages go in now. Otherwise the step is held or refused."""
         length_limit = self._length_limit
         _, _, body, header = item
         if length_limit.limit is None:
@@ -328,7 +328,7 @@ class Intake:
         return verdict.action == "store"
 
     def _step_error(self, session: SessionId, body: Publish, step: Step | None) -> str:
-        """Why nothing of a step can be done, "" when all can."""
+        """Why no part of a step can be done, "" when all parts can."""
         if step is None or not body.whole or is_courier(session):
             return "it is no step"
         acked = RangeSet((piece.first, piece.last) for piece in body.deliveries)

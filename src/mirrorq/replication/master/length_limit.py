@@ -1,7 +1,7 @@
 """The length limit of a queue at its master: judges the whole log, and carries decisions out.
 
-`limits` decides about a publish. This module makes room for it under `drop-head`, and tells handles
-under `block` how much room is left.
+`limits` decides about a publish. This module makes room for the publish under `drop-head`, and
+informs handles under `block` about the room that is left.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from mirrorq.replication.master.term import Term
 
 
 class LengthLimit:
-    """Knows how full the queue is, and what its limit does about it. A part of `Master`."""
+    """Depth of the queue, and the effects of its limit. A part of `Master`."""
 
     def __init__(self, term: Term, endings: Endings) -> None:
         self.limit = limit_of(term.definition)
         self.is_enforcing = False
-        """A limit has changed, or what comes is not known before it is there: what is ready may
-        be too much."""
+        """True if there may be too many ready messages: a limit has changed, or an op of unknown
+        size is on its way."""
         self.has_told = False
-        """Some handle may believe in a bound."""
+        """True if a handle may know a bound."""
         self._term = term
         self._endings = endings
         self.is_counting = False
-        """How full it is is to be known, and is not."""
+        """True while the depth is needed and not known."""
         self._more = term.timers.new()
-        """More is to be counted, and nothing comes that would step the queue."""
+        """Wakes the master to count the next portion."""
 
     def define(self) -> None:
-        """The policy in force is another one."""
+        """Take in a change of the policy."""
         limit = limit_of(self._term.definition)
         self.is_enforcing = self.is_enforcing or limit != self.limit
         self.limit = limit
 
     @property
     def is_known(self) -> bool:
-        """Whether it is known how full the queue is, as far as the limit is concerned."""
+        """True if the depth is known, as far as the limit needs it."""
         limit = self.limit
         return limit is None or not limit.counts_bytes or self._term.dispatch.is_size_known
 
     def count(self) -> None:
-        """Find out a little more of how full it is."""
+        """Count a portion of the ready messages, until the depth is known."""
         if not self.is_known:
             self._term.dispatch.count_size()
         self.is_counting = not self.is_known
         if not self.is_counting:
-            # No step looks here again: left as it is, it would wake the node without end.
+            # No step looks here again: a set timer would wake the node without end.
             self._more.clear()
 
     def go_on(self, now_ms: int) -> None:
-        """The same in each step, until it is known."""
+        """Count a portion in each step, until the depth is known."""
         self.count()
         if self.is_counting:
             self._more.set(now_ms)
 
     def wait_text(self) -> str:
-        """Why what comes cannot be judged yet, "" when it can. What is too much by itself, with
-        nothing that comes, goes by portions first."""
+        """Why publishes cannot be judged yet, "" when they can. Excess messages without any publish
+        are dropped first, by portions."""
         if self.limit is None:
             return ""
         if not self.is_known:
@@ -75,7 +75,7 @@ class LengthLimit:
         return f"the oldest messages are being dropped: its policy says {self.limit.text()}"
 
     def depth(self) -> Depth:
-        """What is ready or on its way there, judged on the whole log."""
+        """Depth of the queue: ready messages and publishes in the log."""
         dispatch = self._term.dispatch
         coming = self._term.log.coming.depth()
         count = dispatch.ready.count + coming.count
@@ -95,19 +95,19 @@ class LengthLimit:
     # --- drop-head ------------------------------------------------------------------------
 
     def excess_with(self, depth: Depth, verdict: Verdict) -> Depth:
-        """What is too much when there is to be room for what was judged at this depth."""
+        """Excess in a queue of this depth when the judged messages get their room."""
         assert self.limit is not None
         need = Depth(depth.count + verdict.room.count, depth.size + verdict.room.size)
         return self.limit.exceeded_by(need)
 
     def make_room(self, depth: Depth, verdict: Verdict) -> None:
-        """What comes is an op of many parts: what of it is too much is dropped when it is there."""
+        """Make room for an op of many parts. Excess that is left is dropped after the op."""
         if self.limit is not None and self.limit.overflow == "drop-head":
             self._endings.drop_head(self.excess_with(depth, verdict))
             self.is_enforcing = True
 
     def enforce(self) -> None:
-        """A limit that has become lower holds at once where the oldest messages go."""
+        """Apply a lowered limit at once by dropping the oldest messages, by portions."""
         self.is_enforcing = not self.is_known
         limit = self.limit
         if limit is not None and limit.overflow == "drop-head" and self.is_known:
@@ -116,7 +116,7 @@ class LengthLimit:
     # --- block ----------------------------------------------------------------------------
 
     def tell_all(self) -> None:
-        """Before the confirms: who sees one and puts again knows that the queue is full."""
+        """Send news to all handles, before confirms: then a confirmed producer knows the bound."""
         is_bounded = self.limit is not None and self.limit.overflow == "block"
         if not self.is_known or not (is_bounded or self.has_told):
             return
@@ -127,7 +127,7 @@ class LengthLimit:
                 self._tell(session, attachment, depth)
 
     def tell(self, session: SessionId, attachment: Attachment) -> None:
-        """How much the queue takes before puts wait, when the handle should know."""
+        """Tell a handle how much room the queue has, if there is news."""
         if self.is_known:
             self._tell(session, attachment, self.depth())
 

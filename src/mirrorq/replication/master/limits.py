@@ -1,13 +1,13 @@
 """Counts the contents of a queue, and decides about a publish that would exceed a limit. Pure.
 
 A limit counts ready messages and all publishes in the log, stable or not. Messages that consumers
-hold do not count. So returned messages may exceed a limit, and they keep their places. Only the
-master judges, when it takes a publish into the log. Its decision travels as an op (a refusal, a
+hold do not count. So returned messages may exceed a limit, and keep their places. Only the master
+judges, when it takes a publish into the log. Its decision travels as an op (a refusal, a
 drop-head); mirrors look at no limit.
 
-`block` lets the publish wait. `reject-publish` refuses it. `drop-head` ends the oldest ready
-messages in an op *before* the publish, so no copy ever holds more than the limit. A publish that
-can never fit is refused in every mode: it would wait for ever, or empty the queue for nothing.
+`block` lets the publish wait. `reject-publish` refuses the publish. `drop-head` ends the oldest
+ready messages in an op *before* the publish, so no copy ever holds more than the limit. A publish
+that can never fit is refused in every mode: it would wait for ever, or empty the queue in vain.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NO_LIMIT = 1 << 62
 
 
 class Depth(Struct, frozen=True, gc=False):
-    """How much is ready or on its way there."""
+    """Number and bytes of messages that are ready or in the log."""
 
     count: int
     size: int
-    """Bytes of bodies; 0 when nobody limits them."""
+    """Bytes of bodies; 0 without a limit in bytes."""
 
 
 class Limit(Struct, frozen=True, gc=False):
@@ -47,15 +47,15 @@ class Limit(Struct, frozen=True, gc=False):
         return self.size < NO_LIMIT
 
     def room(self, depth: Depth) -> Depth:
-        """What may still come; below 0 what is too much."""
+        """Room for more messages; below 0: excess."""
         return Depth(self.count - depth.count, self.size - depth.size)
 
     def is_reached(self, depth: Depth) -> bool:
-        """Whether no message with a body has room."""
+        """Return true if no message with a body has room."""
         return depth.count >= self.count or depth.size >= self.size
 
     def exceeded_by(self, depth: Depth) -> Depth:
-        """What is too much."""
+        """Excess above the limit."""
         return Depth(max(depth.count - self.count, 0), max(depth.size - self.size, 0))
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ class Limit(Struct, frozen=True, gc=False):
 
 
 def limit_of(definition: Definition) -> Limit | None:
-    """What a definition says; None: no limit."""
+    """Limit of a definition; None: no limit."""
     count, size = definition.max_length, definition.max_length_bytes
     if count is None and size is None:
         return None
@@ -81,14 +81,14 @@ def limit_of(definition: Definition) -> Limit | None:
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """What to do with the first `count` messages of a batch. The rest is judged after it."""
+    """Decision about the first `count` messages of a batch. The rest is judged afterwards."""
 
     action: Literal["store", "refuse", "hold"]
     count: int
     keep: int = 0
-    """store, drop-head: so many of them, the newest, stay."""
+    """store, drop-head: number of messages, the newest, that stay."""
     room: Depth = Depth(0, 0)
-    """store, drop-head: what these need."""
+    """store, drop-head: room that the staying messages need."""
     reason: str = ""
 
 
@@ -123,10 +123,10 @@ def _judge_whole(limit: Limit, depth: Depth, sizes: Sequence[int]) -> Verdict:
 
 
 def judge_pieces(limit: Limit, depth: Depth, pieces: Sequence[SizedPiece], largest: int) -> Verdict:
-    """Judge a commit, all or none: steps grow with the pieces, not with the messages.
+    """Judge a commit, all or none. The cost grows with the pieces, not with the messages.
 
     Args:
-        largest: bytes of the largest body in them, or more.
+        largest: upper bound for the bytes of the largest body.
     """
     count = sum(last - first + 1 for first, last, _ in pieces)
     if limit.overflow != "drop-head":
@@ -139,12 +139,12 @@ def judge_pieces(limit: Limit, depth: Depth, pieces: Sequence[SizedPiece], large
 
 
 def _newest(limit: Limit, pieces: Sequence[SizedPiece]) -> Depth:
-    """How much of the newest messages has room in an empty queue."""
+    """Number and bytes of the newest messages that have room in an empty queue."""
     count = size = 0
     for first, last, sizes in reversed(pieces):
         low = max(first, last + 1 - (limit.count - count))
         room = limit.size - size
-        # The sums rise as the beginning goes back: the first beginning that is small enough.
+        # The sums rise as the beginning goes back: find the first beginning that is small enough.
         begins = range(low, last + 1)
         low += bisect_left(begins, True, key=partial(_has_room, sizes, last, room))
         if low <= last:
@@ -159,7 +159,7 @@ def _has_room(sizes: Sizes, last: int, room: int, first: int) -> bool:
 
 
 def _judge_sum(limit: Limit, depth: Depth, count: int, size: int) -> Verdict:
-    """All or none, where nothing is dropped for it."""
+    """Judge all or none, without dropping old messages."""
     if not _may_ever_fit(limit, count, size):
         return Verdict("refuse", count, reason=_never(limit, count, size))
     room = limit.room(depth)
@@ -170,7 +170,7 @@ def _judge_sum(limit: Limit, depth: Depth, count: int, size: int) -> Verdict:
 
 
 def _dropping(limit: Limit, sizes: Sequence[int]) -> Verdict:
-    """All are taken; of more than the limit the newest stay."""
+    """Take all messages; beyond the limit only the newest stay."""
     keep = _fitting(Depth(limit.count, limit.size), sizes[::-1])
     need = Depth(keep, sum(sizes[len(sizes) - keep :]))
     return Verdict("store", len(sizes), keep, need)
@@ -181,7 +181,7 @@ def _may_ever_fit(limit: Limit, count: int, size: int) -> bool:
 
 
 def _prefix(sizes: Sequence[int], test: Callable[[int], bool]) -> int:
-    """How many of the first pass a test."""
+    """Number of leading sizes that pass a test."""
     for index, size in enumerate(sizes):
         if not test(size):
             return index
@@ -189,7 +189,7 @@ def _prefix(sizes: Sequence[int], test: Callable[[int], bool]) -> int:
 
 
 def _fitting(room: Depth, sizes: Sequence[int]) -> int:
-    """How many of the first have room together."""
+    """Number of leading bodies that have room together."""
     most = min(len(sizes), max(room.count, 0))
     if sum(sizes[:most]) <= room.size:
         return most
@@ -217,14 +217,14 @@ def full_text(limit: Limit, depth: Depth) -> str:
 
 
 class Summed(Protocol):
-    """Sizes of messages, and sums of them."""
+    """Sizes of messages, and sums of sizes."""
 
     def total(self, first: int, last: int) -> int:
-        """Bytes of first to last, all of which are live."""
+        """Bytes of the messages from first to last, which must all be live."""
         ...
 
     def reach(self, first: int, last: int, size: int) -> int:
-        """The first message, from `first` on, with which they are so many bytes."""
+        """First message at which the bodies from `first` on reach `size` bytes."""
         ...
 
 
@@ -234,43 +234,43 @@ class InLog:
     def __init__(self) -> None:
         self._sizes = Sizes()
         self._coming = RangeSet()
-        """What will be ready when it is applied."""
+        """Messages that will be ready when their op is applied."""
         self._doomed = 0
-        """Those up to here are dropped by an op behind them in the log."""
+        """Messages up to this sequence are dropped by a later op in the log."""
 
     def note(self, entry: Entry) -> None:
-        """A publish is appended to the log."""
+        """Note a publish that is appended to the log."""
         header = entry.header
         self._sizes.append_offsets(header.first_sequence, entry.offsets, header.count)
         self._coming.add(header.first_sequence, header.last_sequence)
 
     def note_pieces(self, first: int, pieces: Sequence[SizedPiece]) -> None:
-        """A commit is appended to the log: its messages have numbers from `first` on."""
+        """Note a commit that is appended to the log, with messages from `first` on."""
         count = sum(high - low + 1 for low, high, _ in pieces)
         if count:
             self._sizes.append_pieces(first, pieces)
             self._coming.add(first, first + count - 1)
 
     def on_applied(self, first: int, last: int) -> Range:
-        """A publish is applied; return what of it is ready, (1, 0) when nothing."""
+        """Note an applied publish; return its ready messages, (1, 0) without any."""
         self._sizes.forget(1, last)
         self._coming.remove(1, last)
         first = max(first, self._doomed + 1)
         return (first, last) if first <= last else (1, 0)
 
     def _left(self) -> list[Range]:
-        """What of it will be ready."""
+        """Messages in the log that will be ready."""
         coming = self._coming
         return coming.within(self._doomed + 1, coming.last) if coming else []
 
     def depth(self) -> Depth:
-        """How much of it will be ready."""
+        """Depth of the messages that will be ready."""
         left = self._left()
         count = sum(last - first + 1 for first, last in left)
         return Depth(count, sum(self._sizes.total(first, last) for first, last in left))
 
     def drop_oldest(self, excess: Depth) -> tuple[list[Range], Depth]:
-        """Let the oldest end until the excess is gone; return them, and what is left of it."""
+        """Drop the oldest messages until the excess is gone; return them and the rest."""
         dropped: list[Range] = []
         for first, last in self._left():
             end, excess = oldest(self._sizes, first, last, excess)
@@ -282,9 +282,9 @@ class InLog:
 
 
 def oldest(sizes: Summed, first: int, last: int, excess: Depth) -> tuple[int, Depth]:
-    """Where the first messages end without which the excess is gone, and what is left of it.
+    """Last of the oldest messages that must go to end the excess, and the rest of the excess.
 
-    The end is first - 1 when nothing is in excess.
+    The result is first - 1 when nothing is in excess.
     """
     end = min(first - 1 + max(excess.count, 0), last)
     if excess.size > 0:

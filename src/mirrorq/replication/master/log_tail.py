@@ -1,7 +1,7 @@
 """The end of a queue's log at its master: appends ops, and answers questions about the whole log.
 
-The master assigns sequences and judges producers' numbers by the whole log, ops included that are
-not stable yet: an op in the log comes before every op that is appended later.
+The master assigns sequences and judges producers' numbers by the whole log, including unstable ops.
+An op in the log comes before every op that is appended later.
 """
 
 from __future__ import annotations
@@ -37,29 +37,28 @@ _NUMBERED = (
 """Kinds of ops that use numbers of a producer."""
 
 SAID_COUNT = 4096
-"""Producers whose numbers in the log are kept in memory; twice as many while ops are not
+"""Producers with numbers in the log that are kept in memory; twice as many while ops are not
 applied."""
 
 
 class Highest:
-    """Producer -> its highest number in the log; who is not here is unknown.
+    """Producer -> its highest number in the log. Other producers are unknown.
 
-    That is what the applied state knows of it, but for those about whom the log has said something
-    that may not be applied yet: a term begins with nothing, and never keeps many, however many
-    producers there are.
+    Numbers come from the applied state, and for producers of unapplied ops from memory. A term
+    begins with an empty memory, and never keeps many producers, however many there are.
     """
 
     def __init__(self, ring: Ring, state: QueueState) -> None:
         self._ring = ring
         self._state = state
         self._said: dict[int, int | None] = {}
-        """None: it is no more."""
+        """Newest numbers. None: the producer has ended."""
         self._before: dict[int, int | None] = {}
-        """What was said before that; all of it is in the log up to `_upto`."""
+        """Older numbers. Their ops are in the log up to `_upto`."""
         self._upto = 0
 
     def get(self, producer: int) -> int | None:
-        """None when it is unknown."""
+        """Highest number of the producer; None when the producer is unknown."""
         if producer in self._said:
             return self._said[producer]
         if producer in self._before:
@@ -68,7 +67,7 @@ class Highest:
         return None if known is None else known.highest
 
     def outboxes(self) -> list[int]:
-        """Ids of other queues."""
+        """Producer ids of other queues."""
         known = {*self._state.producers.ids(OUTBOX_BIT, SPOOL_BIT | OUTBOX_BIT), *self._said}
         known |= {*self._before}
         return [number for number in sorted(known) if is_outbox(number) and number in self]
@@ -77,11 +76,11 @@ class Highest:
         return self.get(producer) is not None
 
     def raise_to(self, producer: int, number: int) -> None:
-        """It is known, and has used its numbers up to this one."""
+        """Note that the producer is known, with its numbers up to this number used."""
         self._say(producer, max(self.get(producer) or 0, number))
 
     def end(self, producer: int) -> None:
-        """It is unknown from here on."""
+        """Note that the producer has ended."""
         self._say(producer, None)
 
     def _say(self, producer: int, number: int | None) -> None:
@@ -92,8 +91,7 @@ class Highest:
 
 
 class LogTail:
-    """What one master's term has proposed and not applied. It begins with what the
-    master inherited."""
+    """The ops that a master's term has proposed or inherited, and that are not applied yet."""
 
     def __init__(self, ring: Ring, state: QueueState, codec: OpCodec) -> None:
         self.next_sequence = state.next_sequence
@@ -101,7 +99,7 @@ class LogTail:
         self.coming = InLog()
         """Messages that are not applied yet."""
         self.outbox_lsn = 0
-        """Last op that put something into the outbox."""
+        """Lsn of the last op that fills the outbox."""
         self._ring = ring
         self._state = state
         self._codec = codec
@@ -118,12 +116,12 @@ class LogTail:
 
     @property
     def last(self) -> int:
-        """The lsn of the last op."""
+        """Lsn of the last op."""
         return self._ring.received
 
     @property
     def time_us(self) -> int:
-        """The queue's time in this step: a stamp on ops, and what ends TTLs and delays."""
+        """The queue's time in this step: timestamp of ops, and clock of TTLs and delays."""
         return self._ring.time.now_us
 
     # --- Appending ------------------------------------------------------------------------
@@ -153,7 +151,7 @@ class LogTail:
         self.append(entry)
 
     def publish(self, frame: bytes) -> Entry:
-        """Stamp a producer's frame and append it; return the op that it has become."""
+        """Stamp a producer's frame and append it; return the resulting op."""
         ring = self._ring
         entry = self._codec.publish(
             frame,
@@ -171,10 +169,10 @@ class LogTail:
         self.note(entry)
         self._ring.append(entry)
 
-    # --- What is in it --------------------------------------------------------------------
+    # --- Effects of unapplied ops ---------------------------------------------------------
 
     def note(self, entry: Entry) -> None:
-        """Take in what an op of the log means for those that follow it."""
+        """Note the effects of an op on later ops."""
         header = entry.header
         if header.kind in _NUMBERED and header.producer:
             number = header.producer
@@ -208,7 +206,7 @@ class LogTail:
             self.outbox_lsn = lsn
 
     def _sizes_of(self, op: CommitOp) -> list[SizedPiece]:
-        """Those of the messages that a commit will bring, as far as known now."""
+        """Sizes of the messages that a commit will bring, as far as known now."""
         staging = self._state.staging
         if staging.count(op) == op.count:
             return staging.sizes_of(op)

@@ -1,7 +1,7 @@
-"""Open deliveries, and times of their own for some of their messages. Pure.
+"""Open deliveries, and extended times of their messages. Pure.
 
-The queue says how long a message may be held (`deliveries`). A holder may ask for another time for
-a message, from now on, or for none. The term alone knows such a time: a new master knows no
+The queue limits how long a message may be held (`deliveries`). A holder may ask for another time
+for a message, from now on, or for none. Only the term knows such times: a new master knows no
 delivery.
 """
 
@@ -18,11 +18,11 @@ from mirrorq.protocol.identities import SessionId
 ConsumerKey = tuple[SessionId, int]
 
 CLEAR_COUNT = 64
-"""What holds no more is cleared away when there is as much of it as of the rest, and so much."""
+"""Stale entries are removed when the heap has doubled since, and grown by `CLEAR_COUNT`."""
 
 
 class OpenDelivery(msgspec.Struct, gc=False):
-    """What one consumer was handed together. A million of them may be open: Python's garbage
+    """Messages delivered together to one consumer. A million deliveries may be open: the garbage
     collector looks at none."""
 
     key: ConsumerKey
@@ -30,36 +30,36 @@ class OpenDelivery(msgspec.Struct, gc=False):
     first: int
     last: int
     rest: RangeSet | None = None
-    """None: nobody has asked yet what is left of first to last."""
+    """Messages neither settled nor returned. None: all from first to last."""
     handed_ms: int = 0
     is_suspect: bool = False
-    """It may have killed a process that held it."""
+    """True if a message of the delivery may have killed the process of its consumer."""
     until: dict[int, int] | None = None
-    """Sequence -> until when it may be held, FOREVER_MS: without end. None: of none of them."""
+    """Sequence -> end of its extended time, FOREVER_MS: without end. None: no extension."""
 
     @property
     def left(self) -> RangeSet:
-        """What of it is neither settled nor returned."""
+        """Messages of the delivery that are neither settled nor returned."""
         if self.rest is None:
             self.rest = RangeSet(((self.first, self.last),))
         return self.rest
 
     @property
     def left_count(self) -> int:
-        """How many messages that are."""
+        """Number of messages in `left`."""
         return self.last - self.first + 1 if self.rest is None else self.rest.count
 
     def is_left(self, sequence: int) -> bool:
-        """Whether it is held still."""
+        """Return true if the message is still held."""
         return bool(self.left.within(sequence, sequence))
 
     @property
     def has_extended(self) -> bool:
-        """Whether something of it that is held has a time of its own."""
+        """Return true if a held message has an extended time."""
         return self.until is not None and any(map(self.is_left, self.until))
 
     def others(self) -> list[Range]:
-        """What is held and has no time of its own."""
+        """Held messages without an extended time."""
         if self.until is None:
             return list(self.left)
         rest = self.left.copy()
@@ -69,14 +69,14 @@ class OpenDelivery(msgspec.Struct, gc=False):
 
 
 OpenDeliveries = dict[int, OpenDelivery]
-"""By number."""
+"""Open deliveries by number."""
 
 
 class Extensions:
-    """Of the open deliveries of one term: which of their messages have a time of their own.
+    """The extended times of messages in the open deliveries of a term.
 
-    Times stand in a heap. One that was given another time, or is held no more, stays there until
-    it comes to the top, or there are as many of those as of others.
+    Times stand in a heap. A time is stale when its message was extended again or is not held. Stale
+    times stay until they come to the top, or are half of the heap.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Extensions:
         self._count_max = CLEAR_COUNT
 
     def set(self, open_: OpenDeliveries, number: int, ranges: list[Range], until_ms: int) -> None:
-        """These of an open delivery may be held until then; FOREVER_MS: without end."""
+        """Let these messages of a delivery be held until then; FOREVER_MS: without end."""
         delivery = open_[number]
         until = {} if delivery.until is None else delivery.until
         for first, last in ranges:
@@ -100,13 +100,13 @@ class Extensions:
             self._count_max = 2 * len(self._due) + CLEAR_COUNT
 
     def next_ms(self, open_: OpenDeliveries) -> int:
-        """When the first of these times is over; FOREVER_MS: never."""
+        """End of the earliest extended time; FOREVER_MS: never."""
         while self._due and not _holds(open_, self._due[0]):
             heappop(self._due)
         return self._due[0][0] if self._due else FOREVER_MS
 
     def take_due(self, open_: OpenDeliveries, now_ms: int) -> dict[int, RangeSet]:
-        """What may be held no longer, by the number of its delivery."""
+        """Messages that may be held no longer, by the number of the delivery. Ends their times."""
         found: dict[int, RangeSet] = {}
         while self.next_ms(open_) <= now_ms:
             _, number, sequence = heappop(self._due)
@@ -118,7 +118,7 @@ class Extensions:
 
 
 def _holds(open_: OpenDeliveries, entry: tuple[int, int, int]) -> bool:
-    """Whether this is still the time of a message that is held."""
+    """Return true if the entry is the present time of a held message."""
     until_ms, number, sequence = entry
     delivery = open_.get(number)
     if delivery is None or delivery.until is None:

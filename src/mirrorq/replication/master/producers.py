@@ -1,7 +1,7 @@
-"""Producers' ids at a master: who opened them, which number is next, when they expire.
+"""Producers' ids at a master: openers, next numbers, expiry.
 
-A producer is judged on the whole log, unstable ops too: what is at or below its highest number
-there is known, and is confirmed when its op is stable. A batch is cut at the first new number.
+A producer is judged on the whole log, unstable ops too. A number at or below its highest number in
+the log is known, and is confirmed when its op is stable. A batch is cut at the first new number.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.outbox import is_outbox, sender_of
 
 EXPIRY_LOOKS = 16
-"""Idle producer ids are looked for so often in one expiry time."""
+"""Number of searches for idle producer ids in one expiry time."""
 KEYS_LOOK_MS = 60_000
-"""Where the queue remembers unique keys, those whose time has ended are looked for after this."""
+"""Time between two searches for expired unique keys, in a queue that has such keys."""
 
 
 class Producers:
-    """Who publishes to the queue: attaches, numbers, forgets producers. A part of `Master`."""
+    """Attaches, numbers and forgets producers. A part of `Master`."""
 
     def __init__(self, term: Term, confirms: Confirms) -> None:
         self.look_at_ms = 0
-        """Idle ids are looked for again at this time."""
+        """Time of the next search for idle ids."""
         self.look_from: int | None = None
-        """Ids from this one on are still to be looked at, some in each step."""
+        """Id at which the search continues, a few pages in each step; None: no search."""
         self._term = term
         self._confirms = confirms
         self._openers: dict[int, SessionId] = {}
-        """lsn of an id's op -> who asked for it."""
+        """Lsn of a ProducerOp -> session that asked for the id."""
         self.senders: dict[int, tuple[int, ...]] = {}
-        """Another queue -> its ids here, one for each past that it had."""
+        """Another queue -> its producer ids here, an id for each of its pasts."""
         self.doubtful: dict[int, None] = {}
         """Other queues that may be deleted; at first all."""
         for producer in term.log.highest.outboxes():
@@ -44,13 +44,13 @@ class Producers:
     # --- Opening --------------------------------------------------------------------------
 
     def open(self, session: SessionId) -> None:
-        """Give the session an id of its own; it is told when that is stable."""
+        """Give the session its own id; the answer follows when the op is stable."""
         log = self._term.log
         log.propose(ProducerOp(f"{session.node}/{session.number}"))
         self._openers[log.last] = session
 
     def on_applied(self, lsn: int, payload: ProducerOp) -> None:
-        """An id has been given, or ids have expired."""
+        """Take in a new id, or expired ids, of an applied op."""
         term = self._term
         if not payload.expired:
             term.log.highest.raise_to(term.state.producer_id(lsn), 0)
@@ -62,12 +62,12 @@ class Producers:
             term.reply(opener, ProducerOpened(opened))
 
     def attach(self, session: SessionId, attachment: Attachment, producer: int) -> None:
-        """The session goes on under an id that it had before."""
+        """Let the session go on under an id of a former attachment."""
         if self._owns(session, attachment, producer):
             self._claim(session, attachment, producer)
 
     def _owns(self, session: SessionId, attachment: Attachment, producer: int) -> bool:
-        """Whether what a session publishes may go under this id."""
+        """Return true if the session may publish under this id."""
         if is_key(producer):
             return False
         if is_outbox(producer) != is_courier(session):
@@ -81,7 +81,7 @@ class Producers:
         self._term.claims.take(producer, session)
 
     def drop(self, session: SessionId, attachment: Attachment) -> None:
-        """The session is gone."""
+        """Remove the session's claim on its id."""
         self._term.claims.drop(attachment.producer, session)
 
     # --- Numbers --------------------------------------------------------------------------
@@ -89,17 +89,17 @@ class Producers:
     def first_new(
         self, session: SessionId, attachment: Attachment, header: Header, is_whole: bool
     ) -> int:
-        """The first number of a batch that the log does not hold; 0: nothing of it is to be taken.
+        """The first number of a batch that the log does not hold; 0: no message is to be taken.
 
-        Whoever is to hear something of the numbers before it is answered.
+        Answers the session about earlier numbers, gaps and unknown producers.
         """
         term = self._term
         highest, producer, last = term.log.highest, header.producer, header.last_number
         if is_outbox(producer) and is_courier(session):
-            # It does not expire while that queue lives: who is not known has published nothing.
+            # The id lives as long as its queue: an unknown sender has published nothing.
             self._admit_sender(producer)
         elif is_spool(producer):
-            # It is kept for as long as a spool may come back with what it has sent before.
+            # The id is kept for as long as a spool may come back with repeated messages.
             highest.raise_to(producer, 0)
         is_known = producer in highest and not self._is_forgotten(producer, header)
         if not is_known or not self._owns(session, attachment, producer):
@@ -123,15 +123,15 @@ class Producers:
         return expected
 
     def _is_forgotten(self, producer: int, header: Header) -> bool:
-        """Whether a spool sends what was settled before: an old copy of it does. Nobody knows the
-        outcome any more, and nobody may wait for it."""
+        """Return true if a spool sends settled numbers again, as an old copy of a spool does. Their
+        outcomes are forgotten."""
         if not is_spool(producer):
             return False
         known = self._term.state.producers.find(producer)
         return known is not None and header.first_number <= known.settled
 
     def refuse(self, header: Header, reason: str) -> None:
-        """A refusal is an op: it uses the numbers, and is told when it is stable."""
+        """Refuse numbers by an op, which uses them. The answer follows when the op is stable."""
         self._term.log.propose(
             RefusalOp(reason),
             count=header.count,
@@ -143,8 +143,8 @@ class Producers:
     # --- Other queues ---------------------------------------------------------------------
 
     def _admit_sender(self, producer: int) -> None:
-        """Another queue's id needs no op to begin. One that is deleted has nothing to say any
-        more: all that it had was confirmed before, and what comes is a repetition."""
+        """Admit another queue's id, without an op. A deleted queue is not admitted: all its
+        messages were confirmed before, and come again."""
         sender = sender_of(producer)
         if producer in self._term.log.highest or self._term.targets.serving(sender) is None:
             return
@@ -156,18 +156,18 @@ class Producers:
         self.senders[sender] = (*self.senders.get(sender, ()), producer)
 
     def look_at_senders(self, queues: tuple[int, ...] | None) -> None:
-        """These queues (None: perhaps all) may be no more."""
+        """Check soon if these queues (None: all) have been deleted."""
         looked = self.senders if queues is None else queues
         self.doubtful.update((sender, None) for sender in looked if sender in self.senders)
 
     def end_senders(self) -> None:
-        """The ids of queues that are deleted end by an op."""
+        """End the ids of deleted queues, by an op."""
         doubtful, self.doubtful = self.doubtful, {}
         gone = [one for one in doubtful if self._term.targets.serving(one) is None]
         self._end(tuple(number for one in gone for number in self.senders.pop(one)))
 
     def _end(self, producers: tuple[int, ...]) -> None:
-        """These ids are unknown from here on."""
+        """End these ids by an op. They are unknown from here on."""
         if producers:
             self._term.log.propose(ProducerOp("", producers))
         for number in producers:
@@ -177,7 +177,7 @@ class Producers:
     # --- Expiry ---------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Ids that were idle for long end by an op; from here on they are unknown."""
+        """End ids that were idle for long, and expired unique keys, by ops."""
         term = self._term
         expiry_ms = term.config.producer_expiry_ms
         if now_ms >= self.look_at_ms and self.look_from is None:
@@ -204,9 +204,9 @@ class Producers:
             term.log.propose(ProducerOp("", over))
 
     def expect_keys(self, now_ms: int) -> None:
-        """The queue remembers unique keys: it is looked soon for those whose time has ended."""
+        """Plan an early search for expired unique keys."""
         self.look_at_ms = min(self.look_at_ms, now_ms + KEYS_LOOK_MS)
 
     def _may_expire(self, producer: int) -> bool:
-        """Another queue's id does not: what that queue sends again must be known here."""
+        """Return true for a known id of no queue: a queue's repeats must stay known."""
         return producer in self._term.log.highest and not is_outbox(producer)

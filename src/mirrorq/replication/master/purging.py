@@ -1,6 +1,5 @@
-"""Ends or moves stretches of a queue that nobody holds: purges, messages that are named by their
-sequences, and acks by sequence under a claim on the whole queue.
-"""
+"""Ends or moves stretches of messages that no consumer holds: purges, messages named by sequences,
+and acks by sequence under a claim on the whole queue."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.term import PORTION, Term
 
 LOOKS = 4
-"""Portions of which all is held by somebody that one step looks at."""
+"""Portions that one step looks at when all messages of a portion are held."""
 
 
 @define
@@ -35,14 +34,14 @@ class OpenPurge:
     number: int
     until_ms: int
     waits: dict[SessionId, int]
-    """Handle -> its attachment then; who attaches anew keeps nothing that was not seen."""
+    """Handle -> its attachment at the start. A new attachment keeps no unseen messages."""
 
 
 class Purges:
-    """The purges under way in one master's term, in the order in which they were asked for.
+    """The purges under way in one master's term, in the order of their requests.
 
     Args:
-        overdue: wakes the master when one has waited long enough.
+        overdue: wakes the master when a purge has waited long enough.
     """
 
     def __init__(self, overdue: Timer) -> None:
@@ -56,20 +55,20 @@ class Purges:
     def begin(
         self, session: SessionId, body: Purge, until_ms: int, holders: Mapping[SessionId, int]
     ) -> int:
-        """Open a purge that waits for these handles; return the number to ask them with."""
+        """Open a purge that waits for these handles; return the number for the recalls."""
         self._number += 1
         self._open.append(OpenPurge(session, body, self._number, until_ms, dict(holders)))
         self._overdue.set_by(until_ms)
         return self._number
 
     def on_recalled(self, session: SessionId, number: int) -> None:
-        """A handle has given back what nobody had seen."""
+        """Note that a handle has given back its unseen messages."""
         for purge in self._open:
             if purge.number == number:
                 purge.waits.pop(session, None)
 
     def take_due(self, now_ms: int, attachments: Attachments) -> list[OpenPurge]:
-        """Those that wait for nobody any more."""
+        """Return the purges that wait for no handle any more."""
         due = []
         for purge in self._open:
             waits = any(attachments.number_of(one) == at for one, at in purge.waits.items())
@@ -83,19 +82,19 @@ class Purges:
 
 @define
 class Stretch:
-    """What somebody ends, by portions: one that is large would keep all queues of a node waiting,
-    or be no frame any more."""
+    """A stretch of messages that is ended by portions. One large op would delay all queues of a
+    node, or exceed the size of a frame."""
 
     session: SessionId
     request: int
     first: int
     last: int
-    """Sequences of what has not ended yet; first > last: nothing is left."""
+    """Sequences that have not ended yet; first > last: nothing is left."""
     is_purge: bool
     target: int = 0
-    """The queue to which they go; 0: they end."""
+    """Id of the queue to which the messages go; 0: they end."""
     count: int = 0
-    """Messages that have ended."""
+    """Number of ended messages."""
 
 
 class Purging:
@@ -103,26 +102,26 @@ class Purging:
 
     def __init__(self, term: Term, settling: Settling, departures: Departures) -> None:
         self.open = Purges(term.timers.new())
-        """They wait for handles."""
+        """Purges with handles to wait for."""
         self._stretches: deque[Stretch] = deque()
         self._lsn = 0
-        """What goes on next waits until this op is applied: that of the last portion, or the last
-        one when a claim's ack came."""
+        """Lsn that must be applied before the next portion: of the last portion, or of the last op
+        before a claim's ack."""
         self._more = term.timers.new()
-        """A portion is to be looked at, and nothing comes that would step the queue."""
+        """Wakes the master to look at the next portion."""
         self._term = term
         self._settling = settling
         self._departures = departures
         self._held: list[tuple[SessionId, Purge]] = []
-        """They wait until the catalog knows that the queue sends to others."""
+        """Purges that wait until the catalog knows that the queue sends to other queues."""
 
     @property
     def is_open(self) -> bool:
-        """Nothing is handed out meanwhile."""
+        """True while a purge forbids deliveries."""
         return bool(self.open or self._stretches or self._held)
 
     def on_purge(self, now_ms: int, session: SessionId, body: Purge) -> None:
-        """Ready and delayed messages end, and what handles have fetched that nobody has seen."""
+        """Begin a purge of ready, delayed, and fetched but unseen messages."""
         term = self._term
         if body.target and not self._departures.may_go_to(body.target):
             why = f"queue {body.target}, or this one, is deleted"
@@ -143,11 +142,11 @@ class Purging:
             term.reply(holder, Recall(0, number))
 
     def on_recalled(self, session: SessionId, number: int) -> None:
-        """A handle has given back what nobody had seen."""
+        """Note that a handle has given back its unseen messages."""
         self.open.on_recalled(session, number)
 
     def run(self, now_ms: int) -> None:
-        """Go on with what waits for nobody any more: a portion of it."""
+        """Go on with purges that wait for no handle: end a portion."""
         if self._held and self._departures.is_known:
             held, self._held = self._held, []
             for session, body in held:
@@ -170,12 +169,11 @@ class Purging:
     def _is_ready(self) -> bool:
         if not self._stretches or self._term.state.applied < self._lsn:
             return False
-        # A purge leaves alone what somebody held when it came. Who has the queue for himself is
-        # done with all that lives, with what is still on its way back, too.
+        # A purge spares messages held at its start. A claim's ack also ends returning messages.
         return self._stretches[0].is_purge or not self._settling.is_returning
 
     def _go_on(self, stretch: Stretch) -> None:
-        """End a portion; when it was the last, answer when that is stable."""
+        """End a portion. After the last portion, answer when its op is stable."""
         term = self._term
         upto = self._reach(stretch.first, stretch.last)
         ended = RangeSet(self._take(stretch.first, upto, with_lost=not stretch.target))
@@ -189,13 +187,13 @@ class Purging:
             self._settling.answer_purge(stretch.session, stretch.request, stretch.count)
 
     def _reach(self, first: int, last: int) -> int:
-        """Where a portion from `first` ends."""
+        """Last sequence of a portion from `first` on."""
         state, dispatch = self._term.state, self._term.dispatch
         first, end = state.live.run(first, last)
         if first > end:
             return last
         if state.places:
-            # They stand in their levels in another order.
+            # Such messages stand in their levels in another order.
             return min(last, first + PORTION - 1)
         levels = dispatch.ready.priorities
         sets = [state.live, dispatch.aside, *map(dispatch.ready.level, levels)]
@@ -203,8 +201,8 @@ class Purging:
         return state.delayed.reach(first, upto, PORTION)
 
     def _take(self, first: int, last: int, *, with_lost: bool) -> list[Range]:
-        """What is ready or delayed of these is neither any more. Nobody can bring to another queue
-        what no member has whole: that stays."""
+        """Take ready and delayed messages out. Lost messages stay unless `with_lost`: no courier
+        could bring them to another queue."""
         dispatch = self._term.dispatch
         return [
             *dispatch.take_out(RangeSet(((first, last),))),
@@ -213,8 +211,8 @@ class Purging:
         ]
 
     def on_ack_range(self, session: SessionId, body: AckRange) -> None:
-        """Who holds a claim has read these elsewhere. Told when stable, as any ack; asked again,
-        it ends what is left."""
+        """Ack messages that the holder of a claim has read by other means. The answer follows when
+        the op is stable. A repeated request ends the rest."""
         term = self._term
         claim = term.dispatch.claim()
         if claim is None or claim.key != (session, body.number):
@@ -227,7 +225,7 @@ class Purging:
 
 
 def _op_of(stretch: Stretch, ended: tuple[Range, ...]) -> Payload:
-    """What ends a portion of a stretch."""
+    """The op that ends a portion of a stretch."""
     if stretch.target:
         return OutboxOp(ended, stretch.target, "moved")
     return PurgeOp(ended) if stretch.is_purge else AckOp(ended)

@@ -1,9 +1,9 @@
 """How much a queue takes in a second: `max-rate` and `max-rate-bytes`. Pure.
 
-The master alone judges, before it takes a publish into the log: when what it has taken is more
-than the time since has allowed, the next publish waits, whole, and so does what comes behind it.
-Nothing is refused or split. After a while without publishes a second's worth may come at once.
-All is counted in whole thousandths, so that no rounding lets a queue take more.
+Only the master judges, before it takes a publish into the log. After more publishes than the time
+since has allowed, the next publish waits, whole, and so do publishes behind it. Nothing is refused
+or split. After a while without publishes a second's worth may come at once. All amounts are whole
+thousandths, so that no rounding lets a queue take more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BURST_MS = 1000
 
 
 def pace_of(definition: Definition) -> Pace | None:
-    """What a definition says; None: no bound."""
+    """Pace of a definition; None: no bound."""
     count, size = definition.max_rate, definition.max_rate_bytes
     if count is None and size is None:
         return None
@@ -24,16 +24,16 @@ def pace_of(definition: Definition) -> Pace | None:
 
 
 def has_same_pace(one: Definition, other: Definition) -> bool:
-    """Whether what has come counts on, though other keys differ."""
+    """Return true if the pace continues across a change of the policy."""
     return (one.max_rate, one.max_rate_bytes) == (other.max_rate, other.max_rate_bytes)
 
 
 @define
 class _Bucket:
-    """What may still come, in thousandths: below 0 while it has to be waited for."""
+    """Amount that may still come, in thousandths. Below 0: publishes must wait."""
 
     rate: int | None
-    """A second; None: as much as there is."""
+    """Amount in a second; None: no bound."""
     level: int = 0
     filled_ms: int | None = None
 
@@ -53,7 +53,7 @@ class _Bucket:
 
     @property
     def wait_ms(self) -> int:
-        """Until something may come, counted from when it was filled last."""
+        """Time until a publish may come, counted from the last fill."""
         if self.rate is None or self.level > 0:
             return 0
         return -self.level // self.rate + 1
@@ -61,30 +61,30 @@ class _Bucket:
 
 @define
 class Pace:
-    """How quickly one queue takes messages in one master's term."""
+    """The rate limit of a queue in a master's term."""
 
     count: _Bucket
     size: _Bucket
 
     def is_open(self, now_ms: int) -> bool:
-        """Whether a publish may come."""
+        """Return true if a publish may come."""
         self.count.fill(now_ms)
         self.size.fill(now_ms)
         return not self.count.wait_ms and not self.size.wait_ms
 
     def take(self, count: int, size: int) -> None:
-        """So many messages with bodies of so many bytes in all have come."""
+        """Count messages, and the bytes of their bodies."""
         self.count.take(count)
         self.size.take(size)
 
     def opens_at_ms(self, now_ms: int) -> int:
-        """When a publish may come."""
+        """Time at which a publish may come."""
         self.is_open(now_ms)
         return now_ms + max(self.count.wait_ms, self.size.wait_ms)
 
     @property
     def text(self) -> str:
-        """Why a publish waits: the same text as long as it does."""
+        """Why a publish waits. The text is the same as long as the wait lasts."""
         parts = []
         if self.count.rate is not None:
             parts.append(f"max-rate {self.count.rate}")

@@ -11,15 +11,15 @@ from mirrorq.replication.state.priorities import ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
 
 COUNT_RANGES = 512
-"""Ranges that one portion counts, where all lie in one block."""
+"""Ranges counted in a portion, where all lie in one block."""
 BLOCK_WEIGHT = 32
-"""What a block takes that is read, in ranges."""
+"""Cost of reading a block, in ranges."""
 
 
 class ReadyBytes:
-    """Made when somebody asks, from what is ready then; told what becomes ready or is it no more.
+    """Bytes of the ready messages. Made on the first query, and told about changes from then on.
 
-    Invariant: `total` is of what is ready at places before those from which on nothing is counted.
+    Invariant: `total` covers the ready messages at places below `_rest` of their priority.
     """
 
     def __init__(self, state: QueueState, ready: ReadyLevels) -> None:
@@ -27,18 +27,18 @@ class ReadyBytes:
         self._state = state
         self._ready = ready
         self._rest = dict.fromkeys(ready.priorities, 0)
-        """Priority -> the place from which on nothing is counted. All others are counted."""
+        """Priority -> first place that is not counted. Absent priorities are counted."""
         self._block = -1
-        """That in which the last message lies that was counted."""
+        """Block of the last message that was counted."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is counted."""
+        """Return true if all messages are counted."""
         return not self._rest
 
     def note(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
-        """These sequences, which stand so much further behind, have become ready (1), or are it no
-        more (-1)."""
+        """Note sequences, at places `shift` behind, that have become ready (sign 1), or are not
+        ready any more (-1)."""
         if self._rest and priority in self._rest:
             last = min(last, self._rest[priority] - 1 - shift)
         if first <= last:
@@ -56,7 +56,7 @@ class ReadyBytes:
                 left -= self._count(priority, *level.run(begin, level.last))
 
     def _count(self, priority: int, first: int, end: int) -> int:
-        """Count those of these places that have kept their order; return what that took."""
+        """Count a run of places in order; return the cost in ranges."""
         state, shift, last = self._state, 0, end
         if state.places:
             last, shift = state.places.at(first, end)

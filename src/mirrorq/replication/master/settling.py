@@ -1,4 +1,4 @@
-"""Acks and returns at a master: those of one step become one op each.
+"""Acks and returns at a master: all of one step become one op of each kind.
 
 The answer follows when the op is stable. A refusal waits, too, until everything before it is
 stable.
@@ -24,25 +24,25 @@ WENT_BACK = (
     "it had gone back to the queue, after a failover or because it was held for too long: it comes "
     "again, or somebody else has it"
 )
-"""Why a settlement is refused, as a rule."""
+"""Usual reason for a refused settlement."""
 
 
 @define
 class PendingSettle:
-    """An answer that waits."""
+    """A waiting answer."""
 
     session: SessionId
     request: int
     refused: tuple[Delivery, ...]
     why: str
     late: tuple[Delivery, ...] = ()
-    """Not open any more: whether this is their ack come again is seen when all ops before it are
-    applied."""
+    """Deliveries that are not open any more. After all earlier ops it is decided if the ack is a
+    repeat."""
 
 
 @define
 class Duties:
-    """What waits for an lsn to be applied."""
+    """Answers that wait until an lsn is applied."""
 
     settles: list[PendingSettle] = field(factory=list)
     purges: list[tuple[SessionId, int, int]] = field(factory=list)
@@ -53,7 +53,7 @@ class Settling:
 
     def __init__(self, term: Term, endings: Endings, departures: Departures) -> None:
         self.held_moves: list[tuple[SessionId, Settle]] = []
-        """They wait for the catalog to know that the queue sends to another."""
+        """Moves that wait until the catalog knows that the queue sends to other queues."""
         self._term = term
         self._endings = endings
         self._departures = departures
@@ -61,23 +61,23 @@ class Settling:
         self._returns: list[Range] = []
         self._rejects: list[Range] = []
         self._moves: dict[int, list[Range]] = {}
-        """Target -> messages that are to go there in this step's op."""
+        """Target -> messages to be moved by this step's op."""
         self._settles: list[PendingSettle] = []
         self.duties: dict[int, Duties] = {}
-        """lsn -> what is answered when it is applied."""
+        """Lsn -> answers that are due once applied."""
         self.has_work = False
-        """Something is to be flushed."""
+        """True when settlements are to be flushed."""
         self._return_lsn = 0
-        """Last return in the log."""
+        """Lsn of the last return."""
         self._returns_in_log: deque[tuple[int, int]] = deque()
-        """(lsn, messages) of each return that is not known to be applied."""
+        """(lsn, messages) of returns that may not be applied."""
         self._leaving_lsn = 0
-        """The last op of what those held who are gone."""
+        """Lsn of the last op that returned messages of ended consumers."""
 
     # --- Requests -------------------------------------------------------------------------
 
     def on_settle(self, session: SessionId, body: Settle) -> None:
-        """A handle is done with what it holds, or gives it back."""
+        """Settle deliveries that a handle holds, or take them back."""
         self.has_work = True
         if body.kind == "move" and not self._departures.is_known:
             self._departures.ask()
@@ -97,7 +97,7 @@ class Settling:
             self._settles.append(pending)
 
     def _settle(self, pending: PendingSettle, body: Settle, piece: Delivery) -> None:
-        """Settle one piece; note what of it is not the session's to settle, or not any more."""
+        """Settle a piece of a delivery; note parts that are not the session's, or not any more."""
         dispatch, session = self._term.dispatch, pending.session
         goes_back = body.kind in ("giveback", "nack")
         taken = (dispatch.take_back if goes_back else dispatch.take)(session, piece)
@@ -119,7 +119,7 @@ class Settling:
         *,
         goes_back: bool = False,
     ) -> None:
-        """Note what of a piece is refused, or may have been settled before."""
+        """Note the parts of a piece that are refused, or that may have been settled before."""
         dispatch = self._term.dispatch
         if not dispatch.is_known(piece):
             pending.refused += pieces_without(piece, taken)
@@ -127,11 +127,11 @@ class Settling:
         held = dispatch.open_of(piece)
         pending.refused += tuple(_part(piece, first, last) for first, last in held)
         if goes_back and piece.epoch == self._term.epoch:
-            return  # it has gone back: by this nack when it came first, or with its consumer
+            return  # returned by this nack when it came first, or with its consumer
         pending.late += pieces_without(piece, (*taken, *held))
 
     def _way_of(self, body: Settle) -> list[Range]:
-        """Where this step's messages settled in this way are gathered."""
+        """List of this step's messages that are settled in the same way."""
         match body.kind:
             case "ack":
                 return self._acks
@@ -143,20 +143,20 @@ class Settling:
                 return self._returns
 
     def drop(self, number: int) -> None:
-        """Who held this delivery is gone: what is left of it goes back, counted, by and by."""
+        """Return the rest of a delivery, counted and by portions: its consumer is gone."""
         self._term.dispatch.drop(number)
 
     # --- The end of a step ----------------------------------------------------------------
 
     def resume_moves(self) -> None:
-        """Moves that waited for the catalog to know of them."""
+        """Resume moves that waited for the catalog."""
         if self._departures.is_known:
             held, self.held_moves = self.held_moves, []
             for session, body in held:
                 self.on_settle(session, body)
 
     def flush(self) -> None:
-        """All acks and returns of this step are one op each."""
+        """Propose the acks and returns of this step, in one op of each kind."""
         self.has_work = False
         log = self._term.log
         if self._acks:
@@ -186,7 +186,7 @@ class Settling:
             self._settles = []
 
     def _return(self, ranges: RangeSet, due_us: int | None = None) -> None:
-        """Messages go back to their places, now or later, but for those back too often."""
+        """Return messages, now or later. Messages above the delivery limit end."""
         term = self._term
         limit = term.definition.delivery_limit
         if limit is not None:
@@ -204,7 +204,7 @@ class Settling:
 
     @property
     def returning_count(self) -> int:
-        """How many messages are on their way back: in this step or in an op not yet applied."""
+        """Number of messages on their way back: in this step or in an op not yet applied."""
         term, in_log = self._term, self._returns_in_log
         while in_log and in_log[0][0] <= term.state.applied:
             in_log.popleft()
@@ -213,7 +213,7 @@ class Settling:
 
     @property
     def is_returning(self) -> bool:
-        """Whether something is on its way back to its place."""
+        """Return true if a message is on its way back to its place."""
         term = self._term
         return term.state.applied < self._return_lsn or bool(term.dispatch.leaving)
 
@@ -223,18 +223,18 @@ class Settling:
         return self.duties.setdefault(self._term.log.last, Duties())
 
     def answer_purge(self, session: SessionId, request: int, count: int) -> None:
-        """So many messages have ended, when all that is in the log by now is stable."""
+        """Answer with this count when all ops in the log are stable."""
         self._duty().purges.append((session, request, count))
 
     def _settled(self, settle: PendingSettle) -> Settled:
-        """The answer, now that all before it is applied."""
+        """The answer, after all ops before it are applied."""
         refused, unsettled = settle.refused, self._term.dispatch.unsettled
         for piece in settle.late:
             refused += tuple(_part(piece, first, last) for first, last in unsettled(piece))
         return Settled(settle.request, refused, settle.why or (WENT_BACK if refused else ""))
 
     def discharge(self, lsn: int) -> None:
-        """The op is stable and applied: answer who waits for it."""
+        """Send the answers that wait for this stable and applied op."""
         duties = self.duties.pop(lsn, None)
         if duties is None:
             return

@@ -1,11 +1,11 @@
 """Staged messages at a master: judges requests, expires runs, answers. Pure.
 
-Every copy works out alike, when it *applies* a commit, whether the commit succeeds (`staging`). The
-master gives the commit the sequences that it needs; a refused commit leaves them unused. A request
-that can be refused before it is in the log (the queue is full, the store is full, or the decision
-was made before) is refused by an op of its own, which keeps no body and fences no run.
+When a copy *applies* a commit, it decides if the commit succeeds (`staging`): all copies alike. The
+master gives the commit the sequences that it needs; a refused commit leaves them unused. The master
+refuses a request before it is in the log if the queue or the store is full, or the decision was
+made before. Such a refusal is an op of its own, which keeps no body and fences no run.
 
-Requests about staged messages do not wait behind puts that wait for room: a commit may make room.
+Staged requests do not wait behind puts that wait for room: a commit may make room.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.term import Term
 
 LOOKS = 16
-"""Idle runs are looked for so often in one staged_timeout_ms."""
+"""Number of searches for idle runs in one staged_timeout_ms."""
 
 
 class Stages:
@@ -53,19 +53,19 @@ class Stages:
         self._length_limit = length_limit
         self._departures = departures
         self.held: deque[tuple[SessionId, int, Publish]] = deque()
-        """They wait for unstable ops to become stable (R10)."""
+        """Requests that wait for unstable ops to become stable (R10)."""
         self._held_max = HELD_COUNT
         self.look_ms = 0
-        """Idle runs are looked for again at this time."""
+        """Time of the next search for idle runs."""
         self._look = term.timers.new()
-        """The same, while there are runs."""
+        """Timer for the next search, while there are runs."""
         self._is_stalled = False
-        """The catalog is to know first that the queue has something to tell others."""
+        """True while requests wait until the catalog knows of the outbox."""
 
     # --- Requests -----------------------------------------------------------------------
 
     def on_publish(self, session: SessionId, number: int, body: Publish) -> None:
-        """A frame with FLAG_STAGED, from this attachment of a session."""
+        """Take a frame with FLAG_STAGED from this attachment of a session."""
         self.held.append((session, number, body))
         self.admit()
         if len(self.held) > self._held_max:
@@ -74,7 +74,7 @@ class Stages:
             self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def admit(self) -> None:
-        """R10: they wait for unstable ops to become stable, and for nothing else."""
+        """Admit held requests. R10: they wait only for unstable ops to become stable."""
         term = self._term
         bytes_max = term.config.unstable_bytes_max
         self._is_stalled = self._is_stalled and not self._departures.is_known
@@ -126,7 +126,7 @@ class Stages:
             )
 
     def _stall(self) -> None:
-        """Have the catalog know that the queue is not to be deleted over what it has to tell."""
+        """Ask the catalog to note the outbox, and wait."""
         self._is_stalled = True
         self._departures.ask()
 
@@ -135,7 +135,7 @@ class Stages:
         return staging.verdict(asked.transaction, asked.version, asked.run)
 
     def _told(self, session: SessionId, asked: Staging) -> tuple[Staging, str]:
-        """Another queue says or asks something. Nobody there waits for room here."""
+        """Judge a request of another queue. Such a request never waits for room."""
         if isinstance(asked, AskOp):
             return asked, "" if asked.asker == source_of(session) else "it asks for another queue"
         if not _is_decision(asked):
@@ -146,12 +146,12 @@ class Stages:
         return asked, ""
 
     def _asked(self, asked: Staging) -> tuple[Staging, str]:
-        """A driver asks."""
+        """Judge a request of a driver."""
         if isinstance(asked, AskOp) or _is_decision(asked):
             return asked, "only another queue says so"
         why = self._verdict(asked)
         if isinstance(asked, AbortOp):
-            # To give up what was given up before changes nothing.
+            # An abort of an aborted run changes nothing.
             why = why if why.startswith(DONE) else ""
             if not why:
                 asked = replace(asked, others=tuple(filter(self._is_there, asked.others)))
@@ -175,7 +175,7 @@ class Stages:
         return ""
 
     def _sized(self, op: CommitOp) -> tuple[CommitOp, str]:
-        """A commit with the sequences that it needs, if there is room for its messages."""
+        """A commit with the sequences for its messages, if there is room."""
         staging, length_limit = self._term.state.staging, self._length_limit
         count = staging.count(op) if not staging.lacking(op) else 0
         if length_limit.limit is not None and count:
@@ -192,13 +192,13 @@ class Stages:
         return self._numbered(op, count), ""
 
     def _numbered(self, op: CommitOp, count: int) -> CommitOp:
-        """A commit with the sequences of the messages that it brings."""
+        """A commit with sequences for `count` messages."""
         return replace(op, sequence=self._term.log.next_sequence, count=count)
 
     # --- The log --------------------------------------------------------------------------
 
     def on_applied(self, entry: Entry) -> None:
-        """Tell who asked."""
+        """Answer the requesting session."""
         if self.look_ms:
             self.set_timer()
         header, why, payload = entry.header, self._term.state.verdict, entry.payload
@@ -212,8 +212,8 @@ class Stages:
     # --- Time -----------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Runs whose driver and tasks have been silent for long are given up, by ops; sealed ones
-        ask the queue that decides."""
+        """Abort runs with silent drivers and tasks, by ops. For old sealed runs, ask the deciding
+        queue."""
         config, staging, log = self._term.config, self._term.state.staging, self._term.log
         timeout_ms = config.staged_timeout_ms
         least_ms = min(timeout_ms, config.sealed_timeout_ms)
@@ -227,7 +227,7 @@ class Stages:
         self.set_timer()
 
     def set_timer(self) -> None:
-        """Be woken to look again while runs are open."""
+        """Set the timer for the next search while runs are open."""
         self._look.set(self.look_ms if self._term.state.staging.open else FOREVER_MS)
 
     def _ask(self, name: tuple[str, int, str], home: int) -> None:
@@ -247,5 +247,5 @@ def _is_decision(asked: Staging) -> bool:
 
 
 def _has_to_tell(asked: Staging) -> bool:
-    """Whether other queues are to hear of it."""
+    """Return true if the request needs tasks for other queues."""
     return isinstance(asked, AskOp) or bool(getattr(asked, "others", ()))

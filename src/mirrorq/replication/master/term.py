@@ -1,4 +1,4 @@
-"""State that the parts of one master's term share. Every part may change it."""
+"""State shared by the parts of a master's term. Every part may change it."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.replication.transfer import Transfer
 
 PORTION = 512
-"""Of many messages that end or come back at once, so many ranges are one op; the next op is made
-when it is applied. Others have their turn between."""
+"""Ranges of ended or returned messages in one op. The next op is made when the last is applied, and
+other work has its turn between."""
 
 BEGIN_COUNT = 512
-"""So much of what is ready or delayed is sorted in at once at the beginning of a term; the rest has
-its turn in the next steps. Others have theirs between."""
+"""Ranges sorted in at once at the beginning of a term. The rest follows in the next steps, with
+other work between."""
 
 LEASE_IDLE_MS = 2000
-"""The lease is kept up for so long after the last thing that needed it; the next one after that
-waits for a round trip to the catalog's leader."""
+"""The lease is kept for this time after its last use. The next use waits for a round trip to the
+catalog's leader."""
 
 
 @define
 class Lease:
-    """One object a node, shared by all its queues: a renewal steps none of them."""
+    """Lease of a node, shared by all its queues: a renewal steps none of them."""
 
     until_ms: int = 0
-    """Messages may be handed out before this moment."""
+    """End of the time in which messages may be delivered."""
     paused: bool = False
-    """No contact with a majority: nothing is confirmed."""
+    """True without contact to a majority: nothing is confirmed."""
 
 
 class Term:
-    """One master's term over one queue: made by `Master`, shared by its parts, gone with it."""
+    """A master's term over a queue: made by `Master`, shared by its parts, gone with it."""
 
     def __init__(
         self,
@@ -64,43 +64,43 @@ class Term:
         targets: Targets | None = None,
     ) -> None:
         self.epoch = epoch
-        """`View.master_epoch`: the epoch in which the term began names it."""
+        """`View.master_epoch`: the epoch in which the term began."""
         self.ring = ring
         self.state = state
         self.config = config
         self.codec = codec
         self.lease = lease
         self.bodies = bodies
-        """Knows whose bodies are not whole on this disk."""
+        """Knows which bodies are missing on this disk."""
         self.room = room or Room()
-        """Of the store."""
+        """Room of the store."""
         self.targets = targets or NoTargets()
-        """Other queues."""
+        """The catalog's view of other queues."""
         self.log = LogTail(ring, state, codec)
         self.timers = Timers()
-        """When parts of this master want to be woken though nothing comes."""
+        """Timers at which parts of this master want to be woken."""
         self.attachments = Attachments(
             ring.queue_id, epoch, 2 * config.failure_ms, self.timers.new()
         )
         self.claims = Claims()
         self.horizons = Horizons()
         self.definition = DEFAULT
-        """What the policy in force says."""
+        """Definition of the policy in force."""
         self.commands: list[CatalogCommand] = []
-        """What to ask the catalog for."""
+        """Commands for the catalog."""
         self._delay_due = self.timers.new()
         self.begin()
 
     def begin(self) -> None:
-        """What is ready and delayed is as the applied state has it; nobody holds anything."""
+        """Start from the applied state: no message is held."""
         self.dispatch = Dispatch(self.state, self.epoch, self.bodies, self.config.failure_ms)
         self.dispatch.is_single = self.definition.single_active_consumer
         self.delays = Delays(self.state, self._delay_due)
         self._beginning: Iterator[None] | None = None
-        """What is left to be sorted in, between portions of it."""
+        """Iterator over the rest of the messages that are to be sorted in."""
 
     def go_on(self) -> bool:
-        """Sort in a portion of what is ready and delayed; whether all of it is sorted in."""
+        """Sort in a portion of ready and delayed messages. Returns true if all are sorted in."""
         if self._beginning is None:
             self._beginning = chain(self.dispatch.sort_in(), self.delays.gather())
         if sum(1 for _ in islice(self._beginning, BEGIN_COUNT)) == BEGIN_COUNT:
@@ -113,5 +113,5 @@ class Term:
         self.attachments.reply(session, reply)
 
     def notice(self, kind: str, text: str) -> None:
-        """Tell whoever runs the node."""
+        """Write a notice to the operator of the node."""
         self.ring.out.notices.append((kind, text))

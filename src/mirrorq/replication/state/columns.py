@@ -1,19 +1,19 @@
 """Size, time and ttl of each message, for counting and expiry at a master: no op depends on them.
 
-The columns are most of the knowledge about a deep queue, and are seldom read. So they lie in
-*blocks* of some thousand runs. The last block, the *tail*, takes new messages. A full block is
-*sealed* and never changes again. The next checkpoint writes a sealed block once; then it leaves
-memory, and is read again on demand. A line of the *directory* stays in memory: where the block
-begins, the sum of its bodies, its latest time.
+Most of the knowledge about a deep queue lies in columns, and is seldom read. Columns are therefore
+cut into *blocks* of some thousand runs. The last block, the *tail*, takes new messages. A full
+block is *sealed* and never changes again. The next checkpoint writes a sealed block once. The block
+then leaves memory, and is read again on demand. A line of the *directory* stays in memory: where
+the block begins, the sum of its bodies, its latest time.
 
-A sealed block keeps the lines of ended messages as long as a message in it lives. A block without a
-live message goes as a whole when a checkpoint begins, unless its page is still needed.
+A sealed block keeps the lines of ended messages as long as one of its messages lives. A block
+without a live message is removed when a checkpoint begins, unless its page is still needed.
 
 Invariants:
 1. a sealed block does not change.
 2. a block that is not in memory is on the disk, under the lsn in its table.
 3. a block begins at the first message that was put into it. The very first block begins at 0, and
-   keeps this beginning when its messages have gone.
+   keeps its beginning when its messages have gone.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from mirrorq.replication.state import pages
 from mirrorq.replication.state.pages import COLUMNS, END, MESSAGES, PageCache, Table, Watched
 
 RUN_BYTES = 16
-"""Of a run, in a page."""
+"""Bytes of a run in a page."""
 MERGED_BLOCKS = 2
-"""No more are looked through whether they have become little."""
+"""`is_small` does not merge more blocks than `MERGED_BLOCKS` to count runs."""
 _NUMBER_BYTES = 8
 
 
 class Block:
-    """A stretch of messages."""
+    """Columns of neighbouring messages: sizes, publish times and ttls."""
 
     def __init__(self) -> None:
         self.sizes = Sizes()
         self.stamps = Column()
-        """When each was published: ms since 1970; 0 is not known."""
+        """Publish time of each message in ms since 1970; 0: not known."""
         self.ttls = Column()
-        """Each one's own time to live in ms; 0 is none."""
+        """Ttl of each message in ms; 0: the message has none of its own."""
 
     def columns(self) -> tuple[Sizes, Column, Column]:
         return self.sizes, self.stamps, self.ttls
 
     @property
     def runs(self) -> int:
-        """The most that one of its columns has."""
+        """Number of runs of the longest column."""
         return max(len(self.sizes), len(self.stamps), len(self.ttls))
 
     @property
     def count(self) -> int:
-        """Runs of all of them."""
+        """Number of runs of the three columns together."""
         return len(self.sizes) + len(self.stamps) + len(self.ttls)
 
     def encode(self) -> bytes:
@@ -67,8 +67,8 @@ class Block:
 
     @classmethod
     def decode(cls, data: bytes, last: int = END) -> Self:
-        """Read what `encode` wrote. Raises ValueError when it is no such thing, or goes beyond
-        `last`."""
+        """Read the result of `encode`. Raises ValueError when the bytes are malformed, or a column
+        goes beyond `last`."""
         block = cls()
         try:
             sizes, stamps, ttls = msgspec.msgpack.decode(data, type=tuple[bytes, bytes, bytes])
@@ -83,16 +83,16 @@ class Block:
 
 
 class Directory:
-    """What is known of sealed blocks without reading them."""
+    """Summary of each sealed block. Answers many questions without reading the block."""
 
     def __init__(self) -> None:
         self.firsts = array("Q")
         self.totals = array("Q")
-        """Bytes of all bodies, while all of them live."""
+        """Bytes of all bodies of each block, ended messages included."""
         self.latest = array("Q")
-        """The greatest of its times."""
+        """Latest publish time in each block, in ms."""
         self.counts = array("Q")
-        """Twice the runs of its columns, and 1 more where there is a ttl. 0: nothing is left."""
+        """Twice the runs of each block, plus 1 where a message has a ttl. 0: the block is empty."""
 
     def columns(self) -> tuple[array[int], ...]:
         return self.firsts, self.totals, self.latest, self.counts
@@ -108,12 +108,12 @@ class Directory:
         return low + is_empty, high
 
     def count(self, first: int, last: int) -> int:
-        """How many blocks begin in first to last."""
+        """Return the number of blocks that begin in first to last."""
         low, high = self._within(first, last)
         return high - low
 
     def extent(self, first: int, last: int) -> Range:
-        """Where the first and the last block of these begin; (last, first) when none does."""
+        """Beginnings of the first and last block in first to last; (last, first) for none."""
         low, high = self._within(first, last)
         return (self.firsts[low], self.firsts[high - 1]) if low < high else (last, first)
 
@@ -123,9 +123,9 @@ class Directory:
         return b"".join(column[low:high].tobytes() for column in self.columns())
 
     def extend(self, data: bytes) -> None:
-        """Lines that `part` gave, behind those that are there.
+        """Append lines that `part` gave.
 
-        Raises ValueError when they are no such thing.
+        Raises ValueError when the data have a wrong length.
         """
         width = len(self.columns())
         if len(data) % (_NUMBER_BYTES * width):
@@ -135,12 +135,12 @@ class Directory:
             column.frombytes(data[index * size : (index + 1) * size])
 
     def begin(self, tail: int) -> None:
-        """All lines have come: the first block begins at 0, whether anything is left of it.
+        """Finish after all lines were added: the first block begins at 0, even an empty block.
 
         Args:
-            tail: where the block begins that has no line.
+            tail: beginning of the tail, which has no line.
 
-        Raises ValueError when they are out of order.
+        Raises ValueError when the lines are out of order.
         """
         firsts = self.firsts
         if any(map(int.__ge__, firsts, firsts[1:])) or 0 in self.counts:
@@ -150,7 +150,7 @@ class Directory:
                 column.insert(0, 0)
 
     def drop(self, low: int, high: int) -> None:
-        """Nothing is left of these."""
+        """Remove the lines of empty blocks, `low` to below `high`. The first line stays."""
         for column in self.columns():
             if low == 0:
                 column[0] = 0
@@ -158,40 +158,40 @@ class Directory:
 
 
 class Columns:
-    """Of one queue's state."""
+    """Columns of a queue's state."""
 
     def __init__(self, table: Table, state: Watched) -> None:
         """
         Args:
-            table: of the pages, whose `firsts` say where blocks begin.
+            table: pages of the columns. Its `firsts` are the beginnings of the blocks.
         """
         self.table = table
         self.tail = Block()
         self.directory = Directory()
-        """Of all blocks but the tail."""
+        """Lines of all blocks but the tail."""
         self.has_ttls = False
-        """Whether some message may have one. Not part of the state: a hint for a master."""
+        """True if a message may have a ttl. A hint for a master, no part of the state."""
         self.count = 0
-        """Runs of sealed blocks."""
+        """Runs of all sealed blocks."""
         self._state = state
         self._held: dict[int, Block] = {}
-        """Sealed, and perhaps not on the disk yet."""
+        """Sealed blocks in memory that may not be on the disk yet, by beginning."""
         self._ended = RangeSet()
-        """Stretches of messages that have ended, where they take in whole blocks."""
+        """Ended messages, in stretches that cover whole blocks."""
         self._came: list[Page] = []
-        """Pages of a state that is read."""
+        """Pages added while a state is read."""
         self.keep_in(PageCache(), 0)
 
     def keep_in(self, cache: PageCache, queue_id: int) -> None:
-        """What is on the disk needs not be in memory any more."""
+        """Use this cache for blocks on the disk: such blocks may leave memory."""
         self._cache = cache
         self._owner = cache.owner()
         self._queue_id = queue_id
 
-    # --- What has been published ----------------------------------------------------------
+    # --- Publishing -----------------------------------------------------------------------
 
     def publish(self, first: int, offsets: bytes, count: int, stamp_ms: int, ttl_ms: int) -> None:
-        """Add a frame's messages, by the offsets in it."""
+        """Add the messages of a frame; sizes are computed from the frame's offsets."""
         size = equal_size(offsets, count)
         if size is not None:
             self.append(first, first + count - 1, size, stamp_ms, ttl_ms)
@@ -202,13 +202,13 @@ class Columns:
             self._set(begin, end, stamp_ms, ttl_ms)
 
     def append(self, first: int, last: int, size: int, stamp_ms: int, ttl_ms: int) -> None:
-        """Add messages that are alike."""
+        """Add messages that have the same size, time and ttl."""
         self._open(first)
         self.tail.sizes.append(first, last, size)
         self._set(first, last, stamp_ms, ttl_ms)
 
     def append_pieces(self, at: int, pieces: Iterable[SizedPiece], stamp_ms: int) -> None:
-        """Add messages, from `at` on, that have the sizes of others in other columns."""
+        """Add messages from sequence `at` on. Their sizes are copied from other columns."""
         for first, last, sizes in pieces:
             shift = at - first
             for begin, end in self._opened(at, last + shift):
@@ -222,7 +222,7 @@ class Columns:
         self.has_ttls = self.has_ttls or ttl_ms > 0
 
     def _opened(self, first: int, last: int) -> Iterator[Range]:
-        """First to last in pieces for each of which the tail has room when it is given."""
+        """Cut first to last into pieces. At each yield the tail has room for the yielded piece."""
         while first <= last:
             self._open(first)
             room = pages.ENTRIES_MAX[COLUMNS] - self.tail.runs
@@ -231,7 +231,7 @@ class Columns:
             first = end + 1
 
     def _open(self, first: int) -> None:
-        """The tail is about to change, and has room."""
+        """Prepare the tail for a change: seal a full tail, and mark its page as changed."""
         if self.tail.runs >= pages.ENTRIES_MAX[COLUMNS]:
             self._seal(first)
         at = self.table.firsts[-1]
@@ -239,7 +239,7 @@ class Columns:
             self._state.touch(COLUMNS, at, at)
 
     def _seal(self, first: int) -> None:
-        """The tail is full; another one begins."""
+        """Seal the full tail, and begin another tail at `first`."""
         tail, at = self.tail, self.table.firsts[-1]
         self._state.touch(MESSAGES, at, at)
         total = tail.sizes.total(max(at, 1), first - 1) % (1 << 64)
@@ -250,19 +250,19 @@ class Columns:
         self.table.append(first)
         self.tail = Block()
 
-    # --- What is asked --------------------------------------------------------------------
+    # --- Queries --------------------------------------------------------------------------
 
     def block_of(self, sequence: int) -> int:
-        """Which block a message lies in, counted from the first."""
+        """Index of the block with this message."""
         return self._find(sequence)
 
     def within_block(self, first: int, last: int) -> int:
-        """The last of these that lies in the block of the first."""
+        """Last message of first to last that lies in the same block as `first`."""
         firsts, after = self.table.firsts, self._find(first) + 1
         return min(firsts[after] - 1, last) if after < len(firsts) else last
 
     def has_ttls_in(self, block: int) -> bool:
-        """Whether some message of a block has a ttl, or may have."""
+        """Return true if a message of the block has a ttl, or may have a ttl."""
         counts = self.directory.counts
         return block >= len(counts) or bool(counts[block] & 1)
 
@@ -281,7 +281,7 @@ class Columns:
         return block
 
     def _read(self, index: int) -> Block:
-        """A block from the disk. Where it is damaged there, sizes and times are not known: 0."""
+        """Read a block from the disk. In a damaged block sizes, times and ttls are 0: unknown."""
         first, last = self.table.stretch(self.table.firsts[index])
         data = self._cache.read(self._queue_id, COLUMNS, first, self.table.lsn(first))
         try:
@@ -293,7 +293,7 @@ class Columns:
             return block
 
     def _pieces(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """(block, first, last) of what first to last lie in."""
+        """Cut first to last at the borders of blocks: (block index, first, last)."""
         index, firsts = self._find(first), self.table.firsts
         while first <= last:
             end = min(firsts[index + 1] - 1, last) if index + 1 < len(firsts) else last
@@ -301,11 +301,11 @@ class Columns:
             first, index = end + 1, index + 1
 
     def total(self, first: int, last: int) -> int:
-        """Bytes of first to last, all of which are live."""
+        """Bytes of the messages from first to last, which must all be live."""
         low, high, firsts = self._find(first), self._find(last), self.table.firsts
         if low == high:
             return self._block(low).sizes.total(first, last)
-        # Of what lies between all live: the directory knows their sum.
+        # All messages between are live: the directory has their sum.
         whole = low + (first > max(firsts[low], 1))
         found = sum(self.directory.totals[whole:high])
         if low < whole:
@@ -313,8 +313,8 @@ class Columns:
         return found + self._block(high).sizes.total(firsts[high], last)
 
     def reach(self, first: int, last: int, size: int) -> int:
-        """The first message, from `first` on, with which they are so many bytes; `last` when all of
-        them, live ones, are fewer."""
+        """Return the first message at which the bodies from `first` on reach `size` bytes. Return
+        `last` when they have fewer bytes. All messages must be live."""
         for index, low, high in self._pieces(first, last):
             held = self.total(low, high) if high == last else self._total_to_end(index, low)
             if held >= size or high == last:
@@ -323,7 +323,7 @@ class Columns:
         return last
 
     def _total_to_end(self, index: int, first: int) -> int:
-        """Bytes from here to the end of a sealed block."""
+        """Bytes of the bodies from `first` to the end of a sealed block."""
         firsts = self.table.firsts
         if first <= max(firsts[index], 1):
             return self.directory.totals[index]
@@ -334,7 +334,7 @@ class Columns:
         return self._block(self._find(sequence)).sizes.at(sequence)
 
     def stamp_ms(self, sequence: int) -> int:
-        """When a live message was published."""
+        """Publish time of a live message in ms since 1970; 0: not known."""
         return self._block(self._find(sequence)).stamps.at(sequence)
 
     def stamps(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
@@ -351,7 +351,7 @@ class Columns:
                 yield low, high, 0
 
     def since(self, stamp_ms: int, first: int, last: int) -> int | None:
-        """The first of these live messages that was published then or later."""
+        """Return the first of these live messages that was published at `stamp_ms` or later."""
         latest = self.directory.latest
         for index, low, high in self._pieces(first, last):
             if index < len(latest) and latest[index] < stamp_ms:
@@ -362,13 +362,13 @@ class Columns:
         return None
 
     def latest_ms(self, live: Iterable[Range]) -> int:
-        """The greatest time of these."""
+        """Latest publish time of these live messages, 0 without a message."""
         return max((value for piece in live for _, _, value in self.stamps(*piece)), default=0)
 
-    # --- What has ended -------------------------------------------------------------------
+    # --- Ended messages -------------------------------------------------------------------
 
     def forget(self, low: int, high: int) -> None:
-        """No message from low to high is live, and none beside them is dead."""
+        """Forget ended messages. `low` to `high` is a whole gap between live messages."""
         at = self.table.firsts[-1]
         if high >= at and self.tail.runs:
             if self._state.snapshots or at not in self.table.changed:
@@ -385,10 +385,10 @@ class Columns:
             self._ended.add(low, high)
 
     def sweep(self) -> None:
-        """Blocks of which nothing lives are no more. Called between checkpoints: what the last one
-        has on the disk must be there until the next one is."""
+        """Drop blocks without live messages. Call only between checkpoints: the pages of the last
+        checkpoint must stay on the disk until the next checkpoint is complete."""
         ended, self._ended = self._ended, RangeSet()
-        # From behind: what is before stays where it is.
+        # From behind: earlier blocks keep their indexes.
         for low, high in reversed([*ended]):
             begin, end = bisect_left(self.table.firsts, low), self._find(high + 1)
             if begin >= end:
@@ -408,15 +408,15 @@ class Columns:
         self.directory.drop(begin, end)
         self.table.drop_many(begin, end)
 
-    # --- Memory, and pages ----------------------------------------------------------------
+    # --- Memory and pages -----------------------------------------------------------------
 
     @property
     def held_count(self) -> int:
-        """Sealed blocks that are to go to the disk before they can leave the memory."""
+        """Number of sealed blocks that must go to the disk before they can leave memory."""
         return len(self._held) if self._cache.can_read else 0
 
     def release(self) -> None:
-        """All that was given to the disk is there, and no checkpoint is being made."""
+        """Move written blocks to the cache. Call only when no checkpoint is being made."""
         if not self._cache.can_read:
             return
         for first in [*self._held]:
@@ -425,25 +425,25 @@ class Columns:
 
     @property
     def tail_end(self) -> int:
-        """Where the tail begins and 1 more, 0 when there is nothing in it."""
+        """Beginning of the tail plus 1; 0: the tail is empty."""
         return self.table.firsts[-1] + 1 if self.tail.runs else 0
 
     def blocks(self, first: int, last: int) -> int:
-        """How many sealed blocks begin in first to last."""
+        """Return the number of sealed blocks that begin in first to last."""
         return self.directory.count(first, last)
 
     @property
     def bytes_about(self) -> int:
-        """Of all pages."""
+        """Approximate bytes of all pages."""
         return RUN_BYTES * (self.count + self.tail.count)
 
     @property
     def changed_bytes(self) -> int:
-        """Of those that go to the disk next."""
+        """Approximate bytes of the pages that the next checkpoint writes."""
         return RUN_BYTES * sum(map(self.count_of, self.table.changed))
 
     def count_of(self, first: int) -> int:
-        """Runs of the block that begins here; 0: there is nothing, or no such block."""
+        """Number of runs of the block that begins at `first`; 0: no such block, or empty."""
         firsts = self.table.firsts
         index = bisect_left(firsts, first)
         if index == len(firsts) or firsts[index] != first:
@@ -452,7 +452,7 @@ class Columns:
         return counts[index] // 2 if index < len(counts) else self.tail.count
 
     def page(self, first: int) -> bytes:
-        """The page of the block that begins here: as it is on the disk, if it is there alone."""
+        """Encode the block that begins at `first`. Bytes that are only on the disk are copied."""
         firsts = self.table.firsts
         is_here = first == firsts[-1] or first in self._held
         lsn = 0 if is_here else self.table.written_lsn(first)
@@ -463,7 +463,7 @@ class Columns:
         return self._block(bisect_left(firsts, first)).encode()
 
     def merged(self, live: Iterable[Range]) -> Block:
-        """All of it as one block: equal where live messages and their numbers are."""
+        """Join all columns to one block. Equal live messages and numbers give equal blocks."""
         if not len(self.directory.firsts):
             return self.tail
         whole = Block()
@@ -475,19 +475,19 @@ class Columns:
         return whole
 
     def is_small(self, live: Iterable[Range], most: int) -> bool:
-        """Whether all of it has no more than so many runs. Of many blocks that is not looked up."""
+        """Return true if the joined columns have at most `most` runs. Many blocks: false."""
         if sum(map(bool, self.directory.counts[: MERGED_BLOCKS + 2])) > MERGED_BLOCKS:
             return False
         return self.merged(live).count <= most
 
     def collapse(self, table: Table, live: Iterable[Range]) -> None:
-        """All of it is one value on the disk: it is the tail."""
+        """Join all columns in the tail: the state is written to the disk as one value."""
         if len(self.directory.firsts):
             self._state.touch(COLUMNS, 0, END)
         self.replace(table, self.merged(live))
 
     def replace(self, table: Table, whole: Block) -> None:
-        """All of it is this from now on, in blocks. None of them is on the disk."""
+        """Replace all columns by `whole`, cut into blocks. No block is on the disk."""
         self.table, self.tail, self.directory = table, Block(), Directory()
         self.has_ttls = whole.ttls.greatest > 0
         self._held, self._ended, self.count = {}, RangeSet(), 0
@@ -508,21 +508,21 @@ class Columns:
         for column, known in zip(self.tail.columns(), whole.columns(), strict=True):
             column.extend(known.part(begin, last))
 
-    # --- A state that is read -------------------------------------------------------------
+    # --- Reading a state ------------------------------------------------------------------
 
     def add_page(self, page: Page) -> None:
-        """A page has come, or is on the disk, where it has no data."""
+        """Add a page of a state that is read. A page without data is on the disk."""
         if self._came and page.first <= self._came[-1].first:
             raise ValueError(f"a block from {page.first} comes late")
         self._came.append(page)
 
     def end_pages(self, tail_end: int, next_sequence: int) -> None:
-        """All have.
+        """Finish after all pages were added.
 
         Args:
-            tail_end: first of the tail and 1 more; 0: there is nothing in it.
+            tail_end: beginning of the tail plus 1; 0: the tail is empty.
 
-        Raises ValueError when they are not those that the directory and the head name.
+        Raises ValueError when the pages differ from the directory or the head.
         """
         came, self._came = self._came, []
         expected = [*self.directory.firsts, *([tail_end - 1] if tail_end else [])]

@@ -1,29 +1,29 @@
-"""The applied state of one queue: which messages live, how often each came back, who produced.
+"""The applied state of one queue: live messages, their returns, outcomes of producers.
 
-Every member applies the same stable ops in the same order, so states at the same lsn are
-equal on all copies (Lemma 3). The state knows nothing of consumers: who holds what now is
-the master's own matter (`dispatch`) and ends with its term.
+Every member applies the same stable ops in the same order, so states at the same lsn are equal on
+all copies (Lemma 3). The state knows nothing of consumers: open deliveries belong to the master
+(`dispatch`) and end with its term.
 
 A message is *live* from its publish to its ack. Its delivery count is
 
-    1 + returns of it + promotions that happened while it was live and below the horizon
+    1 + its returns + promotions that happened while it was live and below the horizon
 
-Promotions are kept as marks, (lsn, sequence): each counts for every message below. That
-makes a promotion cost the same for ten messages and for ten million.
+Promotions are kept as marks, (lsn, sequence). A mark counts for every message below its sequence,
+so a promotion costs the same for ten messages and for ten million.
 
-A *delayed* message lives and is not ready; the DueOp that ends its delay gives it a new *place*
-behind all that stand in its level. Horizons and marks are about places; a message that was never
-delayed stands at its sequence.
+A *delayed* message is live and not ready. The DueOp that ends its delay gives the message a new
+*place* behind all places of its level. Horizons and marks are about places. The place of a message
+that was never delayed is its sequence.
 
-Messages of a priority above 0 are members of a *level*, which has a horizon and marks of its own
-(`priorities`); `horizon` and `marks` here are those of priority 0.
+Messages of a priority above 0 are members of a *level* with its own horizon and marks
+(`priorities`). `horizon` and `marks` in this module belong to priority 0.
 
 Invariants:
 1. live sequences are below next_sequence.
 2. `returned` holds live sequences only.
 3. outcomes of a producer are above its settled mark, in order of number.
 4. `delayed`, `places` and `resting` hold live sequences only, each of one of the first two at most.
-5. members of levels are live, each of one level only; who is of none has priority 0.
+5. members of levels are live, each of one level only. A message without a level has priority 0.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from mirrorq.replication.state.producer import Producers
 from mirrorq.replication.state.staging import Staging
 
 GENERATION_BITS = 40
-"""Each unclean promotion moves sequences and producer ids ahead to generation << 40: beyond
-all that the lost past can have given out, and room for eight million of them."""
+"""An unclean promotion moves sequences and producer ids ahead to generation << 40. The lost past
+cannot have reached so far, and there is room for eight million promotions."""
 
 
 class Run(NamedTuple):
-    """Neighbours in order of sequence that share a level."""
+    """Neighbours in order of sequence that share a level and a shift."""
 
     priority: int
     first: int
@@ -58,17 +58,17 @@ class Run(NamedTuple):
     shift: int = 0
     """Place = sequence + shift."""
     is_delayed: bool = False
-    """They stand at no place yet."""
+    """True if the delay has not ended: the messages have no place yet."""
 
     @property
     def is_doubtful(self) -> bool:
-        """An unclean promotion came before the end of their delay that this past knows: they may
-        have had another one, and been handed out, in the past that was lost."""
+        """True if an unclean promotion came before the end of the delay that this past knows. In
+        the lost past the delay may have ended earlier, and the messages may have been delivered."""
         return self.first + self.shift >> GENERATION_BITS > self.first >> GENERATION_BITS
 
 
 class Contents:
-    """What all stable ops up to `applied` have made of the queue, and what may be asked of it.
+    """Result of all stable ops up to `applied`, and the queries on the result.
 
     Its owner is the copy (`replica`), on the node's thread.
     """
@@ -76,80 +76,80 @@ class Contents:
     def __init__(self) -> None:
         self.applied = 0
         self.time_us = 0
-        """The greatest stamp of an op: the queue's time goes on from there."""
+        """Greatest timestamp of an op. The queue's time continues from here."""
         self.idle_since_us = 0
-        """When the queue was used last, by its time; 0: it is in use."""
+        """Queue time of the last use; 0: the queue is in use."""
         self.is_paused = False
-        """Nothing is handed out."""
+        """True while the queue is paused: no message is delivered."""
         self.unique_window_ms = DEFAULT.unique_window
-        """How long a unique key is remembered whose put does not say it."""
+        """Time in ms for which a unique key is remembered when its put names no time."""
         self.repeats: dict[int, int] = {}
-        """Of the last publish with unique keys: messages that repeat another one, and that one's
-        sequence. Not part of the state."""
+        """Last publish with unique keys: repeated message -> sequence of the message that has the
+        key. Not part of the state."""
         self.next_sequence = 1
         self.horizon = 1
-        """Messages below this sequence may be handed out."""
+        """Messages below this place may be delivered."""
         self.live = RangeSet()
         self.transient = RangeSet()
         """Live messages that a cold promotion drops."""
         self.returned = RangeMap(2)
-        """What has come back: (returns, lsn of the last return). What came back together, as often
-        as its neighbours, is one range, however many messages it is."""
+        """(returns, lsn of the last return) of returned messages. Neighbours that returned together
+        and equally often share a range."""
         self.marks: list[tuple[int, int]] = []
         """Promotions: (lsn, sequence). Counts for live messages below sequence."""
         self.levels: dict[int, PriorityLevel] = {}
-        """Priorities above 0 that were ever used."""
+        """Levels of all priorities above 0 that were ever used."""
         self.delayed = Spans()
-        """Published with a delay that has not ended, each with the moment at which it will, in
+        """Messages published with a delay that has not ended, each with the end of its delay in
         microseconds since 1970."""
         self.places = Places()
-        """Of messages that were delayed."""
+        """Places of messages that were delayed."""
         self.resting = RangeMap(1)
-        """Returned with a delay that has not ended: the moment at which it will."""
+        """Messages returned with a delay that has not ended, each with the end of its delay."""
         self._is_mixed = False
-        """Whether there may be a message of another level, or at another place than its own."""
+        """True if a message may have a level above 0, or a place other than its sequence."""
         self.outbox = Outbox()
         """Messages that ended here and are on their way to other queues."""
         self.staging = Staging()
-        """What is staged, and where bodies of committed messages lie."""
+        """Staged messages, and the origins of committed messages."""
         self.verdict = ""
-        """Why the last op about staged messages was refused. Not part of the state."""
+        """Reason why the last op about staged messages was refused. Not part of the state."""
         self.history: list[tuple[int, int]] = []
         """(epoch, last lsn) of applied ops, the newest `HISTORY_COUNT` epochs, oldest first."""
         self.generation = 0
-        """How many unclean promotions this past has, or knows to have been in others."""
+        """Number of unclean promotions in this past, or known from other pasts."""
         self.fence = 0
-        """Term of the last unclean promotion: no delivery of an earlier one can be acked."""
+        """Term of the last unclean promotion. Deliveries of earlier terms cannot be acked."""
         self.lost = 0
-        """Messages that unclean promotions have lost, as far as their masters could tell."""
+        """Messages lost by unclean promotions, as far as the new masters could tell."""
         self.tables = {MESSAGES: Table(), PRODUCERS: Table(), COLUMNS: Table()}
-        """Which pages there are, and what of them has changed. Not part of the state."""
+        """Tables of the pages and their changes. Not part of the state."""
         self.snapshots: list[Snapshot] = []
-        """Whom to tell before something changes. Not part of the state."""
+        """Snapshots to be told before a change. Not part of the state."""
         self.columns = Columns(self.tables[COLUMNS], self)
         """Size, time and ttl of each live message."""
         self.producers = Producers(self.tables[PRODUCERS], self)
         self.is_paged = False
-        """It was read from pages, or is to be."""
+        """True if the state was read from pages, or is about to be."""
         self._awaited = (0, 0, 0, 0)
-        """What its pages have to have, as the head says it."""
+        """Numbers from the head that the pages must match."""
 
     def touch(self, kind: int, first: int, last: int) -> None:
-        """What is known of this stretch is about to change."""
+        """Prepare a change of the stretch: make pages for snapshots, mark pages as changed."""
         if self.snapshots:
             for one in self.snapshots:
                 one.before(kind, first, last)
         self.tables[kind].touch(first, last)
 
     def delivery_count(self, sequence: int) -> int:
-        """The count of the next delivery of this message."""
+        """Delivery count of the next delivery of this message."""
         if self._is_mixed:
             return self.count_run(sequence, sequence)[0]
         raised = sum(1 for _, mark in self.marks if mark > sequence)
         return 1 + raised + self.returned.at(sequence)[0]
 
     def count_run(self, first: int, last: int) -> Range:
-        """(delivery count of `first`, end of the run within last that shares it)."""
+        """(delivery count of `first`, end of the run within last that shares the count)."""
         marks, shift = self.marks, 0
         raised = 0
         if self._is_mixed:
@@ -166,7 +166,7 @@ class Contents:
         return 1 + raised + returns, last
 
     def _returns_run(self, first: int, last: int) -> Range:
-        """(returns of `first`, end of the run within last that has come back as often)."""
+        """(returns of `first`, end of the run within last that returned equally often)."""
         returns, upto = None, first - 1
         for low, high, (often, _) in self.returned.walk(first, last):
             if returns is None:
@@ -181,11 +181,11 @@ class Contents:
         return 0, last
 
     def producer_id(self, lsn: int) -> int:
-        """The id that a producer op at `lsn` gives: lsns come again in another past."""
+        """Producer id that a producer op at `lsn` creates. Ids of two pasts differ."""
         return lsn + (self.generation << GENERATION_BITS)
 
     def returned_often(self, ranges: RangeSet, limit: int) -> RangeSet:
-        """Those of these messages that one more return would bring above a delivery limit."""
+        """Return the messages that one more return would bring above the delivery limit."""
         if limit == 0:
             return ranges.copy()
         often = RangeSet()
@@ -196,10 +196,10 @@ class Contents:
         return often
 
     def raised_by_promotion(self, sequence: int) -> bool:
-        """Whether the last raise of this message's count was a promotion."""
+        """Return true if a promotion, not a return, last raised this message's delivery count."""
         run = self.run(sequence, sequence)
         place = sequence + run.shift
-        promoted = int(run.is_doubtful)  # before all that was known of it in this past
+        promoted = int(run.is_doubtful)  # before all known returns of this past
         promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
         return promoted > self.returned.at(sequence)[1]
 
@@ -209,7 +209,7 @@ class Contents:
         return self.levels[run.priority].marks if run.priority else self.marks
 
     def run(self, first: int, last: int) -> Run:
-        """`first` and those after it, within `last`, that share its level."""
+        """Return the longest run from `first` within `last` that shares level and shift."""
         if not self._is_mixed:
             return Run(0, first, last)
         priority = 0
@@ -232,18 +232,18 @@ class Contents:
         return Run(priority, first, last)
 
     def runs(self, first: int, last: int) -> list[Run]:
-        """first to last, cut where level or shift change, in order of sequence."""
+        """Cut first to last where level or shift change, in order of sequence."""
         return list(self.each_run(first, last))
 
     def each_run(self, first: int, last: int) -> Iterator[Run]:
-        """The same, one after the other."""
+        """Yield the runs of `runs` lazily."""
         while first <= last:
             run = self.run(first, last)
             yield run
             first = run.last + 1
 
     def needed(self, first: int, last: int) -> list[Range]:
-        """The parts of first to last under which lie bodies that a copy must have on its disk."""
+        """Parts of first to last with bodies that a copy must have on its disk."""
         found = self.live.within(first, last)
         if self.outbox.kept:
             found = list(RangeSet((*found, *self.outbox.kept.within(first, last))))
@@ -253,7 +253,7 @@ class Contents:
         return found
 
     def needed_set(self, ranges: Iterable[Range]) -> RangeSet:
-        """The same of several stretches, in order: without a step of Python's for each part."""
+        """Return `needed` for several stretches, in order. Fast without outbox and staging."""
         found = RangeSet()
         for first, last in ranges:
             if self.outbox.kept or self.staging:
@@ -264,7 +264,7 @@ class Contents:
         return found
 
     def carried(self, first: int, last: int) -> list[Range]:
-        """The live messages whose bodies lie under first to last (see `needed`)."""
+        """Live messages that have their bodies under first to last (see `needed`)."""
         if not self.staging:
             return self.live.within(first, last)
         found = list(self.staging.plain(self.live.within(first, last)))
@@ -273,7 +273,7 @@ class Contents:
         return found
 
     def dead_around(self, ended: RangeSet) -> Iterator[Range]:
-        """The widest ranges around what has ended under which no needed body lies."""
+        """Widest ranges around ended messages that hold no needed body."""
         if not self.staging:
             for sequence, _ in ended:
                 first, last = self.live.gap(sequence, 1, self.next_sequence - 1)
@@ -284,17 +284,17 @@ class Contents:
             yield needed.gap(sequence, 1, self.next_sequence - 1)
 
     def latest_stamp_us(self) -> int:
-        """The greatest stamp that the state still shows, for one of a version that did not keep
-        the greatest of all."""
+        """Greatest timestamp visible in the state, in microseconds. For states of versions that did
+        not keep the greatest timestamp."""
         used = (producer.used_us for producer in self.producers.values())
         latest_us = max(self.columns.latest_ms(self.live) * 1000, max(used, default=0))
         return min(latest_us, NUMBER_MAX)
 
     def epoch_span(self, lsn: int) -> tuple[int, int, int, int]:
-        """The epochs, from the first to the last possible one, in which the op at `lsn` was made,
-        and the ops of which that is so: (first, last, after, upto); zeros when it is not known.
+        """Epochs in which the op at `lsn` may have been made: (first, last, after, upto). The two
+        lsns bound the ops with the same answer. All are 0 when the epoch is unknown.
 
-        It is one epoch, but at the oldest end of a history of which older epochs are not kept.
+        First and last differ only at the oldest end of a history that has lost older epochs.
         """
         index = bisect_right(self.history, lsn - 1, key=lambda item: item[1])
         if index == len(self.history):

@@ -1,4 +1,4 @@
-"""The bytes of a queue's state: as one value, as a head, and as the pages beside it. Pure."""
+"""The bytes of a queue's state: as one value, as a head, and as the pages beside the head. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from mirrorq.replication.state.producer import Producer
 from mirrorq.replication.state.staging import Image as StagingImage
 
 STATE_VERSION = 1
-"""The whole state in one value. Any change of the layout raises it, and `PAGED_VERSION`."""
+"""Version of a whole state in one value. Any change of the layout raises both versions."""
 PAGED_VERSION = 2
-"""The part of a state that is in no page; the rest is in pages."""
+"""Version of a head: the part of a state that is in no page."""
 NUMBER_MAX = 2**63 - 1
-"""What a frame's header and the store's keys can hold."""
+"""Greatest number that a frame's header and the store's keys can hold."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
-"""What a frame's header and the store's keys can hold."""
 
 
 _Priority = Annotated[int, msgspec.Meta(ge=1, le=PRIORITY_MAX)]
 
 
 class StateImage(msgspec.Struct, array_like=True):
-    """The state as bytes: a checkpoint, or what a transfer carries."""
+    """The state as bytes: a checkpoint, or the content of a transfer."""
 
     version: int
     applied: _Number
@@ -57,17 +56,17 @@ class StateImage(msgspec.Struct, array_like=True):
     staging: StagingImage = []
     time_us: _Number = 0
     held: tuple[_Number, _Number, _Number] = (0, 0, 0)
-    """Messages and producers in pages, and where the last block of columns begins and 1 more (0:
-    there is nothing in it), so that no page can be missing."""
+    """Messages and producers in pages, and the beginning of the last block of columns plus 1 (0:
+    the block is empty). The numbers reveal a missing page."""
     producer_pages: _Number = 0
-    """Which pages of producers there are (`Producers.seal`)."""
+    """Checksum of the pages of producers (`Producers.seal`)."""
     idle_since_us: _Number = 0
     unique_window_ms: _Number = DEFAULT.unique_window
     is_paused: bool = False
 
 
 class MessagesPage(msgspec.Struct, array_like=True):
-    """What lives of a stretch of sequences, and the lines of the blocks that begin in it."""
+    """Live messages of a stretch of sequences, and lines of blocks that begin there."""
 
     live: bytes
     blocks: bytes
@@ -80,7 +79,7 @@ class MessagesPage(msgspec.Struct, array_like=True):
 
 
 def image_of(data: bytes) -> StateImage:
-    """Read a state, or its head. Raises ValueError when it is none, or of another version."""
+    """Read a state, or its head. Raises ValueError for malformed bytes or another version."""
     try:
         image = msgspec.msgpack.decode(data, type=StateImage)
     except MALFORMED as error:
@@ -93,7 +92,7 @@ def image_of(data: bytes) -> StateImage:
 
 
 def block_of(image: StateImage) -> Block:
-    """Sizes and times of a state that is one value."""
+    """Sizes and times of a state in a single value."""
     block, last = Block(), image.next_sequence - 1
     block.sizes = Sizes.from_bytes(image.sizes)
     block.stamps = Column.from_bytes(image.stamps)

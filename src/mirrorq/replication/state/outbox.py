@@ -1,20 +1,20 @@
 """Messages that have ended in a queue and are on their way to other queues: applied state. Pure.
 
-An OutboxOp ends messages here and makes them *entries* for another queue, numbered without gaps
-for each target. Bodies stay where they are, in the frames of this queue; an entry names their
-sequences, and frames with entries are kept, and fetched by joining members, like those of live
-messages. `courier` publishes entries, with their numbers, at the target's master; an OutboxDoneOp
-ends them when the target has confirmed.
+An OutboxOp ends messages here and makes them *entries* for another queue, numbered without gaps for
+each target. Bodies stay in the frames of this queue, and an entry names their sequences. Frames
+with entries are kept, and fetched by joining members, like frames with live messages. `courier`
+publishes entries, with their numbers, at the target's master. An OutboxDoneOp ends entries when the
+target has confirmed.
 
-The numbers belong to a producer id of their own, `producer_of`. An unclean promotion begins
-another past, in which other messages may get the same numbers: so it has another id.
+The numbers belong to the queue's own producer id, `producer_of`. An unclean promotion begins
+another past, in which other messages may get the same numbers. Each past therefore has its own id.
 
-Of a target that lives and to which nothing is on its way, one number is kept: the next one. Of one
-that is deleted nothing is, from an OutboxDoneOp on that says so.
+For a target without entries only the next number is kept. For a deleted target nothing is kept
+after an OutboxDoneOp that reports the deletion.
 
 Invariants:
 1. entries of one target stand in order of number, without gaps, up to its `next_number`.
-2. `kept` holds the sequences of all entries; none of them is live, and none is in two entries.
+2. `kept` holds the sequences of all entries. None is live, and none is in two entries.
 3. every target outbox has an entry; a target has an outbox or a number in `idle`, never both.
 """
 
@@ -31,93 +31,93 @@ from mirrorq.protocol.identities import OUTBOX_BIT, is_spool
 
 GENERATION_SHIFT = 40
 TASK = "errand"
-"""Reason of an entry that is no message but something said of staged ones: `staging` has it. It
-has no sequence."""
+"""Reason of an entry that is no message but a task about staged messages (see `staging`). Such an
+entry has no sequence."""
 PUT = "put"
-"""Reason of an entry that was published for its target: it did not end, it begins."""
+"""Reason of an entry for a message that was published for the target, and did not end here."""
 
 Image = list[tuple[int, int, list[tuple[int, int, int, str, int]]]]
 """(target, next number, entries) of each target outbox."""
 
 
 def producer_of(queue_id: int, generation: int) -> int:
-    """The producer id under which a queue's entries are published.
+    """Producer id under which a queue's entries are published.
 
     Args:
-        generation: unclean promotions of the queue so far: each one has an epoch of its own.
+        generation: number of unclean promotions of the queue. Each generation has its own id.
     """
     return OUTBOX_BIT | generation << GENERATION_SHIFT | queue_id
 
 
 def is_outbox(producer: int) -> bool:
-    """Whether a producer id is that of another queue."""
+    """Return true if the producer id belongs to another queue."""
     return bool(producer & OUTBOX_BIT) and not is_spool(producer)
 
 
 def needs_no_op(producer: int) -> bool:
-    """Whether a producer begins with the first op that names it."""
+    """Return true if the producer begins with the first op that names the id."""
     return bool(producer & OUTBOX_BIT)
 
 
 def sender_of(producer: int) -> int:
-    """The queue whose entries are published under this id."""
+    """Id of the queue behind this producer id."""
     return producer & (1 << GENERATION_SHIFT) - 1
 
 
 @define
 class TargetOutbox:
-    """What is on its way to one queue."""
+    """Entries on their way to one queue."""
 
     next_number: int = 1
     entries: deque[OutboxEntry] = field(factory=deque)
 
 
 class Outbox:
-    """All entries of one queue."""
+    """All entries of a queue."""
 
     def __init__(self) -> None:
         self.target_outboxes: dict[int, TargetOutbox] = {}
-        """Of targets to which something is on its way, by their ids."""
+        """Outboxes that have entries, by target id."""
         self.idle: dict[int, int] = {}
-        """Next number of the other targets: theirs go on."""
+        """Next number of each target without entries."""
         self.fresh: dict[int, None] = {}
-        """Targets for which something has come that their courier has not seen: no part of the
-        state, and nobody looks on a mirror."""
+        """Targets with new entries that the courier has not seen. Not part of the state, and not
+        read on a mirror."""
         self.kept = RangeSet()
-        """Sequences of this queue whose bodies are needed yet."""
+        """Sequences of this queue with bodies needed by entries."""
         self._tasks = 0
-        """Entries that are no messages."""
+        """Number of entries that are tasks."""
 
     def messages_for(self, target: int) -> int:
-        """Messages on their way to one queue."""
+        """Return the number of messages on their way to one queue."""
         target_outbox = self.target_outboxes.get(target)
         entries = target_outbox.entries if target_outbox is not None else ()
         return sum(entry.last - entry.first + 1 for entry in entries if entry.reason != TASK)
 
     @property
     def count(self) -> int:
-        """Messages and tasks on their way."""
+        """Number of messages and tasks on their way."""
         return self.kept.count + self._tasks
 
     @property
     def entry_count(self) -> int:
-        """How many entries there are: of one or of many messages each."""
+        """Number of entries. An entry holds one or many messages."""
         return sum(len(target_outbox.entries) for target_outbox in self.target_outboxes.values())
 
     def __contains__(self, target: object) -> bool:
-        """Whether the next number for that queue is kept."""
+        """Return true if the next number for the target is known."""
         return target in self.target_outboxes or target in self.idle
 
     def __bool__(self) -> bool:
         return bool(self.target_outboxes or self.idle)
 
     def next_number(self, target: int) -> int:
-        """Of the next entry for that queue."""
+        """Number of the next entry for the target."""
         target_outbox = self.target_outboxes.get(target)
         return self.idle.get(target, 1) if target_outbox is None else target_outbox.next_number
 
     def _target_outbox(self, target: int) -> TargetOutbox:
-        """The target's outbox; it is given an entry next."""
+        """Return the target's outbox, to which the caller adds an entry."""
         self.fresh[target] = None
         target_outbox = self.target_outboxes.get(target)
         if target_outbox is None:
@@ -125,7 +125,7 @@ class Outbox:
         return target_outbox
 
     def add(self, target: int, ranges: Iterable[Range], reason: str, stamp_us: int) -> None:
-        """These have ended and are to be published in the target."""
+        """Add ended messages as entries that are to be published in the target."""
         for first, last in ranges:
             target_outbox = self._target_outbox(target)
             target_outbox.entries.append(
@@ -135,7 +135,7 @@ class Outbox:
             self.kept.add(first, last)
 
     def add_task(self, target: int, stamp_us: int) -> int:
-        """Something is to be said to the target; return its number."""
+        """Add a task for the target; return its number."""
         target_outbox = self._target_outbox(target)
         number = target_outbox.next_number
         target_outbox.entries.append(OutboxEntry(number, 0, 0, TASK, stamp_us))
@@ -144,7 +144,7 @@ class Outbox:
         return number
 
     def done(self, target: int, number: int) -> tuple[Range, ...]:
-        """Entries up to this number are no more; return the sequences that nobody needs now."""
+        """Remove entries up to `number`; return sequences whose bodies are not needed any more."""
         target_outbox = self.target_outboxes.get(target)
         ended: list[Range] = []
         while (
@@ -170,12 +170,12 @@ class Outbox:
         return tuple(ended)
 
     def forget(self, target: int) -> None:
-        """The target is no more: its numbers are never asked for again. (What has come for it
-        since this was decided is ended by the next such op.)"""
+        """Forget the number of a deleted target. The next such op ends entries that were added
+        since the decision."""
         self.idle.pop(target, None)
 
     def begin_anew(self, lost: Iterable[Range]) -> list[tuple[int, int, int]]:
-        """An unclean promotion: these bodies are lost; numbers begin again under another id.
+        """Apply an unclean promotion: drop lost bodies, number entries under another id.
 
         Returns:
             (target, old number, new number) of each task.
@@ -198,7 +198,7 @@ class Outbox:
         return tasks
 
     def image(self) -> Image:
-        """The outbox as plain data; equal ones give equal data."""
+        """The outbox as plain data. Equal outboxes give equal data."""
         made: Image = [(target, number, []) for target, number in self.idle.items()]
         made += [
             (
@@ -212,7 +212,7 @@ class Outbox:
 
     @classmethod
     def restore(cls, image: Image, next_sequence: int) -> Outbox:
-        """Read what `image` gave. Raises ValueError when it breaks an invariant."""
+        """Read the result of `image`. Raises ValueError when the data break an invariant."""
         made = cls()
         for target, next_number, entries in image:
             target_outbox = TargetOutbox(next_number)

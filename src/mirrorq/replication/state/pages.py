@@ -1,19 +1,19 @@
 """The applied state in pages: the bytes of a stretch of sequences, or of producer ids. Pure.
 
-A page is a function of the state and of its stretch. So it can be made at any time, and all copies
-make the same page. A `Table` divides all sequences into stretches (another table all producer ids).
-It knows which pages are on the disk and which have changed since. A page that holds too much is cut
-in two when it is made; fifty million equal messages fit into one page.
+A page is a function of the state and of a stretch. A page can therefore be made at any time, and
+all copies make equal pages. A `Table` divides all sequences (or all producer ids) into stretches.
+The table knows the pages on the disk, and the pages that have changed since. A page with too many
+entries is cut in two when it is made. Fifty million equal messages fit into one page.
 
-A `Snapshot` holds the pages of one moment. They are made one after the other while the queue goes
-on. Before an op changes a stretch, the page of that stretch is made, if the snapshot still needs
-it. An op that changes many stretches waits until their pages are made, some of them in each step.
-The pages kept in memory are bounded. At the bound an op waits for the disk, which takes kept pages
-first. It never waits for another node: a snapshot that is being sent to one becomes void instead.
+A `Snapshot` holds the pages of one moment. Its pages are made one after the other while the queue
+goes on. Before an op changes a stretch, the page of the stretch is made, if the snapshot still
+needs the page. An op that changes many stretches waits until their pages are made, a few in each
+step. The number of pages in memory is bounded. At the bound an op waits for the disk, which takes
+kept pages first. An op never waits for another node: the snapshot for that node becomes void.
 
 Invariants:
-1. pages of a table do not overlap; the first begins at 0, each ends where the next one begins.
-2. a page that is not in `changed` is on the disk in its present form, or holds nothing.
+1. pages of a table do not overlap; the first begins at 0, each ends where the next page begins.
+2. a page that is not in `changed` is on the disk in its present form, or is empty.
 """
 
 from __future__ import annotations
@@ -57,32 +57,32 @@ __all__ = [
 ]
 
 END = 2**63 - 1
-"""No sequence and no id is greater."""
+"""Greatest possible sequence or id."""
 ENTRIES_MAX = {MESSAGES: 2048, PRODUCERS: 128, COLUMNS: 2048}
-"""Runs and ranges of a page, 16 to 32 bytes each, and producers. One with more is cut in two."""
+"""Entries of a page: runs and ranges of 16 to 32 bytes, or producers. More: cut in two."""
 SMALL_MAX = {MESSAGES: 256, PRODUCERS: 64, COLUMNS: 256}
-"""A state with no more than this is one value, without pages."""
+"""A state with at most this many entries is one value, without pages."""
 PREIMAGES_MAX = 64
-"""Pages that one step makes because an op is about to change them: some milliseconds."""
+"""Pages made in one step before an op changes their content: some milliseconds."""
 CACHED_PAGES = 128
-"""Pages of all queues that are kept when they have been read: some 80 KiB each."""
+"""Pages of all queues in a node's cache, some 80 KiB each."""
 KEPT_MAX = 512
-"""Pages that a snapshot keeps because they have changed since: some 16 MiB."""
+"""Changed pages that a snapshot keeps, some 16 MiB."""
 
 
 class Pages(Protocol):
-    """What pages are made of."""
+    """Source of pages: a state."""
 
     def count_within(self, kind: int, first: int, last: int) -> int:
-        """How many entries the page of this stretch has; 0: it holds nothing."""
+        """Number of entries in the page of this stretch; 0: the page is empty."""
         ...
 
     def extent_within(self, first: int, last: int) -> Range:
-        """The first and the last thing of messages in this stretch, which holds something."""
+        """First and last sequence used in this stretch of messages, which must not be empty."""
         ...
 
     def page(self, kind: int, first: int, last: int) -> bytes:
-        """The page of this stretch."""
+        """Encode the page of this stretch."""
         ...
 
 
@@ -91,13 +91,13 @@ Stretch = tuple[int, int, int]
 
 
 def changed_by(entry: Entry) -> list[Stretch]:
-    """Where an op may change what pages show, but for the id that it gives to a producer."""
+    """Stretches that an op may change. The id that the op gives to a producer is not included."""
     header = entry.header
     op = entry.step if entry.payload is None else entry.payload
     found: list[Stretch] = [(PRODUCERS, header.producer, header.producer)]
     found += [(PRODUCERS, key.producer, key.producer) for key in entry.keys if key is not None]
     if entry.payload is None or isinstance(op, CommitOp):
-        found.append((MESSAGES, END, END))  # what comes is in the last page
+        found.append((MESSAGES, END, END))  # published messages are in the last page
     match op:
         case ProducerOp():
             found += [(PRODUCERS, number, number) for number in op.expired]
@@ -115,19 +115,19 @@ def changed_by(entry: Entry) -> list[Stretch]:
 
 
 class Table:
-    """The pages of one kind: where each begins, and which lsn it has on the disk."""
+    """The pages of one kind: where each begins, and the lsn of its version on the disk."""
 
     def __init__(self) -> None:
         self.firsts = array("Q", (0,))
         self._lsns = array("Q", (0,))
-        """Of the page as it is on the disk; 0: it is not there."""
+        """Lsn of each page's version on the disk; 0: the page is not on the disk."""
         self.changed: dict[int, None] = {}
-        """Firsts of pages that are not on the disk as they are."""
+        """Beginnings of pages that differ from their version on the disk."""
         self.gone: dict[int, int] = {}
-        """Pages that are no more -> the lsn under which they are on the disk."""
+        """Beginnings of removed pages -> lsn of the version that is still on the disk."""
 
     def touch(self, first: int, last: int) -> None:
-        """What is in this stretch has changed."""
+        """Mark all pages of this stretch as changed."""
         firsts = self.firsts
         index = bisect_right(firsts, first) - 1
         self.changed[firsts[index]] = None
@@ -143,47 +143,47 @@ class Table:
         return first, self.firsts[after] - 1 if after < len(self.firsts) else END
 
     def stretches(self) -> list[Range]:
-        """First and last of every page: a step of Python's or two for each."""
+        """First and last of every page, in order. Fast: a step of Python's or two for each page."""
         return [*zip(self.firsts, [*[first - 1 for first in self.firsts[1:]], END], strict=True)]
 
     def split(self, first: int, at: int) -> None:
-        """The page of `first`, which has not changed since it was asked for, ends before `at`, and
-        another one begins there."""
+        """Cut the page of `first` in two before `at`. The page must not have changed since it was
+        asked for."""
         index = bisect_right(self.firsts, first)
         self.firsts.insert(index, at)
         self._lsns.insert(index, self.gone.pop(at, 0))
 
     def insert(self, first: int) -> None:
-        """Another page begins here, in the middle of one; it is not on the disk."""
+        """Begin another page at `first`, in the middle of a page. It is not on the disk."""
         index = bisect_right(self.firsts, first)
         self.firsts.insert(index, first)
         self._lsns.insert(index, 0)
 
     def drop(self, first: int) -> None:
-        """The page that begins at `first` holds nothing: what comes there is the one's before."""
+        """Remove the empty page that begins at `first`. The page before takes its stretch."""
         self.clear(first)
         if first:
             index = bisect_left(self.firsts, first)
             del self.firsts[index], self._lsns[index]
 
     def append(self, first: int) -> None:
-        """Another page begins behind all others."""
+        """Begin another page behind all pages."""
         self.firsts.append(first)
         self._lsns.append(0)
 
     def renew(self, first: int) -> None:
-        """The page that begins at `first` holds something again."""
+        """Restore the lsn of a cleared page that is not empty any more."""
         self._lsns[bisect_left(self.firsts, first)] = self.gone.pop(first)
 
     def clear(self, first: int) -> None:
-        """The page that begins at `first` holds nothing now."""
+        """Note that the page at `first` is empty."""
         index = bisect_left(self.firsts, first)
         if self._lsns[index]:
             self.gone[first] = self._lsns[index]
             self._lsns[index] = 0
 
     def drop_many(self, begin: int, end: int) -> None:
-        """The same as `drop` of each of these, by their places in `firsts`."""
+        """Drop the pages with indexes `begin` to below `end` in `firsts`."""
         dropped = self.firsts[begin:end]
         for first, lsn in zip(dropped, self._lsns[begin:end], strict=True):
             if lsn:
@@ -194,11 +194,11 @@ class Table:
         del self.firsts[max(begin, 1) : end], self._lsns[max(begin, 1) : end]
 
     def lsn(self, first: int) -> int:
-        """Under which lsn the page that begins at `first` is on the disk; 0: it is not there."""
+        """Lsn of the page that begins at `first` on the disk; 0: the page is not there."""
         return self._lsns[bisect_left(self.firsts, first)]
 
     def place(self, first: int, lsn: int) -> int:
-        """A page is on the disk under this lsn; return the one that it had."""
+        """Note that the page is on the disk under this lsn; return its previous lsn."""
         index = bisect_left(self.firsts, first)
         before, self._lsns[index] = self._lsns[index], lsn
         return before
@@ -209,8 +209,8 @@ class Table:
         return found | self.gone
 
     def take_over(self, on_disk: dict[int, int]) -> list[tuple[int, int]]:
-        """This table stands in the place of another one, whose pages are on the disk. Returns
-        (first, lsn) of those beside which it has newer ones there."""
+        """Replace another table that has pages on the disk. Returns (first, lsn) of pages for which
+        this table already has a newer version on the disk."""
         older = []
         mine = dict(zip(self.firsts, self._lsns, strict=True))
         for first, lsn in [item for item in on_disk.items() if mine.get(item[0]) != item[1]]:
@@ -224,25 +224,25 @@ class Table:
         return older
 
     def written_lsn(self, first: int) -> int:
-        """Under which lsn the page that begins here is on the disk as it is; 0: it is not."""
+        """Lsn under which the unchanged page is on the disk; 0: changed or not there."""
         index = bisect_left(self.firsts, first)
         is_there = index < len(self.firsts) and self.firsts[index] == first
         return self._lsns[index] if is_there and first not in self.changed else 0
 
     def displace(self, first: int, lsn: int) -> None:
-        """The page that is on the disk under this lsn does not count there."""
+        """Note that the page on the disk with this lsn is not the current version."""
         index = bisect_left(self.firsts, first)
         if index < len(self.firsts) and (self.firsts[index], self._lsns[index]) == (first, lsn):
             self._lsns[index] = 0
 
     def touch_unwritten(self) -> None:
-        """What is not on the disk has to go there."""
+        """Mark all pages that are not on the disk as changed."""
         for first, lsn in zip(self.firsts, self._lsns, strict=True):
             if not lsn:
                 self.changed[first] = None
 
     def load(self, first: int, lsn: int) -> None:
-        """A page was read; they come in order."""
+        """Add a page that was read. Pages must come in order."""
         if first:
             self.firsts.append(first)
             self._lsns.append(lsn)
@@ -265,27 +265,27 @@ class Snapshot:
         """
         Args:
             wanted: (kind, stretch) of the pages, each kind in order.
-            tables: what is cut in two here is two pages there, too.
-            is_awaited: an op for whose pages there is no place waits until some are taken, which
-                comes by itself; they are given in any order. Otherwise the snapshot is void then.
+            tables: tables in which a page is cut in two when the snapshot cuts the page.
+            is_awaited: true: with no room for its pages, an op waits until pages are taken. Pages
+                are taken without a request, in any order. False: the snapshot becomes void.
         """
         self.lsn = lsn
         self.is_void = False
-        """More has changed than is kept: it is not to be used."""
+        """True when too many pages have changed: the snapshot must not be used."""
         self._is_awaited = is_awaited
         self._pages = pages
         self._tables = tables
         self._wanted: dict[int, list[Range]] = {}
-        """The next stretch of each kind last."""
+        """Stretches still to be taken of each kind. The next stretch is last."""
         for kind, pages_of_kind in groupby(wanted, itemgetter(0)):
             self._wanted[kind] = [stretch for _, stretch in pages_of_kind]
             self._wanted[kind].reverse()
         self._kept: dict[tuple[int, int], bytes] = {}
-        """Pages that were made before they were asked for: what they show has changed."""
+        """Pages made early, because their content has changed since."""
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all pages have been taken."""
+        """Return true if all pages have been taken."""
         return not any(self._wanted.values())
 
     @property
@@ -298,11 +298,11 @@ class Snapshot:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more is kept before some has been taken."""
+        """Return true if no page can be kept before some are taken."""
         return len(self._kept) >= KEPT_MAX
 
     def take(self) -> Page | None:
-        """The next page; None when all have been taken. b"" of one that holds nothing."""
+        """Return the next page; None when all have been taken. An empty page has data b""."""
         if self._is_awaited and self._kept:
             (kind, first), made = self._kept.popitem()
             stretches = self._wanted[kind]
@@ -324,7 +324,7 @@ class Snapshot:
         return self._pages.count_within(kind, first, last)
 
     def _cut(self, kind: int, stretches: list[Range]) -> Range:
-        """The next stretch, cut until its page is small enough."""
+        """Take the next stretch, cut until its page is small enough."""
         first, last = stretches.pop()
         while (kind, first) not in self._kept and self._is_large(kind, first, last):
             at = self._middle(kind, first, last)
@@ -333,14 +333,14 @@ class Snapshot:
         return first, last
 
     def _is_large(self, kind: int, first: int, last: int) -> bool:
-        # Others are small from the start, and are never cut here.
+        # Pages of other kinds are small from the start, and are never cut here.
         if kind != MESSAGES or self._count(kind, first, last) <= ENTRIES_MAX[kind]:
             return False
         least, most = self._pages.extent_within(first, last)
         return least < most
 
     def _middle(self, kind: int, first: int, last: int) -> int:
-        """Where to cut: the roundest number, so that copies cut at the same places."""
+        """Sequence at which to cut: the roundest number, so all copies cut alike."""
         least, most = self._pages.extent_within(first, last)
         bit = (least ^ most).bit_length() - 1
         at = most >> bit << bit
@@ -349,27 +349,27 @@ class Snapshot:
         return at
 
     def prepare(self, changes: Iterable[Stretch]) -> bool:
-        """Make pages of what is about to change, so many that it is a step's work; return whether
-        these were all of them."""
+        """Make pages of stretches that are about to change, as many as fit into one step. Return
+        true if all were made."""
         kept_max = min(len(self._kept) + PREIMAGES_MAX, KEPT_MAX)
         return all(self._make(*one, kept_max) for one in changes)
 
     def wants(self, kind: int, first: int, last: int) -> bool:
-        """Whether a page is still to be taken of this stretch."""
+        """Return true if a page of this stretch is still to be taken."""
         stretches = () if self.is_void else self._wanted.get(kind, ())
         index = bisect_left(stretches, -last, key=lambda stretch: -stretch[0])
         return index < len(stretches) and stretches[index][1] >= first
 
     def before(self, kind: int, first: int, last: int) -> None:
-        """What is in this stretch is about to change."""
+        """Make the wanted pages of a stretch that is about to change."""
         self._make(kind, first, last, END)
 
     def _make(self, kind: int, first: int, last: int, kept_max: int) -> bool:
-        """Make what is wanted of a stretch, until so many pages are kept; whether that was all."""
+        """Make wanted pages of a stretch while fewer than `kept_max` are kept. True: all made."""
         stretches = self._wanted.get(kind)
         if not stretches or self.is_void:
             return True
-        # The stretches fall: from the first one that begins at `last` or before it.
+        # Stretches are in falling order: begin with the first stretch at or before `last`.
         index = bisect_left(stretches, -last, key=lambda stretch: -stretch[0])
         while index < len(stretches) and stretches[index][1] >= first:
             if (kind, stretches[index][0]) in self._kept:
@@ -384,8 +384,8 @@ class Snapshot:
         return True
 
     def _keep(self, kind: int, stretches: list[Range], index: int, first: int, last: int) -> int:
-        """Make the page of a stretch that shares something with first to last, and is cut until it
-        is small enough. Returns where to go on."""
+        """Make the page of a stretch that overlaps first to last. A large page is cut first.
+        Returns the index of the next stretch."""
         low, high = stretches[index]
         if not self._is_large(kind, low, high):
             self._kept[kind, low] = self._made(kind, low, high, None)
@@ -396,22 +396,22 @@ class Snapshot:
 
 
 class Watched(Protocol):
-    """A state, as its parts see it."""
+    """Interface through which parts of a state announce changes."""
 
     snapshots: list[Snapshot]
 
     def touch(self, kind: int, first: int, last: int) -> None:
-        """What is known of this stretch is about to change."""
+        """Prepare a change of this stretch."""
         ...
 
 
 class PageCache:
-    """Pages of all queues of a node that were read from its disk: those that were used last."""
+    """Cache of a node: pages of all its queues that were read last from its disk."""
 
     def __init__(self, read: PageReader | None = None) -> None:
         """
         Args:
-            read: reads a page of this node's disk; without it nothing ever leaves the memory.
+            read: reads a page of this node's disk. None: no page ever leaves the memory.
         """
         self.can_read = read is not None
         self._read = read
@@ -419,27 +419,27 @@ class PageCache:
         self._owners = 0
 
     def owner(self) -> int:
-        """A number for who keeps pages here: states of two pasts may share all others."""
+        """Return a key for an owner of cached pages. Two states of a queue have two keys."""
         self._owners += 1
         return self._owners
 
     def get(self, owner: int, first: int) -> Any:
-        """The page, when it is here; it is the one that was used last then."""
+        """Return the cached page or None. The page becomes the most recently used page."""
         page = self._pages.pop((owner, first), None)
         if page is not None:
             self._pages[owner, first] = page
         return page
 
     def put(self, owner: int, first: int, page: Any) -> None:
-        """Keep it for a while."""
+        """Add a page, and drop the least recently used pages."""
         self._pages[owner, first] = page
         while len(self._pages) > CACHED_PAGES:
             del self._pages[next(iter(self._pages))]
 
     def drop(self, owner: int, first: int) -> None:
-        """It is to be kept no more."""
+        """Remove a page."""
         self._pages.pop((owner, first), None)
 
     def read(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-        """Of the disk; b"" when it is not there as it was written."""
+        """Read a page from the disk; b"" when the page is missing or damaged."""
         return b"" if self._read is None else self._read(queue_id, kind, first, lsn)

@@ -1,4 +1,4 @@
-"""The state of one queue as pages and as bytes: what a checkpoint keeps, and a transfer carries."""
+"""The state of one queue as pages and as bytes, for checkpoints and transfers."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from mirrorq.replication.state.producer import HELD_PAGES
 from mirrorq.replication.state.staging import RUN_BYTES, Staging
 
 NUMBER_BYTES = 8
-"""Of each number of a range."""
+"""Bytes of each number of a range."""
 PLAIN_ITEM_BYTES = 24
-"""Of an item of a plain list or dict: a producer, an outcome of it, an entry, a mark."""
+"""Bytes of an item of a plain list or dict: a producer, an outcome, an entry, a mark."""
 PAGE_BYTES_ABOUT = 32 * 1024
-"""Of a page, as a rule."""
+"""Bytes of a page, as a rule."""
 HELD_BLOCKS = 64
-"""Sealed blocks, some 80 KiB each, that wait in memory for a checkpoint: with more it is due."""
+"""Sealed blocks in memory, some 80 KiB each. With more, a checkpoint is due."""
 
 
 class PagedContents(Contents):
-    """What of them is on the disk, what has changed since, and how they are read again."""
+    """Contents with their pages: pages on the disk, changed pages, and reading."""
 
     def keep_in(self, cache: PageCache, queue_id: int) -> None:
-        """What is on the disk needs not be in memory any more."""
+        """Use this cache for pages on the disk: such pages may leave memory."""
         self.columns.keep_in(cache, queue_id)
         self.producers.keep_in(cache, queue_id)
 
     @property
     def is_landing(self) -> bool:
-        """Whether pages that were given to the disk may not be there yet."""
+        """Return true if pages that were given to the disk may not be there yet."""
         return self.producers.is_landing
 
     def release(self) -> None:
-        """All that was given to the disk is there, and no checkpoint is being made."""
+        """Let written pages leave memory. Call only when no checkpoint is being made."""
         self.columns.release()
         self.producers.release()
 
@@ -66,7 +66,7 @@ class PagedContents(Contents):
 
     @property
     def is_small(self) -> bool:
-        """Whether it is one value on the disk, without pages."""
+        """Return true if the state is written as one value, without pages."""
         return (
             self.count_within(MESSAGES, 0, END) <= SMALL_MAX[MESSAGES]
             and len(self.producers) <= SMALL_MAX[PRODUCERS]
@@ -74,7 +74,7 @@ class PagedContents(Contents):
         )
 
     def count_within(self, kind: int, first: int, last: int) -> int:
-        """How many entries the page of this stretch has; 0: it holds nothing."""
+        """Number of entries in the page of this stretch; 0: the page is empty."""
         if kind == PRODUCERS:
             return self.producers.count_within(first, last)
         if kind == COLUMNS:
@@ -94,7 +94,7 @@ class PagedContents(Contents):
         return count
 
     def extent_within(self, first: int, last: int) -> Range:
-        """The first and the last thing of messages in this stretch, which holds something."""
+        """First and last sequence used in this stretch of messages, which must not be empty."""
         blocks = self.columns.directory.extent(first, last)
         if not self.live.count_within(first, last):
             return blocks
@@ -102,7 +102,7 @@ class PagedContents(Contents):
         return min(least, blocks[0]), max(most, blocks[1])
 
     def page(self, kind: int, first: int, last: int) -> bytes:
-        """The page of this stretch, which holds something."""
+        """Encode the page of this stretch, which must not be empty."""
         if kind == PRODUCERS:
             return self.producers.page(first, last)
         if kind == COLUMNS:
@@ -125,9 +125,9 @@ class PagedContents(Contents):
         )
 
     def add_page(self, page: Page) -> None:
-        """A page of a state that is read, behind those of its kind before.
+        """Add a page of a state that is read. The pages of a kind must come in order.
 
-        Raises ValueError when it is no such thing.
+        Raises ValueError when the page is malformed or out of place.
         """
         if page.data == b"" or not self.is_paged:
             raise ValueError(f"a page from {page.first} that no state has")
@@ -159,9 +159,9 @@ class PagedContents(Contents):
             self.levels[priority].members.extend(members)
 
     def end_pages(self) -> None:
-        """All pages of a state that is read have been added.
+        """Finish after all pages of a state that is read were added.
 
-        Raises ValueError when some are missing, or tell what cannot be.
+        Raises ValueError when pages are missing or inconsistent.
         """
         messages, producers, tail_end, seal = self._awaited
         if self.live.count != messages:
@@ -172,12 +172,12 @@ class PagedContents(Contents):
         self._check()
 
     def note_unwritten(self) -> None:
-        """No page of it is on the disk."""
+        """Mark all pages as missing on the disk."""
         for table in self.tables.values():
             table.touch(0, END)
 
     def forget_pages(self) -> None:
-        """All of it is one value on the disk."""
+        """Forget all pages: the whole state is one value on the disk."""
         for kind in self.tables:
             self.tables[kind] = Table()
             self.tables[kind].changed = {0: None}
@@ -185,7 +185,7 @@ class PagedContents(Contents):
         self.producers.collapse(self.tables[PRODUCERS])
 
     def changed_pages(self) -> list[tuple[int, Range]]:
-        """(kind, stretch) of what is not on the disk as it is; from now on it counts as written."""
+        """(kind, stretch) of pages that the disk does not have. They count as written now."""
         wanted = []
         for kind, table in self.tables.items():
             for first in sorted(table.changed):
@@ -195,7 +195,7 @@ class PagedContents(Contents):
                         table.renew(first)
                     wanted.append((kind, stretch))
                 elif kind == COLUMNS:
-                    table.clear(first)  # It is the last one, which stays.
+                    table.clear(first)  # The last block stays.
                 else:
                     if kind == PRODUCERS:
                         self.producers.drop(first)
@@ -220,7 +220,7 @@ class PagedContents(Contents):
 
     @property
     def bytes_about(self) -> int:
-        """Of `encode`, without making it."""
+        """Approximate bytes of `encode`, computed without encoding."""
         return self._bytes_but_columns + self.columns.bytes_about
 
     @property
@@ -235,13 +235,13 @@ class PagedContents(Contents):
 
     @property
     def changed_bytes_about(self) -> int:
-        """Of what the next checkpoint writes, or more."""
+        """Approximate upper bound for the bytes that the next checkpoint writes."""
         changed = sum(len(self.tables[kind].changed) for kind in (MESSAGES, PRODUCERS))
         rest = min(self._bytes_but_columns, changed * PAGE_BYTES_ABOUT)
         return rest + self.columns.changed_bytes
 
     def encode_head(self) -> bytes:
-        """What of the state is in no page."""
+        """Encode the part of the state that is in no page."""
         image = StateImage(
             PAGED_VERSION,
             self.applied,
@@ -272,7 +272,7 @@ class PagedContents(Contents):
         return msgspec.msgpack.encode(image)
 
     def encode(self) -> bytes:
-        """The whole state as bytes; equal states give equal bytes."""
+        """The whole state as bytes. Equal states give equal bytes."""
         columns = self.columns.merged(self.live)
         image = StateImage(
             STATE_VERSION,
@@ -309,9 +309,9 @@ class PagedContents(Contents):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what `encode` wrote, or `encode_head`: then pages are to be added.
+        """Read the result of `encode`, or of `encode_head`: then the caller adds pages.
 
-        Raises ValueError on anything else.
+        Raises ValueError for malformed bytes.
         """
         image = image_of(data)
         state = cls()
@@ -350,10 +350,10 @@ class PagedContents(Contents):
 
     @classmethod
     def of_image(cls, image: QueueImage, cache: PageCache | None = None) -> Self:
-        """The state of a copy's checkpoint. Raises ValueError when it is none.
+        """Read the state of a copy's checkpoint. Raises ValueError for a malformed checkpoint.
 
         Args:
-            cache: reads pages of this disk, of which the image has only the names.
+            cache: reads the pages from this disk. The image holds only their names.
         """
         state = cls() if image.state is None else cls.decode(image.state)
         if cache is not None:
@@ -365,7 +365,7 @@ class PagedContents(Contents):
         return state
 
     def _check(self) -> None:
-        """What was read is of messages that the queue has given sequences to."""
+        """Check that the state names no sequence at or above `next_sequence`."""
         self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
         sets = [self.live, self.transient, *(level.members for level in self.levels.values())]
         ends = [held.last for held in sets if held]

@@ -1,10 +1,10 @@
-"""Priorities: each one that is in use is a *level* with an order and a horizon of its own.
+"""Priorities: each priority in use is a *level* with its own order and horizon.
 
-Priority 0 is the level that a queue always has, and `queue_state` keeps it in its own fields; what
-is here costs nothing until a message of another priority comes. A level stays once it was used, so
-that its horizon is ahead of the next message of it.
+Priority 0 is the level that every queue has, and `queue_state` keeps it in its own fields. The
+classes here cost nothing until a message of another priority comes. A level stays once it was used,
+so its horizon stays ahead of the next message of the level.
 
-- `PriorityLevel`: what the applied state knows of one priority above 0.
+- `PriorityLevel`: applied state of one priority above 0.
 - `ReadyLevels`: the ready messages of a master's term.
 - `Horizons`: how far ahead of demand a master moves each level's horizon.
 """
@@ -19,25 +19,25 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.ops import HorizonOp, HorizonsOp
 
 HORIZON_STEP = 256
-"""Least step of a delivery horizon: one op for so many deliveries."""
+"""Least step of a delivery horizon: an op for at least so many deliveries."""
 
 REACH_COUNT = 16_384
-"""The horizons of levels are no further ahead than about twice this."""
+"""Bound of the horizons of levels: about twice this number of messages ahead."""
 
 NOTHING = RangeSet()
-"""What is ready in a level that is not in use. Never changed."""
+"""Ready messages of a level that is not in use. Never changed."""
 
 
 @define
 class PriorityLevel:
-    """One priority above 0."""
+    """Applied state of a priority above 0."""
 
     horizon: int = 1
-    """Messages of this level below it may be handed out."""
+    """Messages of this level at lower places may be delivered."""
     marks: list[Range] = field(factory=list)
-    """Promotions, as `QueueState.marks`: each counts for messages of this level only."""
+    """Promotions, as in `QueueState.marks`. A mark counts for messages of this level only."""
     members: RangeSet = field(factory=RangeSet)
-    """Sequences of its live messages."""
+    """Sequences of the level's live messages."""
 
 
 class ReadyLevels:
@@ -45,13 +45,13 @@ class ReadyLevels:
 
     def __init__(self, plain: RangeSet) -> None:
         self.plain = plain
-        """Those of priority 0."""
+        """Places of priority 0."""
         self._levels: dict[int, RangeSet] = {}
-        """Those of others, the highest first."""
+        """Places of the priorities above 0, the highest first."""
 
     @property
     def count(self) -> int:
-        """How many messages are ready."""
+        """Number of ready messages."""
         if not self._levels:
             return self.plain.count
         return self.plain.count + sum(level.count for level in self._levels.values())
@@ -69,11 +69,11 @@ class ReadyLevels:
 
     @property
     def priorities(self) -> list[int]:
-        """Those in use, the highest first."""
+        """Priorities in use, the highest first."""
         return [*self._levels, 0]
 
     def top(self) -> tuple[int, RangeSet]:
-        """The highest priority with a ready message, and what is ready of it; 0 when none is."""
+        """Highest priority with a ready message, and its ready places; 0 without any."""
         if self._levels:
             for priority, level in self._levels.items():
                 if level:
@@ -81,16 +81,16 @@ class ReadyLevels:
         return 0, self.plain
 
     def level(self, priority: int) -> RangeSet:
-        """What is ready of one priority; to be read and removed from only."""
+        """Ready places of one priority. The caller may read and remove, not add."""
         return self._levels.get(priority, NOTHING) if priority else self.plain
 
     def begin(self, priority: int, ready: RangeSet) -> None:
-        """A priority above 0 is in use, and this is ready of it."""
+        """Begin to use a priority above 0, with these ready places."""
         self._levels[priority] = ready
         self._levels = dict(sorted(self._levels.items(), reverse=True))
 
     def add(self, priority: int, first: int, last: int) -> None:
-        """These places have become ready."""
+        """Add ready places."""
         if not priority:
             self.plain.add(first, last)
             return
@@ -100,7 +100,7 @@ class ReadyLevels:
 
 
 class Horizons:
-    """Keeps the horizons of one term ahead of demand: handing out waits for no round trip."""
+    """Moves the horizons of a term ahead of demand, so that no delivery waits."""
 
     def __init__(self) -> None:
         self._is_pending = False
@@ -108,12 +108,12 @@ class Horizons:
         """Priorities above 0 that publishes of this term have named."""
 
     def announce(self, priority: int) -> None:
-        """A publish of this priority is in the log: its horizon is moved at the same time."""
+        """Note a publish of this priority: its horizon is moved at the same time."""
         if priority not in self._announced:
             self._announced.append(priority)
 
     def on_applied(self) -> None:
-        """The op that was asked for is applied."""
+        """Note that the requested op is applied."""
         self._is_pending = False
 
     def due(
@@ -125,19 +125,19 @@ class Horizons:
         wanted: int,
         prefetch: int,
     ) -> HorizonOp | HorizonsOp | None:
-        """The op that moves what must be moved, if any.
+        """Return the op that moves horizons that are too near, or None.
 
         Args:
             ready: ready messages.
-            horizon: that of priority 0.
+            horizon: horizon of priority 0.
             levels: the levels of the applied state.
-            next_place: of the next message.
-            wanted: how many messages consumers would take now.
+            next_place: place of the next message.
+            wanted: number of messages that consumers would take now.
             prefetch: the largest prefetch.
         """
         if self._is_pending:
             return None
-        # What is ready of higher priorities goes first: lower levels are not counted for that.
+        # Ready messages of higher priorities go first: lower levels are not counted for the step.
         step = max(prefetch, HORIZON_STEP, 2 * wanted)
         if not levels and not self._announced:
             plain = ready.level(0)
@@ -146,7 +146,7 @@ class Horizons:
                 return None
             self._is_pending = True
             return HorizonOp(front + wanted + step)
-        # What is ready of a level is counted out from its front: not for all who would take it.
+        # The places of a level are counted from its front, so the count is bounded.
         wanted, step = min(wanted, REACH_COUNT), min(step, REACH_COUNT)
         known = {0: horizon} | dict.fromkeys(self._announced, 1)
         known |= {priority: level.horizon for priority, level in levels.items()}
@@ -166,7 +166,7 @@ class Horizons:
 
 
 def _reach(level: RangeSet, next_place: int, count: int) -> int:
-    """A horizon that lets `count` messages of a level pass, those to come included."""
+    """Horizon that lets `count` messages of a level pass, future messages included."""
     if count <= 0:
         return 0
     if count > level.count:

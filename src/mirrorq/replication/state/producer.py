@@ -1,10 +1,10 @@
 """Outcomes of producers' numbers: of one producer, and of all producers of a queue. Pure.
 
-A queue knows each handle that published to it within a day, be it ten or a million. So producers
+A queue knows each handle that published within a day, be it ten or a million. Producers therefore
 lie in pages of some hundred neighbours, in order of id, like sizes and times (`columns`). A page
-that has not changed since it was written is on the disk alone, and is read when one of its
-producers is asked for. Changed pages wait in memory for the next checkpoint, as the bytes that it
-will write. The few pages that changed last are objects.
+that has not changed since it was written is only on the disk, and is read on demand. Changed pages
+wait in memory for the next checkpoint, as the bytes of the checkpoint. The few pages that changed
+last are objects.
 
 Invariants:
 1. a page in `changed` of its table, now or when the present checkpoint began, is in memory. The
@@ -33,31 +33,30 @@ from mirrorq.replication.state.pages import END, PageCache, Table, Watched
 REFUSED = 0
 """First sequence of an outcome that is a refusal."""
 LOST = -1
-"""The same of what was stored, and has since been lost."""
+"""First sequence of an outcome whose messages were stored, and have since been lost."""
 OPEN_PAGES = 8
-"""Changed pages of one queue that are objects, some 40 KiB each, and all that Python's garbage
-collector has to look at; others are bytes."""
+"""Changed pages of one queue that are objects, some 40 KiB each. The bound limits the work of the
+garbage collector; other changed pages are bytes."""
 HELD_PAGES = 1024
-"""Changed pages, some 5 KiB each as bytes, that wait in memory for a checkpoint: with more it is
-due."""
+"""Changed pages in memory, some 5 KiB each as bytes. With more, a checkpoint is due."""
 WALKED_PAGES = 8
-"""Pages that one look for idle producers reads: less than a millisecond."""
+"""Pages read in one search for idle producers: less than a millisecond."""
 LOSER_PAGES = 32
-"""Pages that one look for those reads who have lost something: some three milliseconds. A queue
-waits for all of these looks before an unclean promotion is applied."""
+"""Pages read in one search for producers with lost messages: some three milliseconds. All searches
+must end before an unclean promotion is applied."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=END)]
 
 
 class Producer(msgspec.Struct, array_like=True, gc=False):
-    """One producer id: the highest number in the applied log and what became of each."""
+    """State of one producer id: its highest number in the applied log, and the outcomes."""
 
     highest: _Number = 0
     settled: _Number = 0
     outcomes: list[tuple[int, int, int, str]] = []
     """(first number, count, first sequence or REFUSED, reason), in order of number."""
     used_us: int = 0
-    """Timestamp of the last op that named it; decides about expiry."""
+    """Timestamp of the last op of this producer. Decides about expiry."""
 
     def note(self, first: int, count: int, sequence: int, reason: str, settled: int) -> None:
         """Record the outcome of numbers first to first + count - 1."""
@@ -84,7 +83,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
             del self.outcomes[:keep]
 
     def outcomes_of(self, first: int, last: int) -> list[tuple[int, int, int, str]]:
-        """What became of first to last, as far as it is kept."""
+        """Outcomes of numbers first to last, as far as they are kept."""
         found = []
         for start, count, sequence, reason in self.outcomes:
             low, high = max(first, start), min(last, start + count - 1)
@@ -94,14 +93,14 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
         return found
 
     def has_some_of(self, lost: RangeSet) -> bool:
-        """Whether some of these sequences are in its outcomes."""
+        """Return true if an outcome holds a sequence of `lost`."""
         return any(
             sequence > REFUSED and lost.around(sequence, sequence + count - 1) is not None
             for _, count, sequence, _ in self.outcomes
         )
 
     def lose(self, lost: RangeSet, reason: str) -> None:
-        """These sequences are lost: who asks again what became of them must not hear a confirm."""
+        """Mark outcomes of these sequences as lost: a repeated query must not see a confirm."""
         kept, self.outcomes = self.outcomes, []
         for outcome in kept:
             first, count, sequence, why = outcome
@@ -121,7 +120,7 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
 
 
 Chunk = dict[int, Producer]
-"""The producers of one page."""
+"""The producers of a page."""
 _Chunk = dict[_Number, Producer]
 _DECODER = msgspec.msgpack.Decoder(_Chunk)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -134,7 +133,7 @@ def _packed(chunk: Chunk) -> bytes:
 
 
 def _unpacked(data: bytes) -> Chunk:
-    """Raises ValueError when these are no producers."""
+    """Decode a page. Raises ValueError for malformed bytes."""
     try:
         return _DECODER.decode(data)
     except MALFORMED as error:
@@ -146,29 +145,29 @@ def _part(chunk: Chunk, first: int, last: int) -> Chunk:
 
 
 class Producers(Mapping[int, Producer]):
-    """Of one queue's state, by id. What is got from it is to be looked at only: who changes one
-    says `change`."""
+    """Producers of one queue's state, by id. Callers must not change a producer that they read:
+    `change` returns a producer for changes."""
 
     def __init__(self, table: Table, state: Watched) -> None:
         """
         Args:
-            table: of the pages. No other cuts them.
+            table: table of the pages. Only this class cuts the pages.
         """
         self.table = table
         self._state = state
         self._count = 0
         self._open: dict[int, Chunk] = {}
-        """Changed pages, by their firsts; the one that was used last is the last."""
+        """Changed pages as objects, by beginning. The most recently used page is last."""
         self._held: dict[int, tuple[int, bytes]] = {}
-        """Others that have changed: how many they hold, and their bytes."""
+        """Other changed pages: (number of producers, bytes), by beginning."""
         self._are_given = False
-        """Some have been given to a checkpoint."""
+        """True while a checkpoint has pages that may not be on the disk yet."""
         self._last_read = -1
-        """What the pages that have come reach to."""
+        """Last id of the pages that were read so far."""
         self.keep_in(PageCache(), 0)
 
     def keep_in(self, cache: PageCache, queue_id: int) -> None:
-        """What is on the disk needs not be in memory any more."""
+        """Use this cache for pages on the disk: such pages may leave memory."""
         self._cache = cache
         self._owner = cache.owner()
         self._queue_id = queue_id
@@ -186,17 +185,17 @@ class Producers(Mapping[int, Producer]):
         return self._chunk(self._find(number))[number]
 
     def find(self, number: int) -> Producer | None:
-        """The producer of this id; it takes one page at most to know."""
+        """Return the producer of this id, or None. Reads at most one page."""
         return self._chunk(self._find(number)).get(number)
 
     def ids(self, first: int, last: int) -> Iterator[int]:
-        """Those of first to last that are there, in order."""
+        """Known ids of first to last, in order."""
         for at in self._firsts(first, last):
             yield from sorted(_part(self._chunk(at), first, last))
 
     def walk(self, least: int) -> tuple[list[Used], int]:
-        """Producers from this id on, of a few pages, which no cache keeps; and the id to go on
-        from, 0 at the end."""
+        """Producers from id `least` on, of a few pages that are not cached, and the next `least`;
+        0: the end is reached."""
         firsts, found = self.table.firsts, list[Used]()
         index = bisect_right(firsts, least) - 1
         end = min(index + WALKED_PAGES, len(firsts))
@@ -205,8 +204,8 @@ class Producers(Mapping[int, Producer]):
         return found, firsts[end] if end < len(firsts) else 0
 
     def losers(self, lost: RangeSet, least: int) -> tuple[list[int], int]:
-        """Those who were told, or are to be, that some of these sequences were stored: of a few
-        pages from this id on; and the id to go on from, 0 at the end."""
+        """Ids of producers that have outcomes with `lost` sequences, from id `least` on, of a few
+        pages. Also the next `least`; 0: the end is reached."""
         firsts, found = self.table.firsts, list[int]()
         index = bisect_right(firsts, least) - 1
         end = min(index + LOSER_PAGES, len(firsts))
@@ -217,12 +216,12 @@ class Producers(Mapping[int, Producer]):
         return found, firsts[end] if end < len(firsts) else 0
 
     def _find(self, number: int) -> int:
-        """Where the page of this id begins."""
+        """Beginning of the page with this id."""
         firsts = self.table.firsts
         return firsts[bisect_right(firsts, number) - 1]
 
     def _firsts(self, first: int, last: int) -> Iterator[int]:
-        """Where the pages of first to last begin."""
+        """Beginnings of the pages of first to last."""
         firsts = self.table.firsts
         index = bisect_right(firsts, first) - 1
         while index < len(firsts) and firsts[index] <= last:
@@ -236,7 +235,7 @@ class Producers(Mapping[int, Producer]):
         return self._cached(first) if chunk is None else chunk
 
     def _cached(self, first: int) -> Chunk:
-        """A page that has not changed. It is kept as bytes."""
+        """Producers of an unchanged page. The cache keeps the page as bytes."""
         data: bytes | None = self._cache.get(self._owner, first)
         if data is None:
             data = self._bytes(first)
@@ -245,7 +244,7 @@ class Producers(Mapping[int, Producer]):
         return _unpacked(data) if data else {}
 
     def _looked_at(self, first: int) -> Chunk:
-        """The same without a trace in what is kept."""
+        """Producers of a page, read without a change of the cache or of `_open`."""
         if first in self._held:
             return _unpacked(self._held[first][1])
         chunk = self._open.get(first)
@@ -256,7 +255,7 @@ class Producers(Mapping[int, Producer]):
         return _unpacked(data) if data else {}
 
     def _bytes(self, first: int) -> bytes:
-        """Of a page that has not changed; b"" of an empty one."""
+        """Bytes of an unchanged page on the disk; b"" for an empty page."""
         lsn = self.table.lsn(first)
         if not lsn or first in self.table.changed:
             return b""
@@ -265,7 +264,7 @@ class Producers(Mapping[int, Producer]):
     # --- Changes ------------------------------------------------------------------------
 
     def change(self, number: int) -> Producer | None:
-        """The producer of this id, which is about to change; None when it is unknown."""
+        """Return the producer of this id for a change; None when the id is unknown."""
         first = self._find(number)
         chunk = self._open.get(first)
         if chunk is None or self._state.snapshots or first not in self.table.changed:
@@ -275,7 +274,7 @@ class Producers(Mapping[int, Producer]):
         return chunk.get(number)
 
     def add(self, number: int, producer: Producer) -> Producer:
-        """Another one."""
+        """Add a producer under this id, or replace the producer."""
         first = self._find(number)
         chunk = self._changing(first, number)
         self._count += number not in chunk
@@ -285,14 +284,14 @@ class Producers(Mapping[int, Producer]):
         return producer
 
     def remove(self, number: int) -> None:
-        """It is no more."""
+        """Remove the producer of this id, if known."""
         first = self._find(number)
         if number in self._chunk(first):
             del self._changing(first, number)[number]
             self._count -= 1
 
     def _changing(self, first: int, number: int) -> Chunk:
-        """A page, one producer of which is about to change."""
+        """Open the page that begins at `first` for a change of producer `number`."""
         chunk = self._chunk(first)
         self._state.touch(PRODUCERS, number, number)
         self._cache.drop(self._owner, first)
@@ -313,7 +312,7 @@ class Producers(Mapping[int, Producer]):
         return chunk
 
     def _split(self, first: int, chunk: Chunk, number: int) -> None:
-        """A page is cut in two; that of this id, which is about to change, is open last."""
+        """Cut a page in two. The half with `number`, which is about to change, is opened last."""
         least, most = min(chunk), max(chunk)
         bit = (least ^ most).bit_length() - 1
         at = most >> bit << bit
@@ -327,12 +326,12 @@ class Producers(Mapping[int, Producer]):
     # --- Pages --------------------------------------------------------------------------
 
     def count_within(self, first: int, last: int) -> int:
-        """How many of first to last there are. Of a page that has not changed it is not looked up:
-        1, when it holds something."""
+        """Number of producers in first to last. An unchanged page that is not empty counts as 1,
+        without a read."""
         return sum(self._count_of(at, first, last) for at in self._firsts(first, last))
 
     def _count_of(self, at: int, first: int, last: int) -> int:
-        """How many of first to last are in the page that begins at `at`."""
+        """Number of producers of first to last in the page that begins at `at`."""
         low, high = self.table.stretch(at)
         if low < first or high > last:
             return len(_part(self._looked_at(at), first, last))
@@ -341,7 +340,7 @@ class Producers(Mapping[int, Producer]):
         return len(self._open[at]) if at in self._open else not self._is_empty(at)
 
     def page(self, first: int, last: int) -> bytes:
-        """The page of this stretch, which holds something."""
+        """Encode the page of this stretch, which must not be empty."""
         if self.table.stretch(self._find(first)) == (first, last):
             return self._page(first)
         found: Chunk = {}
@@ -356,39 +355,39 @@ class Producers(Mapping[int, Producer]):
         return self._bytes(first) if chunk is None else _packed(chunk)
 
     def drop(self, first: int) -> None:
-        """The page that begins here holds nothing, and is about to go."""
+        """Forget an empty page that is about to be removed."""
         self._open.pop(first, None)
         self._held.pop(first, None)
         self._cache.drop(self._owner, first)
 
     def collapse(self, table: Table) -> None:
-        """All of it is one value on the disk."""
+        """Forget all pages: the whole state is one value on the disk."""
         whole = dict(self.items())
         self.table, self._owner = table, self._cache.owner()
         self._open, self._held, self._count = {}, {}, 0
         self.load(whole)
 
     def load(self, whole: Chunk) -> None:
-        """All producers of a state that is one value."""
+        """Add all producers of a state without pages."""
         for number, producer in sorted(whole.items()):
             self.add(number, producer)
 
     @property
     def held_count(self) -> int:
-        """Pages that are to go to the disk before they can leave the memory."""
+        """Number of pages that must go to the disk before they can leave memory."""
         return len(self._held) + len(self._open) if self._cache.can_read else 0
 
     def give(self) -> None:
-        """What has changed goes to the disk now."""
+        """Note that the changed pages are given to the disk now."""
         self._are_given = True
 
     @property
     def is_landing(self) -> bool:
-        """Whether some of what has changed was given to the disk, and may not be there yet."""
+        """Return true if pages that were given to the disk may not be there yet."""
         return self._are_given and self._cache.can_read
 
     def release(self) -> None:
-        """All that was given to the disk is there, and no checkpoint is being made."""
+        """Let written pages leave memory. Call only when no checkpoint is being made."""
         if not self._are_given or not self._cache.can_read:
             return
         self._are_given = False
@@ -398,10 +397,10 @@ class Producers(Mapping[int, Producer]):
         for first in [one for one in self._open if one not in changed]:
             self._cache.put(self._owner, first, _packed(self._open.pop(first)))
 
-    # --- A state that is read -----------------------------------------------------------
+    # --- Reading a state ----------------------------------------------------------------
 
     def seal(self) -> int:
-        """A number that tells which pages there are, so that none can be missing."""
+        """Checksum of the beginnings of all pages that are not empty. Reveals a missing page."""
         empty = {first for first in (0, *self.table.changed) if self._is_empty(first)}
         firsts = self.table.firsts
         if empty:
@@ -416,9 +415,9 @@ class Producers(Mapping[int, Producer]):
         return first in self.table.changed or not self.table.lsn(first)
 
     def add_page(self, page: Page) -> None:
-        """A page has come, or is on the disk, where it has no data.
+        """Add a page of a state that is read. A page without data is on the disk.
 
-        Raises ValueError when it is no such thing.
+        Raises ValueError when the page is malformed or out of order.
         """
         if page.first <= self._last_read:
             raise ValueError(f"a page of producers from {page.first} comes late")
@@ -432,13 +431,13 @@ class Producers(Mapping[int, Producer]):
             self._last_read = max(chunk)
 
     def end_pages(self, count: int, seal: int) -> None:
-        """All have.
+        """Finish after all pages were added.
 
         Args:
-            count: of producers, as the head says it.
-            seal: which pages there are.
+            count: number of producers according to the head.
+            seal: checksum of the pages according to the head.
 
-        Raises ValueError when they are not those that the head names.
+        Raises ValueError when the pages differ from the head.
         """
         if seal != self.seal():
             raise ValueError("pages of other producers than the head names")

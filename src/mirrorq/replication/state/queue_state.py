@@ -44,7 +44,7 @@ from mirrorq.replication.state.staging import Outcome
 from mirrorq.replication.state.unique_keys import REPEATED, hold_key, holder_of
 
 MARKS_TRIM_COUNT = 8
-"""Promotion marks are looked through for dead ones when there are more than this."""
+"""With more promotion marks, marks that count for no message are removed."""
 
 OFFSET_SIZE = 4
 """Bytes of an offset in a frame."""
@@ -52,35 +52,35 @@ OFFSET_SIZE = 4
 
 @define
 class Search:
-    """For the producers to whom an unclean promotion says that what they had stored is lost. What
-    it looks at is as the op before has left it."""
+    """Search for the producers whose stored messages an unclean promotion loses. The search reads
+    the state before the op."""
 
     op: PromotedOp
     lsn: int
-    """Of the op."""
+    """Lsn of the op."""
     lost: RangeSet
     is_over: bool
     losers: list[int] = field(factory=list)
     least: int = 0
-    """Id from which on is still to be looked."""
+    """Id at which the search continues."""
 
     def go_on(self, producers: Producers) -> None:
-        """Look through a few pages."""
+        """Search a few more pages."""
         found, self.least = producers.losers(self.lost, self.least)
         self.losers += found
         self.is_over = not self.least
 
 
 class QueueState(PagedContents):
-    """The contents that ops are applied to, one after the other, as on every copy."""
+    """The contents, changed by one op after another, equally on every copy."""
 
     _search: Search | None = None
-    """What the op that is applied next changes is looked for."""
+    """Search that the next op needs, if any."""
 
     def is_ready_for(self, entry: Entry) -> bool:
-        """Whether it is known what an op changes, and the pages of it have been made for who still
-        wants them as they are. Where they are many some are looked at, or made, now, and the op is
-        applied in a later step: it has to be asked again until it is."""
+        """Return true if an op can be applied: its search is over, and snapshots have the pages
+        that the op changes. Each call searches or makes a few pages. After false, call again in a
+        later step."""
         payload = entry.payload
         if type(payload) is PromotedOp and payload.how == "unclean":
             search = self._search_for(payload, entry.header.lsn)
@@ -100,11 +100,11 @@ class QueueState(PagedContents):
 
     @property
     def is_full(self) -> bool:
-        """Whether somebody keeps as many pages as he may, until the disk has taken some."""
+        """Return true if a snapshot has no room for pages until the disk has taken some."""
         return any(one.is_full for one in self.snapshots)
 
     def apply(self, entry: Entry) -> tuple[Range, ...]:
-        """Apply the next op; return the ranges under which bodies lay that nobody needs now."""
+        """Apply the next op; return the ranges with bodies that are not needed any more."""
         return self.staging.freed(self._apply(entry))
 
     def _apply(self, entry: Entry) -> tuple[Range, ...]:
@@ -122,7 +122,7 @@ class QueueState(PagedContents):
                 return (*repeated, *self._take_step(entry, entry.step))
             return repeated
         if isinstance(payload, DropHeadOp) and self.outbox.kept:
-            # It was judged on the whole log: some may have been on their way to other queues.
+            # The op was judged on the whole log: messages may have moved to the outbox since.
             live = (piece for one in payload.ranges for piece in self.live.within(*one))
             return self._end(tuple(live))
         if isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
@@ -184,10 +184,10 @@ class QueueState(PagedContents):
                 producer.note(header.first_number, header.count, first, "", header.settled)
 
     def _hold_keys(self, entry: Entry) -> None:
-        """Remember the unique keys of a publish, and note which of its messages repeat others."""
+        """Remember the unique keys of a publish. Note repeated messages in `repeats`."""
         header, self.repeats = entry.header, {}
         if isinstance(entry.step, Step) and entry.step.target:
-            return  # The queue for which these messages are looks at their keys.
+            return  # The target queue checks the keys of its messages.
         for sequence, key in enumerate(entry.keys, header.first_sequence):
             if key is None:
                 continue
@@ -207,11 +207,11 @@ class QueueState(PagedContents):
             producer.note(header.first_number + index, 1, outcome, why, header.settled)
 
     def _end_repeats(self) -> tuple[Range, ...]:
-        """Messages that repeat others are none."""
+        """End repeated messages: they are never live."""
         return self._end(tuple((sequence, sequence) for sequence in self.repeats))
 
     def _note(self, header: Header, sequence: int, why: str) -> None:
-        """What became of an op about staged messages, for whoever asked for it."""
+        """Note the outcome of an op about staged messages for its producer."""
         self.verdict = why
         producer = self._producer_of(header.producer)
         if producer is not None:
@@ -220,7 +220,7 @@ class QueueState(PagedContents):
             producer.note(header.first_number, header.count, outcome, why, header.settled)
 
     def _stage(self, entry: Entry, stage: Stage) -> tuple[Range, ...]:
-        """The bodies of a chunk: messages later, if ever. Its first body is none."""
+        """Stage the bodies of a chunk. Its first body is no message."""
         header = entry.header
         first, last = header.first_sequence, header.last_sequence
         self.next_sequence = last + 1
@@ -253,7 +253,7 @@ class QueueState(PagedContents):
         return tuple(outcome.dropped)
 
     def _become_visible(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
-        """What was staged is messages from now on, behind the op's own sequence."""
+        """Make staged messages live, behind the op's own sequence."""
         first = op.sequence + 1
         for low, high in outcome.pieces:
             self.staging.origins.enter(low, high, first)
@@ -265,14 +265,14 @@ class QueueState(PagedContents):
         self.columns.append_pieces(op.sequence + 1, outcome.sizes, stamp_ms)
 
     def _producer_of(self, number: int) -> Producer | None:
-        """The producer of this id. Another queue's, or a spool's, needs no op to begin."""
+        """Return the producer of this id. Add a producer of a queue or a spool on demand."""
         known = self.producers.change(number)
         if known is None and needs_no_op(number):
             known = self.producers.add(number, Producer())
         return known
 
     def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
-        """The acks and the puts of one op; its first body was no message."""
+        """Apply the acks and the puts of one op. Its first body is no message."""
         header = entry.header
         first, last = header.first_sequence, header.last_sequence
         acked = tuple(piece for one in step.ranges for piece in self.live.within(*one))
@@ -344,7 +344,7 @@ class QueueState(PagedContents):
         self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
 
     def _enter(self, payload: DueOp) -> None:
-        """Delays have ended."""
+        """Apply the end of delays."""
         place = payload.place
         for first, last in payload.entering:
             self.touch(MESSAGES, first, last)
@@ -380,7 +380,7 @@ class QueueState(PagedContents):
                 self._count_return(low, high, lsn)
 
     def _count_return(self, first: int, last: int, lsn: int) -> None:
-        """These live messages have come back once more."""
+        """Count another return of these live messages."""
         known = list(self.returned.walk(first, last))
         for low, high, (returns, _) in known:
             if first < low:
@@ -394,15 +394,14 @@ class QueueState(PagedContents):
         ended: tuple[Range, ...] = ()
         if payload.how != "clean" and self.transient:
             ended = self._end(tuple(self.transient))
-        # A message published later is not below the horizon's past: the mark ends where the
-        # queue ends now.
+        # Messages published later are not below the mark: a mark ends where the queue ends now.
         ends = self.next_sequence
         least = 0
         if payload.how == "unclean":
             ended += self._begin_anew(payload)
-            # What was used in the lost past is not known either.
+            # The last use in the lost past is not known either.
             self.idle_since_us = 0
-            # What the lost past has handed out is not known: it may have been everything.
+            # The lost past may have delivered every message.
             least = ends
             self._skip_to(payload.generation << GENERATION_BITS)
         self.marks.append((lsn, max(min(self.horizon, ends), least)))
@@ -415,7 +414,7 @@ class QueueState(PagedContents):
         self.next_sequence = max(self.next_sequence, sequence)
 
     def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
-        """An unclean promotion: what the new master lacks is lost, and older acks are void."""
+        """Apply an unclean promotion: messages that the new master lacks are lost."""
         self.generation = max(self.generation, payload.generation)
         self.fence = max(self.fence, payload.master_epoch)
         self.lost += payload.lost_count
@@ -437,7 +436,7 @@ class QueueState(PagedContents):
         return (*self._end(tuple(lost)), *dropped)
 
     def _search_for(self, op: PromotedOp, lsn: int) -> Search:
-        """Of this op. Whatever else is applied instead, it begins anew."""
+        """Return the search for this op. A search for another op is discarded."""
         search = self._search
         if search is None or search.op is not op or search.lsn != lsn:
             lost = self.needed_set(op.lost)
@@ -452,14 +451,14 @@ class QueueState(PagedContents):
             self.producers.add(self.producer_id(lsn), Producer(used_us=timestamp_us))
 
     def _is_over(self, number: int, time_us: int) -> bool:
-        """Whether the time of a unique key has ended: it may have been put anew since the master
-        has looked."""
+        """Return true if the time of a unique key has ended. A put may have renewed the key since
+        the master's decision."""
         known = self.producers.find(number)
         return known is not None and known.used_us <= time_us
 
 
 def next_sequence_of(image: bytes | None) -> int:
-    """What the first message after this encoded state has at least; 0: it cannot be read."""
+    """Lower bound for the sequence after this encoded state; 0: the bytes are malformed."""
     try:
         return QueueState.decode(image).next_sequence if image is not None else 0
     except ValueError:

@@ -1,21 +1,21 @@
-"""Staged messages of one queue: who has staged what, what was decided. Applied state. Pure.
+"""Staged messages of one queue: runs, their attempts, and decisions. Applied state. Pure.
 
-Chunks are publish frames whose messages nobody sees. They have sequences like any frame, under
-which their bodies lie in the store, here called their *origins*. A commit gives the winners'
-messages sequences of their own, behind all that the queue has: from then on they are messages like
-others, and only who reads bodies asks `origins` where they lie. No body is ever copied, and a
-commit of ten million messages is one small op: all of it shows at once, on every copy.
+Chunks are publish frames with messages that no consumer sees. Chunks have sequences like any frame,
+under which their bodies lie in the store, here called their *origins*. A commit gives the winners'
+messages new sequences, behind all sequences of the queue. The messages are then ordinary messages,
+and only readers of bodies ask `origins` for a body's place. No body is ever copied. A commit of ten
+million messages is one small op: all messages appear at once, on every copy.
 
-What was decided stays decided:
+Decisions are final:
 
-- A version that is committed answers everything about it with `DONE`. Versions only grow: one
-  below the highest committed one that was not committed itself is refused with `PAST`. What was
-  committed is kept as ranges of versions, as long as the queue lives; of more than
-  `COMMITTED_RANGES_MAX` the lowest are forgotten, and refused like what never came.
-- A run that was aborted, has expired, or whose commit was refused, is *fenced* until its version
-  is committed by another run: whatever of it is still on its way is refused. So a refused commit
-  stays refused however often it comes, and a slow task cannot complete what was given up.
-- A *sealed* run is touched by nothing but the decision of the queue that it waits for.
+- Every op for a committed version is answered with `DONE`. Versions only grow: a version below the
+  highest committed version that was not committed itself is refused with `PAST`. Committed versions
+  are kept as ranges, as long as the queue lives. Of more than `COMMITTED_RANGES_MAX` ranges the
+  lowest are forgotten, and their versions are refused with `PAST`.
+- A run that was aborted, has expired, or had its commit refused, is *fenced* until another run
+  commits the version: late ops of the run are refused. A refused commit stays refused however often
+  it is repeated, and a slow task cannot complete an abandoned run.
+- A *sealed* run is changed only by the decision of the queue for which it waits.
 
 Invariants:
 1. `staged` and the origins of committed messages are disjoint; both lie below the queue's end.
@@ -56,9 +56,9 @@ ATTEMPTS_MAX = 1 << 20
 COMMITTED_RANGES_MAX = 1000
 """Ranges of committed versions of one transaction. A stream's versions are one range."""
 RUN_BYTES = 16
-"""Of a run of a column, or a range, in the bytes of a state."""
+"""Bytes of a run of a column, or of a range, in an encoded state."""
 NAMED_BYTES = 64
-"""About what a transaction or one version of it takes there."""
+"""Approximate bytes of a transaction, or of a version, in an encoded state."""
 Image = list[Any]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Ranges = list[tuple[_Number, _Number]]
@@ -73,78 +73,78 @@ _IMAGE = tuple[list[tuple[str, _Ranges]], _Works, bytes, bytes, _Errands]
 
 @frozen
 class Outcome:
-    """What applying an op about staged messages has done."""
+    """Result of applying an op about staged messages."""
 
     why: str = ""
-    """Why it was refused; "" when it was not."""
+    """Why the op was refused; "" when it was not."""
     pieces: list[Range] = field(factory=list)
-    """Origins of what was committed, in order."""
+    """Origins of committed messages, in order."""
     sizes: list[SizedPiece] = field(factory=list)
-    """Of these, in order."""
+    """Sizes of the committed messages, in order."""
     dropped: list[Range] = field(factory=list)
-    """Origins of what nobody needs any more."""
+    """Origins of bodies that are not needed any more."""
     tasks: list[tuple[int, CrossQueueTask]] = field(factory=list)
-    """What other queues are to be told: (queue id, what)."""
+    """Tasks for other queues: (queue id, task)."""
 
 
 @define
 class Attempt:
-    """What one try of one task has staged."""
+    """Staged messages of an attempt of a task."""
 
     chunks: int = 0
     count: int = 0
-    """Messages."""
+    """Number of messages."""
     ranges: list[Range] = field(factory=list)
-    """Their origins, one range a chunk."""
+    """Origins of the messages, a range for each chunk."""
     largest: int = 0
     """Bytes of the largest body."""
 
 
 @define
 class Run:
-    """What one try of a driver has staged."""
+    """Staged messages of one try of a driver."""
 
     attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
-    """By (partition, attempt)."""
+    """Attempts by (partition, attempt)."""
     used_us: int = 0
-    """When something was last staged, or when it was sealed, by the queue's time."""
+    """Queue time of the last chunk, or of the seal."""
     home: int = 0
-    """Sealed: id of the queue that decides; 0: not sealed."""
+    """Id of the queue that decides about a sealed run; 0: not sealed."""
     has_asked: bool = False
-    """Sealed: that queue was asked."""
+    """True if the deciding queue was asked about a sealed run."""
     winners: tuple[Winner, ...] = ()
-    """Of a sealed run."""
+    """Winners of a sealed run."""
 
 
 @define
 class Work:
-    """One version of a transaction that is not committed."""
+    """An open version of a transaction: not committed."""
 
     runs: dict[str, Run] = field(factory=dict)
     fenced: dict[str, str] = field(factory=dict)
-    """Runs that will never be committed, and why."""
+    """Runs that will never be committed, and the reasons."""
 
 
 class Staging:
-    """All of one queue. Changed by ops only."""
+    """Staged messages of one queue. Changed by ops only."""
 
     def __init__(self) -> None:
         self.committed: dict[str, RangeSet] = {}
         """The committed versions of each transaction."""
         self.open: dict[tuple[str, int], Work] = {}
         self.staged = RangeSet()
-        """Origins of what is staged and not committed."""
+        """Origins of messages that are staged and not committed."""
         self.sizes = Sizes()
-        """Bytes of each of these bodies."""
+        """Bytes of each staged body."""
         self.origins = Places()
-        """Committed messages that live, or are on their way to another queue: their origins are
-        the names of these places, their sequences the places."""
+        """Committed messages that live, or are on their way to another queue. Places maps their
+        origins (as its sequences) to their sequences (as its places)."""
         self.tasks: dict[tuple[int, int], CrossQueueTask] = {}
-        """What is on its way to other queues: (queue id, number in the outbox) -> what."""
+        """Tasks on their way to other queues: (queue id, number in the outbox) -> task."""
         self.attempts = 0
-        """How many are open."""
+        """Number of open attempts."""
         self.size = 0
-        """Bytes of all that is staged."""
+        """Bytes of all staged bodies."""
 
     # --- Queries ------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Staging:
         return known.last if known is not None else -1
 
     def verdict(self, transaction: str, version: int, run: str) -> str:
-        """Why nothing of this run can be staged or committed; "" when it can."""
+        """Return why nothing of this run can be staged or committed; "" when it can."""
         highest = self.highest(transaction)
         if version <= highest and version in self.committed[transaction]:
             return f"{DONE}: version {version} of {transaction!r} is"
@@ -172,12 +172,12 @@ class Staging:
         return ""
 
     def run(self, transaction: str, version: int, run: str) -> Run | None:
-        """What of a run is staged."""
+        """Return the staged run, or None."""
         work = self.open.get((transaction, version))
         return None if work is None else work.runs.get(run)
 
     def lacking(self, op: CommitOp | SealOp) -> str:
-        """Why these winners cannot be committed; "" when all of them are staged, whole."""
+        """Return why these winners cannot be committed; "" when all are completely staged."""
         run = self.run(op.transaction, op.version, op.run)
         known = run.attempts if run is not None else {}
         partitions: dict[int, int] = {}
@@ -194,7 +194,7 @@ class Staging:
         return ""
 
     def winners_of(self, op: CommitOp) -> tuple[Winner, ...]:
-        """Those that an op names, or that are sealed here."""
+        """Winners named by the op, or by the sealed run here."""
         if not op.is_decision:
             return op.winners
         run = self.run(op.transaction, op.version, op.run)
@@ -219,20 +219,20 @@ class Staging:
         return max((attempts[one].largest for one in named if one in attempts), default=0)
 
     def count(self, op: CommitOp) -> int:
-        """How many messages the winners have."""
+        """Number of messages of the winners."""
         return sum(last - first + 1 for first, last in self.pieces(op))
 
     def sizes_of(self, op: CommitOp) -> list[SizedPiece]:
-        """The sizes of the winners' messages, in order: of this moment."""
+        """Sizes of the winners' messages, in order. The result is valid until the next change."""
         return [(first, last, self.sizes) for first, last in self.pieces(op)]
 
     def needed(self, first: int, last: int) -> list[Range]:
-        """Origins within first to last whose bodies a copy must have."""
+        """Origins within first to last with bodies that a copy must have."""
         committed = self.origins.by_sequence.within(first, last)
         return [*self.staged.within(first, last), *[(low, high) for low, high, _ in committed]]
 
     def plain(self, ranges: Iterable[Range]) -> Iterator[Range]:
-        """What of these sequences has its body where its sequence says."""
+        """Parts of these ranges in which each body lies under the message's own sequence."""
         for first, last in ranges:
             for low, high, _ in self.origins.by_place.within(first, last):
                 if first < low:
@@ -242,18 +242,18 @@ class Staging:
                 yield first, last
 
     def piece(self, first: int, last: int) -> Range:
-        """(end of the run within last whose bodies lie together, sequence less origin)."""
+        """(end of the run within last with neighbouring bodies, sequence less origin)."""
         return self.origins.at(first, last) if self.origins else (last, 0)
 
     def idle_runs(self, before_us: int) -> Iterator[tuple[str, int, str]]:
-        """Runs that are not sealed and have staged nothing since then."""
+        """Runs that are not sealed and were last used before this time."""
         for (transaction, version), work in self.open.items():
             for name, run in work.runs.items():
                 if not run.home and run.used_us < before_us:
                     yield transaction, version, name
 
     def sealed_runs(self, before_us: int) -> Iterator[tuple[str, int, str, int]]:
-        """Runs that were sealed before then, and the queue that decides."""
+        """Runs that were sealed before this time, each with the id of the deciding queue."""
         for (transaction, version), work in self.open.items():
             for name, run in work.runs.items():
                 if run.home and run.used_us < before_us:
@@ -262,8 +262,8 @@ class Staging:
     # --- Applying -----------------------------------------------------------------------
 
     def on_stage(self, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int) -> str:
-        """A chunk: so many messages from origin `first` on, whose sizes lie between these offsets.
-        Returns why it is refused, or ""."""
+        """Stage a chunk of `count` messages from origin `first` on, with these offsets. Returns why
+        the chunk is refused, or ""."""
         why = self.verdict(stage.transaction, stage.version, stage.run)
         if why:
             return why
@@ -298,7 +298,7 @@ class Staging:
         return ""
 
     def on_seal(self, op: SealOp, stamp_us: int = 0) -> Outcome:
-        """Losers of the run are dropped; all of it when the seal is refused."""
+        """Seal a run and drop its losers. A refused seal fences the run."""
         why = self.verdict(op.transaction, op.version, op.run)
         if why:
             return Outcome(why)
@@ -318,7 +318,7 @@ class Staging:
         return Outcome("", dropped=dropped)
 
     def on_commit(self, op: CommitOp) -> Outcome:
-        """The winners' messages leave; everything else of the version is dropped."""
+        """Commit the winners' messages, and drop other messages of the version."""
         run = self.run(op.transaction, op.version, op.run)
         is_sealed = run is not None and run.home > 0
         why = "" if is_sealed else self.verdict(op.transaction, op.version, op.run)
@@ -346,7 +346,7 @@ class Staging:
         return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), tasks)
 
     def on_abort(self, op: AbortOp) -> Outcome:
-        """The run is fenced, and what it has staged is dropped."""
+        """Fence the run, and drop its staged messages."""
         run = self.run(op.transaction, op.version, op.run)
         if run is not None and run.home:
             if not op.is_decision:
@@ -359,7 +359,7 @@ class Staging:
         return Outcome("", dropped=dropped, tasks=[(other, told) for other in op.others])
 
     def on_ask(self, op: AskOp, me: int) -> Outcome:
-        """A sealed run's queue, this one or another, wants to know."""
+        """Apply a question about a sealed run, asked by this queue or another queue."""
         run = self.run(op.transaction, op.version, op.run)
         name = (op.transaction, op.version, op.run)
         if op.asker == me:
@@ -373,19 +373,19 @@ class Staging:
         return Outcome("", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))])
 
     def forget_tasks(self, target: int, number: int) -> None:
-        """Those for a queue up to this number have been dealt with."""
+        """Forget tasks for a queue up to this outbox number."""
         for key in [key for key in self.tasks if key[0] == target and key[1] <= number]:
             del self.tasks[key]
 
     def renumber(self, moves: Iterable[tuple[int, int, int]]) -> None:
-        """An unclean promotion has given tasks other numbers."""
+        """Give tasks their new outbox numbers after an unclean promotion."""
         old, self.tasks = self.tasks, {}
         for target, before, number in moves:
             self.tasks[target, number] = old[target, before]
 
     def lose(self, ranges: Iterable[Range]) -> list[Range]:
-        """An unclean promotion: these origins are lost. Returns the sequences of committed
-        messages that are, and of those that were never staged; runs that miss a chunk end."""
+        """Apply the loss of these origins by an unclean promotion. Returns the lost sequences: of
+        committed messages, and of ranges that are no origins of committed messages."""
         found: list[Range] = []
         gone = RangeSet(ranges)
         for first, last in gone:
@@ -400,7 +400,7 @@ class Staging:
         return found
 
     def lost_runs(self, ranges: Iterable[Range]) -> list[Range]:
-        """Fence each run that has staged some of these; return what it has staged."""
+        """Fence each run that has lost a chunk; return the origins of the fenced runs."""
         gone = RangeSet(ranges)
         dropped: list[Range] = []
         for (transaction, version), work in list(self.open.items()):
@@ -414,7 +414,7 @@ class Staging:
         return dropped
 
     def freed(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Nobody needs these sequences any more: return where their bodies lie, too."""
+        """Add the origins of messages that are not needed any more to their sequences."""
         if not self.origins:
             return ranges
         found = list(ranges)
@@ -424,10 +424,10 @@ class Staging:
                 found.append((low - shift, high - shift))
         return tuple(found)
 
-    # --- Steps of it ----------------------------------------------------------------------
+    # --- Steps of an op -------------------------------------------------------------------
 
     def _refuse(self, op: CommitOp | SealOp, why: str) -> Outcome:
-        """A commit that was refused stays so: its run is fenced."""
+        """Refuse a commit or seal for good: fence its run."""
         text = f"a {'seal' if isinstance(op, SealOp) else 'commit'} was refused: {why}"
         dropped = self._fence(op.transaction, op.version, op.run, text)
         return Outcome(f"{FENCED}: run {op.run!r}: {text}", dropped=dropped)
@@ -458,7 +458,7 @@ class Staging:
         return attempt.ranges
 
     def _unstage(self, ranges: Sequence[Range]) -> None:
-        """All of them leave before a size does: what lies between them often leaves, too."""
+        """Remove staged ranges before their sizes, so that the gaps between are forgotten, too."""
         for first, last in ranges:
             self.size -= self.sizes.total(first, last)
             self.staged.remove(first, last)
@@ -470,8 +470,8 @@ class Staging:
             self.sizes.forget(low, high)
 
     def _finish(self, transaction: str, version: int) -> list[Range]:
-        """This version is committed: all of it and of those before it is over, but for what is
-        sealed."""
+        """Note that the version is committed. Drop older versions and other runs, but not sealed
+        runs."""
         known = self.committed.setdefault(transaction, RangeSet())
         known.add(version, version)
         if len(known) > COMMITTED_RANGES_MAX:
@@ -489,13 +489,13 @@ class Staging:
 
     @property
     def bytes_about(self) -> int:
-        """Of `image`, written down, without making it."""
+        """Approximate bytes of the encoded `image`, computed without encoding."""
         runs = len(self.staged) + len(self.sizes) + len(self.origins.by_sequence)
         runs += sum(map(len, self.committed.values()))
         return RUN_BYTES * runs + NAMED_BYTES * (len(self.open) + len(self.committed))
 
     def image(self) -> Image:
-        """All of it; equal ones give equal data."""
+        """The staged messages as plain data. Equal states give equal data."""
         return [
             [(name, list(known)) for name, known in sorted(self.committed.items())],
             [
@@ -530,7 +530,7 @@ class Staging:
 
     @classmethod
     def restore(cls, image: Image, next_sequence: int) -> Staging:
-        """Read what `image` gave. Raises ValueError when it breaks an invariant."""
+        """Read the result of `image`. Raises ValueError when the data break an invariant."""
         made = cls()
         if not image:
             return made

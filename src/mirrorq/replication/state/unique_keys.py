@@ -1,12 +1,12 @@
 """The unique keys that a queue remembers. Pure.
 
-A unique key is kept as a producer of one message: its id is a digest of the key, its only outcome
-is the sequence of the message, and `used_us` is the time at which the queue forgets it. So keys
-lie in the pages of producers (`producer`): checkpoints, transfers and unclean promotions treat both
-alike.
+A unique key is kept as a producer of one message. The producer id is a digest of the key, and the
+only outcome is the sequence of the message. `used_us` is the time at which the queue forgets the
+key. Keys therefore lie in the pages of producers (`producer`). Checkpoints, transfers and unclean
+promotions treat both alike.
 
-Whether a message repeats another one is decided when its op is applied, so every copy decides the
-same, and a new master knows all that its predecessor knew.
+A repeat is detected when its op is applied, so every copy decides alike. A new master knows all
+keys that its predecessor knew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPEATED = "repeated"
 
 
 def holder_of(producers: Producers, key: UniqueKey, time_us: int) -> int:
-    """Sequence of the message that was put with this key; 0: the queue knows none at this time."""
+    """Sequence of the message with this key; 0: the queue knows no such message."""
     known = producers.find(key.producer)
     if known is None or known.used_us <= time_us:
         return 0
@@ -29,6 +29,6 @@ def holder_of(producers: Producers, key: UniqueKey, time_us: int) -> int:
 
 
 def hold_key(producers: Producers, key: UniqueKey, sequence: int, until_us: int) -> None:
-    """Remember the key of a message until this time of the queue."""
+    """Remember a message's key until this time of the queue."""
     outcomes = [(1, 1, sequence, key.check)]
     producers.add(key.producer, Producer(1, 0, outcomes, min(until_us, NUMBER_MAX)))
