@@ -175,7 +175,7 @@ class Engine:
         self._again = context.timers.new()
         """When requests to the catalog's leader are sent again."""
         self._wanted_ms = FOREVER_MS
-        """When the last step wanted the next one."""
+        """Wake-up time that the last step returned."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
@@ -344,7 +344,7 @@ class Engine:
 
     @property
     def _may_be_kept_out(self) -> bool:
-        """Whether the word that this node is kept out is believed: not while it takes part."""
+        """Whether a refusal of this node is believed: not while the node takes part."""
         return not self.is_registered or self.leader is None
 
     # --- The step -----------------------------------------------------------------------
@@ -447,7 +447,7 @@ class Engine:
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
-                    # Other nodes wait for this word to take the node for dead (`failure_detector`).
+                    # Other nodes need this hello to declare the node dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
                 self._leader_requests.begin(event.token, event.command)
