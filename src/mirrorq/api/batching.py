@@ -41,8 +41,8 @@ class OnePut(Struct, eq=False, gc=False):
 
 @define(eq=False)
 class PutRun:
-    """Single puts that waited together in the inbox, as columns. A run leaves as one frame. Host's
-    thread."""
+    """Single puts that waited together in the inbox, as columns. A run leaves as one frame.
+    Host's thread."""
 
     terms: Terms
     confirmations: list[Confirmation]

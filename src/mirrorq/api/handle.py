@@ -1,10 +1,9 @@
-"""`Handle`: the object behind a `MirroredQueue` on one ring: its session, and three ways through
-it.
+"""`Handle`: the object behind a `MirroredQueue` on one ring, with a session and three parts.
 
 User threads append to an inbox and wait on outcomes (`channel`). Everything else happens on the
 thread of the *host* (a node or a client), which steps the handle. `step` turns calls into requests
 of the `session`, and the session's output into outcomes and messages. `publisher`, `receiver` and
-`acks` are the three ways: for puts, for messages, for acks.
+`acks` are the three parts: for puts, for messages, for acks.
 
 *Threads*: state of the host's thread is not touched by any other thread.
 
@@ -619,7 +618,7 @@ class Handle(RingChannel):
         pieces = [Delivery(0, 0, first, last, count) for first, last, count in reply.ranges]
         messages: list[Message] = []
         for chunk in chunks_of(self, 0, pieces, reply.frames):
-            chunk.settled = bytearray(b"\1" * chunk.count)  # nobody holds it: an ack is refused
+            chunk.settled = bytearray(b"\1" * chunk.count)  # not held: an ack is refused
             messages += chunk.messages(0, chunk.count)
         return messages, pieces[-1].last + 1 if pieces else None
 

@@ -223,7 +223,7 @@ class HostThread(ABC, Generic[AnyPort]):
             if self.failure is None:
                 self.failure = error
             if not isinstance(error, ProcessEnded):
-                with suppress(BaseException):  # of that handler, again
+                with suppress(BaseException):  # of the log handler, again
                     log.critical("%s has stopped: %s", self._label, error, exc_info=True)
 
     def _do_calls(self) -> None:

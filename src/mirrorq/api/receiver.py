@@ -1,5 +1,4 @@
-"""A message on its way from the session to a `get`, and the number of messages fetched ahead of
-calls.
+"""A message on its way from the session to a `get`, and the number of messages fetched ahead.
 
 get() is the session's consumer number 0. Its credit is the demand of waiting calls, plus a window
 that grows while calls take messages as fast as they come. A message that no call has returned

@@ -98,7 +98,7 @@ def patient_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
             return (yield from settled_counting(handle))
         except (NoQuorum, QueueDown) as error:
             if is_host_thread():
-                raise  # nothing is waited for there
+                raise  # a host's thread must not wait
             if not is_warned:
                 log.warning(
                     "queue %s is counted as soon as it has a master: %s", handle.name, error

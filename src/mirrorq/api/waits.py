@@ -1,5 +1,4 @@
-"""Calls that wait, each with a deadline, a condition and an error. Written once for threads and
-asyncio.
+"""Calls that wait, each with a deadline, a condition and an error: for threads and for asyncio.
 
 A call that may wait is a generator. It yields each `Wait`, is sent true if the condition came true
 in time, and returns the result of the call. `in_thread` runs it with a thread that waits;

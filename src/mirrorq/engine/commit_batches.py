@@ -34,7 +34,7 @@ class CommitBatches:
 
     def __init__(self) -> None:
         self.last = 0
-        """Number of the batch that was closed last."""
+        """Number of the batch that was closed last: `EngineEffects.round`."""
         self._open = _Open()
         self._closed: deque[CommitBatch] = deque()
 

@@ -62,7 +62,7 @@ class Consensus:
     ) -> None:
         self.raft = raft
         self.joins = joins
-        """Becomes () once the store is in a cluster."""
+        """Endpoints to join through; () once the store is in a cluster."""
         self.founding = Founding(
             context.store,
             context.admission.names,

@@ -199,7 +199,7 @@ class Hosting:
         self._handing: dict[int, int] = {}
         """Queue mastered here -> time until which the queue wants the lease."""
         self.is_handing_stale = False
-        """True if a master here has ended, so `handing_until_ms` may be too late."""
+        """True if a master here has ended, so `handing_until_ms` may be out of date."""
         self._asked_to_yield: dict[int, None] = {}
         """Queues whose yield the leader waits for in this step."""
         self._yielding: dict[int, None] = {}

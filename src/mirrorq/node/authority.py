@@ -1,5 +1,4 @@
-"""Decides by keys which processes may connect to a node. A change of `keys.toml` counts within a
-second.
+"""Decides by keys which processes may connect. A change of `keys.toml` counts within a second.
 
 The transport asks at each handshake and at each message from a node. So a key that leaves the list
 loses its rights without a restart.

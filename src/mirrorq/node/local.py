@@ -226,7 +226,7 @@ class Place:
                 probe.connect(self.socket_path)
                 return bool(probe.recv(1))
             except TimeoutError:
-                return True  # It is stopped, or slow, and has its store.
+                return True  # The node is stopped, or slow, and has its store.
             except OSError as error:
                 if "too long" in str(error):
                     raise ConfigError(
@@ -281,7 +281,7 @@ def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
         assert process.stdin is not None
         patience_s = LOCK_S if (left_s := deadline.left_s()) is None else min(LOCK_S, left_s / 2)
         told = {**given, "lock_s": patience_s}
-        with contextlib.suppress(BrokenPipeError):  # it has ended: it will say nothing
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and will write no line
             process.stdin.write(json.dumps(told).encode() + b"\n")
         process.stdin.close()
         said = _line(process, deadline)
@@ -341,7 +341,7 @@ class Reviver:
         finally:
             self._at_work = 0
         if self._is_missed():
-            self.begin()  # the notice of it may have found this thread at work still
+            self.begin()  # its notice may have come while the thread was still at work
 
     def _is_missed(self) -> bool:
         """Return true if the client needs a node, and no user has stopped the node."""

@@ -38,8 +38,8 @@ LOG_BYTES_MAX = 1 << 20
 def main() -> int:
     """Run the node; the status is 0 unless it has failed."""
     if os.fork():
-        os._exit(0)  # Whoever started this waits for no node: it is nobody's child.
-    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
+        os._exit(0)  # The starter does not wait for the node, which must have no parent.
+    os.umask(0o077)  # The log and all other files are for the user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = Latch()
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())

@@ -208,7 +208,7 @@ class Permits:
             if isinstance(step, Step) and step.target:
                 return (*reads, (Right.WRITE, step.target))
             if self.codec.header(publish.frame).count == 1:
-                return reads  # It acks, and puts nothing.
+                return reads  # The step acks, and puts nothing.
         return (*reads, (Right.WRITE, queue_id))
 
     def is_known(self, queue_id: int) -> bool:
@@ -220,7 +220,7 @@ class Permits:
         try:
             needs = self._needs(queue_id, request)
         except ProtocolError:
-            return True  # It is refused.
+            return True  # The request is refused later.
         return all(self.is_known(one) for _, one in needs)
 
     def sees(self, queue_id: int) -> bool:

@@ -138,7 +138,7 @@ class NodeRail:
                 self._disarm(queue_id)
         handed = self._native.take()
         if self._native.is_left():
-            with suppress(BlockingIOError):  # full: it is readable
+            with suppress(BlockingIOError):  # full, and so readable
                 os.write(self._tell, bytes(8))
         if handed:
             self._note(handed)

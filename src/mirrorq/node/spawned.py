@@ -287,7 +287,7 @@ class SpawnedNode:
             self._runs = True
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # It has ended, or been stopped, already.
+        with contextlib.suppress(OSError, ValueError):  # The process has already ended.
             process.stdin.write(json.dumps(self._given).encode() + b"\n")
         for line in _lines(process.stdout):
             self._on_line(line)
@@ -323,7 +323,7 @@ class SpawnedNode:
         process, self._process = self._process, None
         self._lock = threading.RLock()
         if process is not None:
-            process.returncode = 0  # Not this process' child: nobody waits for it here.
+            process.returncode = 0  # A child of the parent only: no wait here.
             for stream in (process.stdin, process.stdout):
                 _close_quietly(stream)
 

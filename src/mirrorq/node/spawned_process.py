@@ -21,8 +21,7 @@ from typing import Any
 from mirrorq.errors import MirrorQError
 
 LOOK_S = 1.0
-"""A failed node is noticed after so many seconds; so is a parent's end while a fork holds the pipe.
-"""
+"""Delay in seconds for the notice of a failed node, or of a parent whose pipe a fork holds."""
 LINES_MAX = 10_000
 """Limit on log lines that wait for the parent; more lines are dropped, and counted."""
 LAST_S = 5.0
@@ -59,7 +58,7 @@ class Parent:
                     self._output.write(json.dumps(words) + "\n")
                 self._output.flush()
         except OSError:
-            pass  # Nobody reads any more.
+            pass  # The parent has stopped reading.
 
     def is_gone(self) -> bool:
         """Return true if the parent ended or closed the pipe. Waits up to LOOK_S.
@@ -126,7 +125,7 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
 
 def main() -> int:
     """Run the node; the status is 0 when the parent ended it, 1 when the node cannot run."""
-    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
+    os.umask(0o077)  # The log and all other files are for the user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
     parent = Parent()

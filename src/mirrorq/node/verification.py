@@ -217,7 +217,7 @@ class _Walk:
             raise Damaged("queues", key, "no such key is written")
         queue_id = queue_of(key)
         if is_page and (b"p", queue_id, page_generation(key)) in self._garbage:
-            return  # it is being deleted
+            return  # the page is being deleted
         if key[8:] == b"q":
             record = self._log.record(queue_id)
             assert record is not None

@@ -230,7 +230,7 @@ class ShardedHandle(Channel):
     def on_part_closed(self) -> None:
         """Note that a part was closed. On the host's thread."""
         parts = self._parts
-        if len(parts) == self.shards:  # else it is being opened
+        if len(parts) == self.shards:  # else the handle is being opened
             self.is_deleted = all(part.is_deleted for part in parts)
             self.is_closed = all(part.is_closed for part in parts)
 

@@ -158,7 +158,7 @@ class ShardedPublisher(Publishing):
                     continue  # another thread was quicker
                 except ShutDown:
                     self._channel.check_open_for_puts()
-                    continue  # that shard alone was deleted
+                    continue  # only the one shard was deleted
             yield from self._waiting_for_any(count, size, block, until)
 
     def _waiting_for_any(
