@@ -188,7 +188,7 @@ class Administration(ABC):
     ) -> None:
         """Have the mirrors of a queue that are not in sync fetch their missing messages.
 
-        The queue goes on meanwhile. The present mirrors go on even if the master changes or the
+        The queue goes on meanwhile. The current mirrors go on even if the master changes or the
         caller ends. A mirror that is restarted, or joins later, follows `ha-sync-mode` again. The
         call has no effect when all mirrors are in sync.
 

@@ -124,7 +124,7 @@ class Channel(ABC):
         return Outcomes(self.shard)
 
     def open(self) -> None:
-        """Begin in the present process: the first time, or in a forked child."""
+        """Begin in the current process: the first time, or in a forked child."""
         self.pid = os.getpid()
         self.outcomes = self._own_outcomes()
         self.is_shut = False
@@ -321,7 +321,7 @@ class RingChannel(Channel):
     session_id: SessionId | None = None
 
     def open(self) -> None:
-        """Begin in the present process."""
+        """Begin in the current process."""
         super().open()
         self.inbox: deque[Any] = deque()
         """OnePut, ManyPut, Settle, or a function to be called on the host's thread."""

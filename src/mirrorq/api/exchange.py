@@ -93,7 +93,7 @@ class Exchange:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin in the present process: a forked child has none of its parent's open handles."""
+        """Begin in the current process: a forked child has none of its parent's open handles."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         """Held while a message is accepted: by all of its queues or by none."""

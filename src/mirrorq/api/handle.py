@@ -85,7 +85,7 @@ class Handle(RingChannel):
         self._owner = declared.owner
 
     def open(self) -> None:
-        """Begin in the present process."""
+        """Begin in the current process."""
         super().open()
         self.outcomes.why_open = self._why_open
         self._close_reason = ""
@@ -331,7 +331,7 @@ class Handle(RingChannel):
                 session.give_back(deliver.deliveries)
             return
         if deliver.consumer and deliver.consumer not in self.subscriptions:
-            # It was cancelled in the present step: the session still had the consumer.
+            # It was cancelled in the current step: the session still had the consumer.
             session.give_back(deliver.deliveries)
             return
         try:

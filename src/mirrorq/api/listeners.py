@@ -18,7 +18,7 @@ class Listeners:
         self.begin()
 
     def begin(self) -> None:
-        """Begin in the present process: the callback thread of a parent does not exist here."""
+        """Begin in the current process: the callback thread of a parent does not exist here."""
         self._callbacks = Callbacks()
 
     def add(self, on_event: Callable[[Notice], None]) -> None:

@@ -1,6 +1,6 @@
 """Requests of a node to the catalog's leader that have no answer yet. Pure.
 
-A request goes to the present leader, and again when no answer comes. Its number tells the catalog a
+A request goes to the current leader, and again when no answer comes. Its number tells the catalog a
 repeat from a second request. Success is seen when the command is applied here; a refusal comes as
 an answer.
 

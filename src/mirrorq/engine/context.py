@@ -37,7 +37,7 @@ class EngineContext:
         self.timers = Timers()
         """Timers of the engine's parts. A queue's timers belong to its copy."""
         self.out = EngineEffects()
-        """The effects of the present step."""
+        """The effects of the current step."""
 
     @property
     def is_registered(self) -> bool:

@@ -125,7 +125,7 @@ class Follower:
         return self._since_compact >= self._compact_at
 
     def begin_snapshot(self) -> None:
-        """Begin a snapshot of the present catalog, made page by page."""
+        """Begin a snapshot of the current catalog, made page by page."""
         self._note_snapshot()
         index, pages = self._applied, enumerate(self._context.catalog.pages())
         self._pages = (Compact(index, page, number, last) for number, (page, last) in pages)

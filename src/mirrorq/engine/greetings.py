@@ -30,7 +30,7 @@ class Greetings:
         self._endpoint = endpoint
 
     def hello(self) -> Hello:
-        """Return the hello with the node's present state."""
+        """Return the hello with the node's current state."""
         context = self._context
         me = context.me
         return Hello(

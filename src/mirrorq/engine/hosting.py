@@ -224,7 +224,7 @@ class Hosting:
         self._told_epochs: dict[int, int] = {}
         """Epochs of the views that have been reported to listeners."""
         self.out = EngineEffects()
-        """Effects of the engine's present step."""
+        """Effects of the engine's current step."""
 
     # --- The step -------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class PeerAdmission:
         self._noticed: dict[str, None] = {}
         """Texts that are reported once in the life of the node."""
         self.out = EngineEffects()
-        """Effects of the engine's present step."""
+        """Effects of the engine's current step."""
         for name in self.names:
             self.peers.add(name)
 
@@ -170,7 +170,7 @@ class PeerAdmission:
         return Directory(tuple(node for node in nodes if node[1]))
 
     def on_directory(self, told: Directory, voters: tuple[StoreId, ...]) -> Directory | None:
-        """Look for silent voters at the told endpoints. Return the endpoints missing there."""
+        """Look for silent voters where told. Return the endpoints missing there, or None."""
         for name, endpoint in told.nodes:
             peer = self.peers.find(name)
             if any(voter.node == name for voter in voters) and (peer is None or peer.gone):

@@ -1,5 +1,4 @@
-"""Endpoints of a node: to listen, to be reached by other nodes, and to join through.
-"""
+"""Endpoints of a node: to listen, to be reached by other nodes, and to join through."""
 
 from __future__ import annotations
 

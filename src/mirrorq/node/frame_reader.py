@@ -28,7 +28,7 @@ class FrameReader:
     With `durability: replicated` a message may be delivered before it is on the local disk. Frames
     reach the disk in the order of their sequences, so the missing frames follow the frames on disk.
     Staged messages are stored under their sequences at the time of staging. The reader stamps them
-    with their present sequences and the commit's time. Node thread only.
+    with their current sequences and the commit's time. Node thread only.
     """
 
     store: Store

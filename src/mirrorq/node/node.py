@@ -589,7 +589,7 @@ class Node(Access):
         return self._driver.watch.raised
 
     def _sample(self, timeout: float = 1.0) -> NodeSample | None:
-        """Return the node's present state for metrics, with its own copies only.
+        """Return the node's current state for metrics, with its own copies only.
 
         If the node thread is busy for longer than `timeout` seconds, return the last sample, or
         None. May be called on a closed node.

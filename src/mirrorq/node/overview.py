@@ -130,7 +130,7 @@ def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
 
 
 class Overview:
-    """Answers questions about queues from the present state; stateless. Node thread only, unless a
+    """Answers questions about queues from the current state; stateless. Node thread only, unless a
     method states otherwise."""
 
     def __init__(self, driver: Driver, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Start of the project's own processes: `launched` runs the present file as the script.
+"""Start of the project's own processes: `launched` runs its own file as the script.
 
 The process inherits neither blocked signals nor the working directory of its starter. Modules of
 the standard library come first, as in any process. The starter's mirrorq comes next, then the

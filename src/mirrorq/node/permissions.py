@@ -61,7 +61,7 @@ _Needs = tuple[tuple[Right, int], ...]
 def lost_right(
     before: Permits | None, after: Permits | None, queue_id: int, used: Collection[Right]
 ) -> str:
-    """Return why a session loses its present use of a queue; "": it loses nothing.
+    """Return why a session loses its current use of a queue; "": it loses nothing.
 
     Args:
         used: the rights that the session has needed so far.
@@ -78,7 +78,7 @@ def lost_right(
 
 @define(eq=False)
 class Permits:
-    """Rights of one key on one node, by its present catalog and the present key."""
+    """Rights of one key on one node, by its current catalog and the current key."""
 
     key: Key
     catalog: Catalog

@@ -87,7 +87,7 @@ class SteadyTime:
 
 
 def _read(data: bytes | None) -> _Kept | None:
-    """Return the stored value; None if it is not in the format of the present version."""
+    """Return the stored value; None if it is not in the format of the current version."""
     try:
         return None if data is None else msgspec.msgpack.decode(data, type=_Kept)
     except MALFORMED:

@@ -51,7 +51,7 @@ class ShardedHandle(Channel):
         self._parts: list[Shard] = []
 
     def open(self) -> None:
-        """Open the parts in the present process."""
+        """Open the parts in the current process."""
         super().open()
         self._parts = []
         for number, ring in enumerate(self.ring_ids):

@@ -36,9 +36,9 @@ class ShardedPublisher(Publishing):
         self._turn = 0
         """Number of the shard with the next turn."""
         self._taking = parts[0]
-        """The shard of the present turn."""
+        """The shard of the current turn."""
         self._left = 0
-        """Puts left in the present turn."""
+        """Puts left in the current turn."""
 
     # --- Sums -----------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class ShardedPublisher(Publishing):
     # --- A shard for what has no key ------------------------------------------------------
 
     def choose(self) -> Shard:
-        """Return the shard with the present turn, a running shard if there is any."""
+        """Return the shard with the current turn, a running shard if there is any."""
         shard = self._choice(0, 0, 0) or self._parts[self._turn]
         self._turn = (shard.number + 1) % len(self._parts)
         self._left = 0

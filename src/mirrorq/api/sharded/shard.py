@@ -130,7 +130,7 @@ class Shard(Handle):
         return ShardPublisher(self, backlog.count)
 
     def _drain(self, session: Session) -> None:
-        # In the present order: a put after the last look at the inbox must not rely on an outcome
+        # In the order given: a put after the last look at the inbox must not rely on an outcome
         # that has already come.
         publisher = self.puts
         publisher.is_held = False

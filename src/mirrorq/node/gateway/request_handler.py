@@ -113,7 +113,7 @@ class RequestHandler:
     # --- What this node knows -------------------------------------------------------------
 
     def seen(self, what: str, queue_id: int = 0, permits: Permits | None = None) -> object:
-        """Return the node's present knowledge under a name of `ClientLook`.
+        """Return the node's current knowledge under a name of `ClientLook`.
 
         Args:
             permits: rights of the requester; None: everything is allowed.

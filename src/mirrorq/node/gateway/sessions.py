@@ -71,7 +71,7 @@ class ClientSession:
     used: dict[Right, None] = field(factory=dict)
     """Rights that the session's requests have needed."""
     subscriptions: dict[int, Subscription] = field(factory=dict)
-    """Consumers of the present attachment."""
+    """Consumers of the current attachment."""
 
     def step(
         self, now_ms: int, events: Sequence[SessionEvent]
