@@ -1,7 +1,7 @@
-"""What a program may do with a cluster, on a node and on a client alike.
+"""The calls of a program on a cluster, alike on a node and on a client.
 
-`Node` and `Client` differ in who answers: the node's own thread, or an entry node over a socket.
-What is asked is the same, a call of `protocol.clients`, and so are its answers.
+`Node` and `Client` differ in the source of answers: the node's own thread, or an entry node over a
+socket. The requests are the same calls of `protocol.clients`, and so are the answers.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.validation import declaration_error
 
 LOOK_S = 5.0
-"""A look at what a node knows waits no longer for it."""
+"""Limit in seconds for an answer from the serving node's own knowledge."""
 COPY_S = 30.0
-"""A copy that lags behind its master, or a node that has just been left, gets this long."""
+"""A copy that lags behind its master, or a change of the entry node, gets so many seconds."""
 Seen = TypeVar("Seen")
 Self = TypeVar("Self", bound="Access")
 
 
 class Access(Administration, ExchangeHost):
-    """The base of `Node` and `Client`: has no thread and no socket, and asks by `_ask`.
+    """The base of `Node` and `Client`: has no thread and no socket, and sends calls by `_ask`.
 
     Every method may be called from any thread.
     """
 
     _listeners: Listeners
-    """Whom notices are told."""
+    """Receivers of notices."""
     _owned: dict[int, MirroredQueue]
-    """By its id, a handle on each queue that is this connection's alone: as long as it is open the
-    queue stays."""
+    """A handle on each connection-exclusive queue, by the queue's id. The open handle keeps the
+    queue."""
 
     # --- What a node and a client do each in their own way --------------------------------
 
     @abstractmethod
     def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
-        """Have a node serve a call, and return its answer or raise what that says.
+        """Have a node serve a call, and return the answer or raise its error.
 
         Raises:
-            NoQuorum: nothing came of it in time.
+            NoQuorum: no answer came in time.
         """
 
     @abstractmethod
     def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
-        """What a node sees now: all queues, nodes or policies (see `ClientLook`)."""
+        """Return the serving node's view of all queues, nodes or policies (see `ClientLook`)."""
 
     @property
     @abstractmethod
@@ -87,19 +87,19 @@ class Access(Administration, ExchangeHost):
 
     @abstractmethod
     def _new_session(self) -> SessionId:
-        """A name for one more handle."""
+        """Return an id for one more handle."""
 
     @abstractmethod
     def _wait_known(self, timeout: float | None) -> None:
-        """Wait until it can be told whether an exchange or a queue exists.
+        """Wait until the existence of exchanges and queues is known.
 
         Raises:
-            NoQuorum: that did not come within `timeout` seconds.
+            NoQuorum: not known within `timeout` seconds.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End. May be repeated."""
+        """Close the connection. May be repeated."""
 
     def __enter__(self: Self) -> Self:
         return self
@@ -113,32 +113,32 @@ class Access(Administration, ExchangeHost):
     def queue(self, name: str, **options: Unpack[DeclareOptions]) -> MirroredQueue:
         """Declare a queue and return a handle on it.
 
-        A queue that exists is returned as it is, though it may be down; a new one when all
-        members of its first view have it.
+        An existing queue is returned as it is, even while it is down. A new queue is returned when
+        all members of its first view have a copy.
 
         Args:
-            name: 1 to 255 characters. A name that is not known makes a new queue.
-            durable: False: it is gone when all its members have stopped.
-            exclusive: True: the queue is this handle's alone: on this node only, and deleted when
-                the handle is closed or this process ends. A client's is on the node that serves
-                it, and ends with the connection to that one: when the client is closed, gone, or
-                goes on to another node. "connection": it is this connection's alone, this client's
-                or this node's, and has mirrors: only handles of the connection take from it, all
-                others may put, with `passive=True`. It goes when the connection is closed, or is
-                gone for `Config.consumer_return_ms`; a client that goes on to another node finds
-                it.
-            auto_delete: deleted when its last consumer has gone; `get` is no consumer.
-            passive: do not make it.
+            name: 1 to 255 characters. An unknown name makes a new queue.
+            durable: False: the queue ends when all its members have stopped.
+            exclusive: True: the queue belongs to the handle: on the serving node only, and deleted
+                when the handle is closed or the process ends. A client's queue is on its entry
+                node, and ends with the connection there: when the client is closed, gone, or goes
+                on to another node. "connection": the queue belongs to the connection of the
+                client or node, and has mirrors. Only handles of the connection may take from it;
+                other handles may put, with `passive=True`. The queue is deleted when the connection
+                is closed, or is gone for `Config.consumer_return_ms`; a client that goes on to
+                another node keeps the queue.
+            auto_delete: deleted when its last consumer has gone; `get` is not a consumer.
+            passive: do not make the queue.
             shards: make it of so many rings, 1 to 256, whose masters are spread over the nodes.
-                None: as it is; a new one is one ring, not sharded.
-            expires, message_ttl, consumer_timeout: times: seconds, a text as "5m" or a timedelta;
-                these and the next are what a policy says by the same words, said of this queue
-                alone and kept with it. Where a policy says it too, the lesser number holds, and
-                else the policy's word. None: as it is.
+                None: as it exists; a new queue has one ring and is not sharded.
+            expires, message_ttl, consumer_timeout: times: seconds, a text as "5m" or a timedelta.
+                The times and the arguments below have the meaning of the policy keys with the same
+                names, but hold for the one queue and stay with it. If a policy has the key too, the
+                lesser number holds, otherwise the policy's value. None: as it exists.
             max_length, max_length_bytes, delivery_limit: numbers, as a policy's.
             overflow: a word, as a policy's.
-            dead_letter_queue: the name of the queue for what ends here without an ack. It is made,
-                durable and with the copies that its own policies say, if there is none.
+            dead_letter_queue: name of the queue for messages that end here without an ack. If
+                missing, it is made, durable and with the copies that its own policies require.
 
         Raises:
             PreconditionFailed: it exists with other properties, or belongs to another handle.
@@ -161,7 +161,7 @@ class Access(Administration, ExchangeHost):
         timeout: float | None = 30,
         **arguments: Unpack[QueueArguments],
     ) -> Declared:
-        """Declare a queue, without a handle on it: see `queue`."""
+        """Declare a queue without a handle on it: see `queue`."""
         check_flags(durable=durable, auto_delete=auto_delete, passive=passive)
         wrong = declaration_error(name, exclusive, auto_delete, shards, passive=passive)
         if wrong:
@@ -200,7 +200,7 @@ class Access(Administration, ExchangeHost):
                 self._declare(name, timeout=timeout)
 
     def _own(self, declared: Declared, name: str) -> None:
-        """Hold a queue that is this connection's until this ends, or the queue."""
+        """Keep a connection-exclusive queue until the connection or the queue ends."""
         for queue_id, handle in list(self._owned.items()):
             if handle._handle.is_closed:
                 self._owned.pop(queue_id, None)
@@ -208,10 +208,10 @@ class Access(Administration, ExchangeHost):
             self._owned[declared.queue_id] = MirroredQueue._attach(self, declared, name)
 
     def _delete_queue(self, queue_id: int, *, if_empty: bool, timeout: float | None) -> None:
-        """Delete a queue with everything in it.
+        """Delete a queue with all its messages.
 
         Raises:
-            PreconditionFailed: it is not empty, and that was asked; or it is one shard of a queue.
+            PreconditionFailed: `if_empty`, and it has messages; or it is one shard of a queue.
         """
         self._ask(ClientDelete(queue_id, if_empty), timeout)
 
@@ -228,7 +228,7 @@ class Access(Administration, ExchangeHost):
 
         Args:
             kind: direct, fanout, topic or headers.
-            alternate: name of the exchange that gets what reaches no queue.
+            alternate: name of the exchange for messages that reach no queue.
             passive: do not make it; `kind` is not looked at.
 
         Raises:
@@ -252,24 +252,24 @@ class Access(Administration, ExchangeHost):
     # --- What a node knows ----------------------------------------------------------------
 
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name.
+        """Return the status of every queue of the cluster, by name.
 
         Args:
-            shards: after each sharded queue that of each of its shards.
+            shards: list each shard after its sharded queue.
         """
         check_flags(shards=shards)
         return self._list("shards" if shards else "queues", QueueStatus)
 
     def nodes(self) -> list[NodeStatus]:
-        """Every node of the cluster as this one, or the entry node, sees it, by name."""
+        """Return every node of the cluster as the serving node sees it, by name."""
         return self._list("nodes", NodeStatus)
 
     def policies(self) -> list[PolicyStatus]:
-        """Every policy of the cluster, by name."""
+        """Return every policy of the cluster, by name."""
         return self._list("policies", PolicyStatus)
 
     def _attendance(self) -> Attendance:
-        """Who uses the cluster: clients and consumers, as all its nodes have told."""
+        """Return the clients and consumers of the cluster, as reported by all nodes."""
         answer = self._ask(ClientLook("attendance"), LOOK_S)
         return self._decoded(answer, "attendance", Attendance)
 
@@ -283,18 +283,17 @@ class Access(Administration, ExchangeHost):
     def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
-        """What lives from `first` to `last` in the copy of this node, or of the one that serves
-        this client.
+        """Return the live messages from `first` to `last` in the serving node's copy.
 
         Raises:
-            QueueDown: that node has no copy in sync.
-            QueueDown, NoQuorum: it did not come as far as `applied` in time.
+            QueueDown: the node has no copy in sync.
+            QueueDown, NoQuorum: the copy did not reach the op `applied` in time.
         """
         answer = self._ask(ClientRead(queue_id, first, last, bytes_max, applied), COPY_S)
         return unpack_page(answer.value, answer.data, answer.frames)
 
     def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
-        """The first sequence of that copy published at `stamp_ms` or later."""
+        """Return the copy's first sequence published at `stamp_ms` or later."""
         return self._ask(ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
 
     # --- Administration -------------------------------------------------------------------
@@ -307,10 +306,10 @@ class Access(Administration, ExchangeHost):
         self._ask(ClientDisconnect(client, reason), timeout)
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
-        """Have a function called with what happens to this node or client, on a thread of its
-        own: connected, disconnected, paused, resumed, new master.
+        """Have a function called with events of the node or client, on a thread of its own:
+        connected, disconnected, paused, resumed, new master.
 
         Args:
-            on_event: takes a `Notice`. What it raises is logged, and changes nothing.
+            on_event: takes a `Notice`. An exception is logged, and has no other effect.
         """
         self._listeners.add(on_event)

@@ -18,8 +18,8 @@ from mirrorq.session.machine import Session
 
 
 class Settle:
-    """One call of a user that acks or returns messages: what they are, and the outcome that it was
-    given. Made by the user's thread; in the inbox and after that it is the host's."""
+    """One call of a user that acks or returns messages, with its messages and its settlement. Made
+    by the user's thread; in the inbox and later it belongs to the host's thread."""
 
     __slots__ = ("again", "delay_ms", "kind", "runs", "settlement", "target")
 
@@ -35,8 +35,8 @@ class Settle:
         self.delay_ms = delay_ms
         self.target = target
         self.again: list[Message] = []
-        """What this handle had settled before: it is refused here, and the master, to whom it
-        would look like a request that comes twice, is not asked."""
+        """Messages that the handle had settled before. They are refused here, because the master
+        would take them for a repeated request."""
         self.runs = runs_of(messages)
         self.settlement = settlement
         for run in self.runs:
@@ -46,12 +46,12 @@ class Settle:
                 break
 
     def mark(self) -> None:
-        """It is in the inbox: what it settles is settled, as its users know it."""
+        """Mark the messages as settled for users. Called when the item is in the inbox."""
         for run in self.runs:
             run.chunk.settled[run.start : run.stop] = b"\1" * (run.stop - run.start)
 
     def take(self) -> None:
-        """The host's thread has it: what was settled before, though no user knows, is left out."""
+        """Leave out messages that were settled before, unknown to their users. Host's thread."""
         before = _take(self.runs)
         if 1 in before:
             pairs = list(zip(messages_in(self.runs), before, strict=True))
@@ -60,13 +60,13 @@ class Settle:
 
     @property
     def count(self) -> int:
-        """How many messages it settles."""
+        """Number of messages that the call settles."""
         return sum(run.stop - run.start for run in self.runs)
 
 
 class Acks:
-    """Acks of single messages that came together, each with an outcome of its own. Made when they
-    are taken from the inbox, held by the session until they have ended: on the host's thread."""
+    """Acks of single messages that came together, each with an outcome of its own. Made from the
+    inbox, and held by the session until all have ended. Host's thread."""
 
     __slots__ = ("messages", "runs", "settlements")
     kind = "ack"
@@ -98,7 +98,7 @@ class Acks:
                 if callbacks:
                     settlement._finish(None, None)
             return
-        # The runs name the messages in their order, those of a new master's deliveries too.
+        # The runs name the messages in order, including deliveries of a new master.
         left = zip(self.messages, self.settlements, strict=True)
         for run in self.runs:
             refused = set(_among(run, done))
@@ -110,23 +110,23 @@ class Acks:
                     _tell(message, error)
 
     def refuse(self, why: str) -> None:
-        """The handle is closed."""
+        """Refuse all acks: the handle is closed."""
         for settlement in self.settlements:
             settlement._finish(None, AckRefused(why))
 
 
 def _take(runs: Sequence[Run]) -> bytes:
-    """For each message of these runs, in order: 1 when what settles it was taken before."""
+    """Return one byte per message of the runs, in order: 1 if a settlement was taken before."""
     return b"".join([run.chunk.take(run.start, run.stop) for run in runs])
 
 
 AGAIN = "it was settled before, or only browsed: ack each message that get() returns once"
 ENDS = ("ack", "reject")
-"""What is told to who listens for acks that are refused. A nack has nothing to undo."""
+"""Kinds whose refusals are reported to listeners. A nack has no effect to undo."""
 
 
 def _tell(message: Message, error: AckRefused) -> None:
-    """Have listeners hear of a message whose ack was refused."""
+    """Report a message whose ack was refused to the listeners."""
     outcomes = message._chunk.handle.outcomes
     for listener in outcomes.ack_listeners:
         outcomes.call_back(listener, message, error)
@@ -148,13 +148,13 @@ def _refusal(message: Message, why: str) -> AckRefused:
 
 
 class PieceSettle:
-    """Deliveries that are settled by their names, without messages: a lease's. What was refused is
-    noted on the host's thread before the settlement ends, and read by who waited for that."""
+    """A settlement of deliveries by their names, without messages, for a lease. The host's thread
+    notes the refused deliveries before the settlement ends; the waiting caller reads them."""
 
     def __init__(self, settlement: Settlement) -> None:
         self.settlement = settlement
         self.pieces: tuple[Delivery, ...] = ()
-        """What was sent; set once."""
+        """The deliveries that were sent; set once."""
         self.refused: tuple[Delivery, ...] = ()
         self.why = ""
 
@@ -168,14 +168,14 @@ class PieceSettle:
 
 
 class Extending(PieceSettle):
-    """A message for which its holder has asked for a time of its own."""
+    """A request to hold a message for a time of its own."""
 
     def __init__(self, message: Message, settlement: Settlement) -> None:
         super().__init__(settlement)
         self._message = message
 
     def offer(self, session: Session | None, duration_ms: int) -> None:
-        """Hand it to the session. On the host's thread."""
+        """Hand the request to the session. On the host's thread."""
         if session is None or session.closed:
             self.refuse("" if session is None else session.closed)
             return
@@ -190,8 +190,8 @@ class Extending(PieceSettle):
             self.settlement._finish(None, None)
 
     def refuse(self, why: str) -> None:
-        """It did not take effect; or nobody knows, of a handle that is closed, which is the same:
-        what it held goes back."""
+        """End the request as refused. An unknown outcome of a closed handle counts as refused,
+        because the handle's messages are released."""
         text = f"message {self._message.sequence} of queue {self._message.queue!r} was not extended"
         self.settlement._finish(None, AckRefused(f"{text}: {why}"))
 
@@ -207,13 +207,13 @@ def offer(session: Session, items: Sequence[Settle | Acks]) -> None:
 
 
 def refuse(items: Sequence[Settle], why: str) -> None:
-    """The handle is closed."""
+    """Refuse calls: the handle is closed."""
     for item in items:
         item.settlement._finish(None, AckRefused(why))
 
 
 def finish(done: SettleDone) -> None:
-    """Note the outcome of what `offer` has sent."""
+    """Note the outcome of a request that `offer` has sent."""
     items = done.token
     if isinstance(items, PieceSettle):
         items.end(done)
@@ -233,9 +233,9 @@ def finish(done: SettleDone) -> None:
 
 
 def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
-    """What a user is told of the parts that were not taken; None when all were."""
+    """Return the error for the refused parts; None when all parts were taken."""
     refused: list[tuple[int, str]] = []
-    """Sequences, and of which queue."""
+    """(sequence, name of the queue)."""
     for run in item.runs:
         refused += [(sequence, run.chunk.handle.queue_name) for sequence in _among(run, done)]
     why = done.why
@@ -258,7 +258,7 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
 
 
 def _among(run: Run, done: SettleDone) -> list[int]:
-    """Sequences of a run that are among what was refused."""
+    """Return the sequences of a run that were refused."""
     mine, found = run.delivery, RangeSet()
     for piece in done.refused:
         first, last = max(piece.first, mine.first), min(piece.last, mine.last)

@@ -1,8 +1,8 @@
 """Administration of a cluster, beside its queues: the same calls on `Node` and on `Client`.
 
 Each call is checked here, before anything is sent, and becomes one command of the catalog. The call
-returns when the node that was asked has applied the command: from then on that node answers and
-acts by the new state.
+returns when the serving node has applied the command. From then on the node answers and acts by the
+new state.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mirrorq.protocol.commands import (
 )
 from mirrorq.protocol.policy import NAME_CHARS_MAX, parse, to_text
 
-# Waiting until the mirrors of a queue are in sync, by what `queues()` tells.
+# Waiting until the mirrors of a queue are in sync, by repeated calls of `queues()`.
 LOOK_S = 0.1
-"""Between two looks."""
+"""Seconds between two looks."""
 GRACE_LOOKS = 50
-"""Something is wrong when so many looks in a row say so: a mirror that was out of reach for
-a moment is given this to come back, and a client's next entry node to catch up."""
+"""So many consecutive looks with a fault make an error. An unreachable mirror gets the time to come
+back, and a client's next entry node to catch up."""
 
 
 class Waiting:
@@ -48,12 +48,12 @@ class Waiting:
         self._wrong_count = 0
 
     def look(self, queues: Iterable[QueueStatus]) -> bool:
-        """Say whether all are in sync by now.
+        """Return true if all mirrors are in sync by now.
 
         Raises:
-            QueueNotFound: the queue is no more.
-            MirrorQError: one of them has gone, was restarted, or its synchronisation was
-                cancelled. The others go on.
+            QueueNotFound: the queue no longer exists.
+            MirrorQError: a mirror has gone, was restarted, or its synchronisation was
+                cancelled. The other mirrors go on.
         """
         status = next((each for each in queues if each.name == self.queue), None)
         wrong: MirrorQError | None = None
@@ -96,7 +96,7 @@ REASON_CHARS_MAX = 500
 
 
 class Administration(ABC):
-    """The calls; a node carries them out itself, a client has its entry node do it."""
+    """The administrative calls. A node carries them out itself; a client asks its entry node."""
 
     @abstractmethod
     def _administer(self, command: Administrative, timeout: float | None) -> int:
@@ -104,9 +104,9 @@ class Administration(ABC):
 
     @abstractmethod
     def _attendance(self) -> Attendance:
-        """Who uses the cluster: clients and consumers, as all its nodes have told.
+        """Return the clients and consumers of the cluster, as reported by all nodes.
 
-        `unheard` names nodes that run and gave no answer within 3 s; what is there is missing.
+        `unheard` names running nodes that gave no answer within 3 s; their entries are missing.
         """
 
     @abstractmethod
@@ -115,15 +115,15 @@ class Administration(ABC):
 
     @abstractmethod
     def policies(self) -> list[PolicyStatus]:
-        """Every policy of the cluster, by name."""
+        """Return every policy of the cluster, by name."""
 
     @abstractmethod
     def _declare_dead_letters(self, name: str | None, timeout: float | None) -> None:
-        """Make the queue that dead letters are to go to, if it is named and does not exist."""
+        """Make the queue for dead letters, if it is named and does not exist."""
 
     @abstractmethod
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """The status of every queue of the cluster, by name; with `shards` of each shard too."""
+        """Return the status of every queue, by name; with `shards` also of shards."""
 
     def set_policy(
         self,
@@ -135,21 +135,21 @@ class Administration(ABC):
         *,
         timeout: float | None = 30,
     ) -> None:
-        """Make a policy, or replace the one of this name. It holds at once for all queues.
+        """Make or replace the policy of a name. It holds at once for all queues.
 
         Args:
             name: the policy's, 1 to 255 characters.
             apply_to: "queues" or "all": the same, as exchanges have no policies.
             pattern: a regular expression that is looked for anywhere in a queue's name.
             definition: keys as RabbitMQ writes them, such as {"ha-mode": "exactly",
-                "ha-params": 2}; docs/policies.md lists them. A dead-letter-queue that does not
-                exist is made: durable, with the copies that its own policies say.
-            priority: of the policies that match a queue the one with the highest is in
-                force; of equal ones the name that sorts first.
+                "ha-params": 2}; docs/policies.md lists them. A missing dead-letter-queue
+                is made: durable, with the copies that its own policies require.
+            priority: the matching policy with the highest priority is in force; with equal
+                priorities the name that sorts first.
             timeout: seconds to wait for a majority. None waits.
 
         Raises:
-            PolicyError: something is wrong with it; nothing has changed.
+            PolicyError: the policy is malformed; nothing has changed.
             NoQuorum: no majority in time. It may still come into force.
 
         Example:
@@ -162,7 +162,7 @@ class Administration(ABC):
         self._administer(SetPolicy(policy.name, to_text(policy)), timeout)
 
     def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
-        """Take a policy away; when there is none of this name, nothing happens.
+        """Remove a policy. An unknown name has no effect.
 
         Args:
             name: the policy's.
@@ -170,7 +170,7 @@ class Administration(ABC):
 
         Raises:
             PolicyError: no policy can have such a name.
-            NoQuorum: no majority in time. It may still be taken away.
+            NoQuorum: no majority in time. It may still be removed.
         """
         if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
             raise PolicyError(
@@ -186,22 +186,22 @@ class Administration(ABC):
         timeout: float | None = 30,
         on_progress: Callable[[QueueStatus], None] | None = None,
     ) -> None:
-        """Have the mirrors of a queue that are not in sync fetch what they lack.
+        """Have the mirrors of a queue that are not in sync fetch their missing messages.
 
-        The queue goes on meanwhile. Those that are its mirrors now are told, and go on
-        whoever becomes master and whatever becomes of the caller; one that is restarted, or
-        joins later, goes by `ha-sync-mode` again. Nothing happens when all are in sync.
+        The queue goes on meanwhile. The current mirrors go on even if the master changes or the
+        caller ends. A mirror that is restarted, or joins later, follows `ha-sync-mode` again. The
+        call has no effect when all mirrors are in sync.
 
         Args:
             queue: its name.
-            wait: return when all of them are in sync.
+            wait: return when all mirrors are in sync.
             timeout: seconds to wait for a majority. None waits.
-            on_progress: called now and then with the queue's status while this waits.
+            on_progress: called from time to time with the queue's status during the wait.
 
         Raises:
             QueueNotFound: there is no such queue.
             NoQuorum: no majority in time. It may still begin.
-            MirrorQError: `wait`, and a mirror went, was restarted or was told to stop.
+            MirrorQError: `wait`, and a mirror left, was restarted or was cancelled.
         """
         check_flags(wait=wait)
         self._administer(Synchronise(_checked_name(queue), True), timeout)
@@ -212,17 +212,17 @@ class Administration(ABC):
             clock.sleep(LOOK_S)
 
     def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
-        """Have the mirrors of a queue fetch no more; they keep what they have.
+        """Stop the synchronisation of a queue's mirrors; they keep the messages that they have.
 
-        With `ha-sync-mode: automatic` too: these mirrors stay as they are until `sync_queue`
-        or their restart.
+        With `ha-sync-mode: automatic` too: the mirrors stay as they are until `sync_queue` or their
+        restart.
 
         Args:
             queue: its name.
             timeout: seconds to wait for a majority. None waits.
 
         Returns:
-            False: none was being synchronised.
+            False: no mirror was being synchronised.
 
         Raises:
             QueueNotFound: there is no such queue.
@@ -231,11 +231,11 @@ class Administration(ABC):
         return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
 
     def acknowledge_losses(self, queue: str, messages: int, *, timeout: float | None = 30) -> None:
-        """Have the warning of messages that unclean promotions have lost end, until more are lost.
+        """End the warning of messages lost by unclean promotions, until more messages are lost.
 
         Args:
-            queue: its name; of a sharded queue a shard's.
-            messages: how many are known: `status().messages_lost`.
+            queue: its name; for a sharded queue the name of a shard.
+            messages: number of known losses: `status().messages_lost`.
             timeout: seconds to wait for a majority. None waits.
 
         Raises:
@@ -250,19 +250,19 @@ class Administration(ABC):
     def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
         """Make a node that is in sync the queue's master. Nothing is lost, little waits.
 
-        The old master stays as a mirror. Messages that are unacknowledged at that moment come
-        again, marked as redelivered; an ack under way is taken if it can be.
+        The old master stays as a mirror. Messages that are unacknowledged at the time are delivered
+        again, marked as redelivered; an ack on the way is taken if possible.
 
         Args:
-            timeout: seconds to wait until it is the master. None waits.
+            timeout: seconds to wait for the new master. None waits.
             queue: its name.
             node: the name of the new master.
 
         Raises:
             PreconditionFailed: the node has no copy, is not in sync or does not run, or the
-                policy in force wants no copy there: the message says which, and what to do.
-            QueueNotFound: no queue has that name.
-            NoQuorum: it did not come about in time. It may still do so for a moment.
+                policy in force wants no copy there: the message names the cause and the remedy.
+            QueueNotFound: no queue has the name.
+            NoQuorum: not done in time. It may still be done for a moment.
         """
         _check_name("queue", queue)
         _check_name("node", node)
@@ -272,41 +272,41 @@ class Administration(ABC):
         """Level masters over the nodes, by transfers between members in sync: nothing is copied.
 
         Args:
-            timeout: seconds to wait until it is done. None waits.
+            timeout: seconds to wait for the end. None waits.
 
         Returns:
-            How many masters were moved.
+            Number of masters that were moved.
 
         Raises:
             PreconditionFailed: another rebalance is running.
-            NoQuorum: it was not done in time. What has been moved stays so.
+            NoQuorum: not done in time. Moved masters stay moved.
         """
         return self._administer(Rebalance(), timeout)
 
     # --- Clients -------------------------------------------------------------------------
 
     def clients(self) -> list[ClientStatus]:
-        """Every client of the cluster, by node and name. Those of a node that does not answer
-        within 3 s are missing: `attendance()` names such nodes."""
+        """Return every client of the cluster, by node and name. The clients of a node without an
+        answer within 3 s are missing: `attendance()` names such nodes."""
         return list(self._attendance().clients)
 
     def consumers(self, queue: str | None = None) -> list[ConsumerStatus]:
-        """Every consumer of the cluster, or of one queue, by queue and tag. Those of queues whose
-        master's node does not answer within 3 s are missing: `attendance()` names such nodes."""
+        """Return every consumer of the cluster, or of one queue, by queue and tag. A queue's
+        consumers are missing if its master does not answer within 3 s: `attendance()` names such
+        nodes."""
         found = self._attendance()
         return list(found.consumers if queue is None else found.of_queue(queue))
 
     def disconnect(self, client: str, reason: str = "", *, timeout: float | None = 30) -> None:
-        """Disconnect a client, or one consumer, wherever it is. Needs the role admin.
+        """Disconnect a client, or one consumer, on any node. Needs the role admin.
 
-        What it holds goes back to the queues, each message at its place, and comes again marked as
+        The client's messages return to their places in the queues and come again marked as
         redelivered; its exclusive queues end. The client is closed: its consumers are cancelled
         (`on_cancel`), its calls raise `ShutDown` with the reason, its puts without an outcome end
         with `ConfirmUnknown`. It does not come back by itself; the program may connect anew.
 
-        Of a consumer, one of a node's own process too, this ends that consumer alone: what it
-        holds goes back, it is cancelled (`on_cancel`, `consumer.refused`), and the rest of its
-        program goes on.
+        A consumer's tag, even on a node's own process, ends only the consumer. Its messages return,
+        it is cancelled (`on_cancel`, `consumer.refused`), and the rest of its program goes on.
 
         Args:
             client: its name, as `clients()` has it; or a consumer's tag, as `consumers()` has it.
@@ -315,7 +315,7 @@ class Administration(ABC):
 
         Raises:
             PreconditionFailed: there is no such client or consumer.
-            NoQuorum: no answer in time, or not of all nodes, and it was not found.
+            NoQuorum: no answer in time; or it was not found and some nodes did not answer.
         """
         if not isinstance(client, str) or not client:
             raise ConfigError(f"a client's name is a string that is not empty, not {client!r}")
@@ -328,20 +328,20 @@ class Administration(ABC):
     # --- Nodes ---------------------------------------------------------------------------
 
     def forget_node(self, name: str, force: bool = False, *, timeout: float | None = 30) -> None:
-        """Take a node that does not run out of the cluster: its vote, and its copies.
+        """Remove a node that does not run from the cluster, with its vote and its copies.
 
-        It does not come back with the store that it had; with an empty one it may join anew.
+        It cannot come back with its old store; with an empty store it may join anew.
 
         Args:
             name: the node's.
             force: even if it has the last copy in sync of a queue, which is then deleted with
-                its messages; unless its policy says `ha-promote-on-failure: always` and another
-                copy runs, which becomes the master first.
+                its messages. If the policy has `ha-promote-on-failure: always` and another
+                copy runs, the other copy becomes the master first and the queue is kept.
             timeout: seconds to wait for a majority, and for a silent master's lease to end.
 
         Raises:
             PreconditionFailed: it is alive, unknown, or has the last copy in sync of a queue.
-            NoQuorum: no majority in time. It may still be forgotten.
+            NoQuorum: no majority in time. It may still be removed.
         """
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a node's name is a string that is not empty, not {name!r}")

@@ -1,7 +1,7 @@
 """Checks of users' arguments, in the caller's thread, before anything is done.
 
-A mistake is raised where it was made. A wrong argument that passed these checks would reach the
-thread of a node or a client, and an exception there ends that thread and every handle on it.
+A mistake is raised in the call that made the mistake. A wrong argument that passed the checks would
+reach the thread of a node or a client, and an exception there ends the thread and its handles.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from mirrorq.protocol.commands import Administrative
 
 
-# How long a call waits: the time-out that a user gives, and the moment at which it is over.
+# Time-outs of calls: the user's value, and the deadline.
 def check_timeout(timeout: float) -> None:
-    """Refuse a time-out that is none.
+    """Refuse an invalid time-out.
 
     Args:
         timeout: in seconds.
 
     Raises:
-        ValueError: it is below 0, or no number (nan).
-        TypeError: it is not of a number's type.
+        ValueError: it is below 0, or nan.
+        TypeError: it is not a number.
     """
     try:
         is_one = timeout >= 0
@@ -41,7 +41,7 @@ def check_timeout(timeout: float) -> None:
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """Return when a call with this time-out gives up, as `time.monotonic` tells it; None: never.
+    """Return the deadline of a call by the clock `time.monotonic`; None: never.
 
     Raises:
         ValueError: it is below 0.
@@ -53,7 +53,7 @@ def deadline_of(timeout: float | None) -> float | None:
 
 
 def left_until(deadline: float | None) -> float | None:
-    """Return how many seconds are left, 0 or more; None without a deadline."""
+    """Return the number of seconds left, 0 or more; None without a deadline."""
     return None if deadline is None else max(deadline - clock.monotonic(), 0)
 
 
@@ -62,14 +62,14 @@ class MessageTooLarge(MirrorQError, ValueError):
 
 
 def checked_body(body: bytes | bytearray | memoryview, properties: bytes, bytes_max: int) -> bytes:
-    """The body as bytes of its own, of a message that is not too large with all that it carries.
+    """Return the body as immutable bytes, after a check of the message's size.
 
     Args:
-        properties: what the message carries beside its body, packed.
+        properties: the message's packed properties.
 
     Raises:
-        TypeError: it is not bytes-like.
-        MessageTooLarge: the message is.
+        TypeError: the body is not bytes-like.
+        MessageTooLarge: the message is too large.
     """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
@@ -91,10 +91,10 @@ def _body_text(body: object) -> str:
 
 
 def checked_path(path: object) -> Path:
-    """The path of a node's or a spool's directory.
+    """Return the path of a node's or a spool's directory.
 
     Raises:
-        TypeError, ConfigError: it is none.
+        TypeError, ConfigError: the path is invalid.
     """
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path is {path!r}: it must be the name of a directory, such as './data'")
@@ -106,7 +106,7 @@ def checked_path(path: object) -> Path:
 def checked_bodies(
     bodies: Sequence[bytes | bytearray | memoryview], properties: bytes, bytes_max: int
 ) -> list[bytes]:
-    """Each as by `checked_body`; for a list of bytes without looking at each in Python.
+    """Return the bodies, each checked as by `checked_body`; plain bytes are checked without a loop.
 
     Args:
         properties: of each message.
@@ -116,7 +116,7 @@ def checked_bodies(
     made = list(bodies)
     is_plain = list(map(type, made)).count(bytes) == len(made)
     lengths = list(map(len, made)) if is_plain else []
-    # Counting equal ones is quicker than looking for the largest.
+    # Counting equal lengths is faster than the search for the largest.
     is_even = bool(lengths) and lengths.count(lengths[0]) == len(lengths)
     largest = lengths[0] if is_even else max(lengths, default=0)
     if is_plain and largest + len(properties) <= bytes_max:
@@ -136,13 +136,13 @@ def check_size(body_bytes: int, properties_bytes: int, bytes_max: int) -> None:
 
 
 SEQUENCE_MAX = 2**63 - 1
-"""Of a message, and of any number that travels as one."""
+"""Largest sequence of a message, and largest number in a field for sequences."""
 COUNT_MAX = 2**53
-"""Of messages at once, in all places where a user says so: more than any queue has."""
+"""Limit on counts of messages in users' arguments: more than any queue has."""
 
 
 def check_block(value: object) -> None:
-    """Raise TypeError for a `block` that is a number of seconds, given by its place: `get(5)` would
+    """Raise TypeError for a `block` that is a number of seconds in the wrong place: `get(5)` would
     wait for ever."""
     if value not in (True, False):
         raise TypeError(
@@ -151,21 +151,21 @@ def check_block(value: object) -> None:
 
 
 def check_flags(**flags: object) -> None:
-    """Raise TypeError for a flag that is no bool: the text "no" is true."""
+    """Raise TypeError for a flag that is not a bool: the text "no" is true."""
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}: it must be True or False")
 
 
 def check_callable(what: str, value: object) -> None:
-    """Raise TypeError for what is to be called later and cannot be; None is not looked at."""
+    """Raise TypeError for a callback that cannot be called; None is allowed."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {value!r}: give a function that can be called")
 
 
 def check_not_async(what: str, value: object) -> None:
-    """Raise TypeError for a coroutine function: called from a thread it would do nothing, and what
-    it was called with would count as done."""
+    """Raise TypeError for a coroutine function: a call from a thread would do nothing, and the
+    argument would count as done."""
     if inspect.iscoroutinefunction(value):
         raise TypeError(
             f"{what} is a coroutine function (async def), which no thread can await: give a plain "
@@ -174,16 +174,16 @@ def check_not_async(what: str, value: object) -> None:
 
 
 def check_config(value: object) -> None:
-    """Raise ConfigError for what is no Config, nor None."""
+    """Raise ConfigError for a value that is neither a Config nor None."""
     if value is not None and not isinstance(value, Config):
         raise ConfigError(f"config is {value!r}: give a mirrorq.Config(…), or None")
 
 
 def check_count(what: str, value: object) -> None:
-    """Raise for what is no number of messages, from 1 on.
+    """Raise for a value that is not a number of messages, from 1 on.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not an int.
         ValueError: it is below 1, or more than any queue has.
     """
     if not isinstance(value, int):
@@ -195,10 +195,10 @@ def check_count(what: str, value: object) -> None:
 
 
 def check_sequence(what: str, value: object) -> None:
-    """Raise for what can be no message's sequence, nor 0.
+    """Raise for a value that is neither a sequence nor 0.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not an int.
         ValueError: it is below 0 or too large.
     """
     if not isinstance(value, int):
@@ -208,7 +208,7 @@ def check_sequence(what: str, value: object) -> None:
 
 
 def check_text(what: str, value: object) -> None:
-    """Raise ConfigError for what is no text, or none that can be written."""
+    """Raise ConfigError for a value that is not a str, or cannot be encoded."""
     if not isinstance(value, str):
         raise ConfigError(f"{what} is a string, not {value!r}")
     try:
@@ -218,7 +218,7 @@ def check_text(what: str, value: object) -> None:
 
 
 def check_name(what: str, value: object) -> None:
-    """Raise ConfigError for what is no text, or holds what no name has."""
+    """Raise ConfigError for a value that is not a str, or has characters not allowed in a name."""
     check_text(what, value)
     wrong = unprintable(what, str(value))
     if wrong:
@@ -226,8 +226,8 @@ def check_name(what: str, value: object) -> None:
 
 
 def check_command(command: Administrative) -> None:
-    """Raise ConfigError for a command of the catalog that no node could read: written and read
-    once here, whatever its calls have looked at."""
+    """Raise ConfigError for a command of the catalog that no node could read. The command is
+    encoded and decoded once here, whatever checks were made before."""
     from mirrorq.protocol.clients import ClientAdminister, ClientCall
     from mirrorq.wire.messages import decode, encode
 
@@ -238,7 +238,7 @@ def check_command(command: Administrative) -> None:
 
 
 def not_a_message(values: object) -> TypeError:
-    """The error for what was given in place of messages."""
+    """Return the error for arguments that are not messages."""
     return TypeError(
         f"{values!r} is not what get(), get_many() or a consumer gave: a `Message` is acked"
     )

@@ -1,5 +1,4 @@
-"""Puts as they are handed to the host's thread, and the confirmations that their outcomes belong
-to.
+"""Puts as they are handed to the host's thread, and the confirmations that get their outcomes.
 
 Single puts that wait together are packed into one frame. A put_many keeps frames of its own, one
 frame if it fits, so that it is stored whole or not at all.
@@ -22,17 +21,17 @@ from mirrorq.session.calls import Failed, Put, Stored
 from mirrorq.wire.frames import pack_publish
 
 PACK_BYTES = 256 * 1024
-"""Single puts of one round go into frames of at most `Terms.count_max` messages and so many bytes;
-a larger put goes alone."""
+"""Limit in bytes on a frame of single puts of one round, beside `Terms.count_max` messages. A
+larger put has a frame of its own."""
 FRAME_OVERHEAD = 256
-"""Header, padding, terms and the offsets' first entries of a frame."""
+"""Header, padding, terms and the offsets' first entries of a frame, in bytes."""
 MESSAGE_OVERHEAD = 8
-"""Offsets of one message in both columns."""
+"""Offsets of one message in both columns, in bytes."""
 
 
 class OnePut(Struct, eq=False, gc=False):
-    """One `put`, from a user's thread, in the inbox until the host takes it. The collector does not
-    look at it: many wait, for a moment only."""
+    """One `put` of a user's thread, in the inbox until the host takes it. The garbage collector
+    skips the objects: many wait, for a moment only."""
 
     confirmation: Confirmation
     body: bytes
@@ -42,8 +41,8 @@ class OnePut(Struct, eq=False, gc=False):
 
 @define(eq=False)
 class PutRun:
-    """Single puts that waited together in the inbox, as columns: what leaves as one frame. The
-    host's."""
+    """Single puts that waited together in the inbox, as columns. A run leaves as one frame.
+    Host's thread."""
 
     terms: Terms
     confirmations: list[Confirmation]
@@ -51,17 +50,17 @@ class PutRun:
     size: int
     """Bytes of bodies and properties."""
     properties: list[bytes] | None = None
-    """One for each body; None: nobody has any."""
+    """One entry for each body; None: no message has properties."""
 
     @classmethod
     def of(cls, confirmation: Confirmation, body: bytes, properties: bytes, terms: Terms) -> PutRun:
-        """A run that begins with this put."""
+        """Return a run that begins with a put."""
         size = len(body) + len(properties)
         return cls(terms, [confirmation], [body], size, [properties] if properties else None)
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of messages."""
         return len(self.bodies)
 
     @property
@@ -70,20 +69,20 @@ class PutRun:
         return self.size - sum(map(len, self.properties or ()))
 
     def has_place(self, count: int, size: int, terms: Terms) -> bool:
-        """Whether so much more may leave with it."""
+        """Return true if more messages with the given terms fit."""
         count_max = self.terms.count_max
         is_small = len(self.bodies) + count <= count_max and self.size + size <= PACK_BYTES
         return is_small and terms == self.terms
 
     def join(self, later: PutRun) -> None:
-        """Take in a run that was put after this one."""
+        """Append a run that was put later."""
         self.join_properties(later.properties, len(later.bodies))
         self.confirmations += later.confirmations
         self.bodies += later.bodies
         self.size += later.size
 
     def join_properties(self, later: list[bytes] | None, count: int) -> None:
-        """Properties of `count` more bodies, before these are added."""
+        """Append the properties of `count` more bodies, before the bodies are appended."""
         if self.properties is None and later is not None:
             self.properties = [b""] * len(self.bodies)
         if self.properties is not None:
@@ -91,7 +90,7 @@ class PutRun:
 
 
 def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
-    """Single puts in their order, as few runs as may be."""
+    """Return single puts in order, in as few runs as possible."""
     if len(puts) == 1:
         put = puts[0]
         return [PutRun.of(put.confirmation, put.body, put.properties, put.terms)]
@@ -117,7 +116,7 @@ def runs_of_puts(puts: list[OnePut]) -> list[PutRun]:
 
 @define(eq=False)
 class ManyPut:
-    """One `put_many`: in the inbox, then the host's until all of its frames have an outcome."""
+    """One `put_many`: in the inbox, then with the host until all of its frames have an outcome."""
 
     confirmation: Confirmation
     bodies: Sequence[bytes]
@@ -132,7 +131,7 @@ class ManyPut:
 
     @property
     def count(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return len(self.bodies)
 
     @property
@@ -142,7 +141,7 @@ class ManyPut:
 
 
 class Counted(Protocol):
-    """What is counted of a call in the inbox: numbers that it uses, and bytes."""
+    """The counts of a call in the inbox: producer's numbers, and bytes."""
 
     @property
     def count(self) -> int: ...
@@ -154,43 +153,43 @@ class Counted(Protocol):
 
 @runtime_checkable
 class Ending(Protocol):
-    """A token that knows by itself what its outcome ends (`transactions`)."""
+    """A token that itself determines the confirmations that its outcome ends (`transactions`)."""
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """On the host's thread."""
+        """Note an outcome on the host's thread; return the ended confirmations."""
         ...
 
 
 class OwnBatch:
-    """What is put as a batch that it makes itself, and hears itself what became of it: the token
-    of that batch, in a handle's inbox before."""
+    """An item of a handle's inbox that makes its own batch, and is then the token of the batch. It
+    gets the outcome itself."""
 
     __slots__ = ()
 
     count: int
-    """Numbers that it uses."""
+    """Number of producer's numbers used."""
     size: int
     """Bytes of bodies and properties."""
     own_bytes: int
-    """Bytes of bodies that are put into this queue now."""
+    """Bytes of bodies that are put into the queue now."""
 
     def batch(self) -> Put:
-        """The batch of the session."""
+        """Return the batch for the session."""
         raise NotImplementedError
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
-        """Note an outcome, on the host's thread; return the confirmations that it ends."""
+        """Note an outcome, on the host's thread; return the ended confirmations."""
         raise NotImplementedError
 
     def end_unknown(self, why: str) -> None:
-        """The handle was closed before its batch was made."""
+        """Note that the handle was closed before the batch was made."""
         raise NotImplementedError
 
 
 @define(eq=False)
 class PutToken:
-    """What a frame's outcome is for: single confirmations, or a part of a put_many. The session
-    holds it for the host's thread until then."""
+    """Target of a frame's outcome: single confirmations, or a part of a put_many. The session holds
+    the token for the host's thread until the outcome."""
 
     singles: list[Confirmation] | None
     many: ManyPut | None
@@ -202,7 +201,7 @@ class PutToken:
 def packer(
     bodies: Sequence[bytes], properties: Sequence[bytes], terms: Terms, flags: int = 0
 ) -> Callable[[int, int, int], bytes]:
-    """What makes the frame once its producer's numbers are known."""
+    """Return a function that makes the frame from the producer's numbers."""
     column = list(properties) if any(properties) else None
 
     def pack(producer: int, first_number: int, settled: int) -> bytes:
@@ -263,7 +262,7 @@ def _many(item: ManyPut, frame_bytes_max: int) -> Iterator[Put]:
 def parts_of(
     bodies: Sequence[bytes], properties: bytes, size: int, frame_bytes_max: int
 ) -> Iterator[tuple[int, int]]:
-    """Which bodies of a put_many go into a frame of their own: (start, stop) of each, in order.
+    """Yield (start, stop) of the bodies for each frame of a put_many, in order.
 
     Args:
         properties: of each message.
@@ -284,10 +283,10 @@ def parts_of(
 
 
 def finish(outcome: Stored | Failed) -> list[Confirmation]:
-    """Note an outcome; return the confirmations that it ends."""
+    """Note an outcome; return the ended confirmations."""
     token = outcome.token
     if not isinstance(token, PutToken):
-        # Asked last: looking for a protocol's methods takes longer than all the rest.
+        # Checked last: the check of a protocol's methods is slower than the rest.
         assert isinstance(token, Ending)
         return token.end(outcome)
     if token.singles is not None:
@@ -306,7 +305,7 @@ def _finish_singles(singles: list[Confirmation], outcome: Stored | Failed) -> li
             if type(confirmation) is not Confirmation or confirmation._first is not None:
                 confirmation._finish(sequence, None)
                 continue
-            # What `_finish` does, without the call: there is one for each put.
+            # The content of `_finish`, without the call: it runs once per put.
             confirmation._value = sequence
             confirmation._is_done = True
             if confirmation._outcomes.callbacks:
@@ -363,7 +362,7 @@ def _finish_many(many: ManyPut) -> None:
 
 
 def _runs(pieces: list[range]) -> list[range]:
-    """The same numbers in order, neighbours as one range."""
+    """Return ranges with the same numbers in order, with neighbours merged."""
     runs: list[range] = []
     for piece in sorted(pieces, key=lambda piece: piece.start):
         if runs and runs[-1].stop == piece.start:
@@ -373,7 +372,7 @@ def _runs(pieces: list[range]) -> list[range]:
 
 
 def _joined(pieces: list[range]) -> range | tuple[int, ...]:
-    """One range; when other producers came between the parts, all sequences in order."""
+    """Return one range, or all sequences in order if other producers came between the parts."""
     is_one = all(a.stop == b.start for a, b in pairwise(pieces))
     if is_one:
         return range(pieces[0].start, pieces[-1].stop)

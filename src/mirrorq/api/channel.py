@@ -1,8 +1,8 @@
 """`Channel` and `RingChannel`: the state and calls that the parts of a handle share.
 
 A handle consists of a publisher, a receiver, consumers, leases and messages. They know each other
-only through the channel. It tells which calls are still allowed, takes calls for the host's thread,
-and tells when a call has ended.
+only through the channel. The channel checks if calls are still allowed, takes calls for the host's
+thread, and reports the end of calls.
 
 A `Channel` belongs to a queue, sharded or not. A `RingChannel` belongs to one ring: users' threads
 reach its session through the inbox, and `handle.Handle` steps it.
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from mirrorq.protocol.identities import SessionId
 
 CLOSE_S = 5.0
-"""close() ends within this."""
+"""close() ends within so many seconds."""
 FLUSH_S = 4.0
-"""Part of it that is for outcomes to come."""
+"""Part of CLOSE_S for pending outcomes."""
 PAUSED_S = 1.0
-"""The same where nobody serves: a client whose node is gone is served by another within moments."""
+"""The same without a serving node: another node serves a client within moments."""
 ASK_S = 5.0
-"""A question waits so long for the master before it says what is wrong."""
+"""Seconds that a question waits for the master before an error."""
 FIRST_S = 1.0
-"""A handle's first call waits so long for the master's first word, so that it knows a limit."""
+"""Seconds that a handle's first call waits for the master's first credit, to know the limit."""
 
 STUCK: tuple[tuple[type[MirrorQError], type[MirrorQError], type[MirrorQError]], ...] = (
     (Empty, NoQuorum, EmptyNoQuorum),
@@ -73,23 +73,23 @@ STUCK: tuple[tuple[type[MirrorQError], type[MirrorQError], type[MirrorQError]], 
     (Full, NoQuorum, FullNoQuorum),
     (Full, QueueDown, FullQueueDown),
 )
-"""The error that is both: of a call that ran out of time, and of what holds up the queue."""
+"""Combined error of a call's time-out and of the queue's fault: (time-out, fault, both)."""
 
 AskedRequest = Callable[[int], Request]
-"""Makes a request of its number."""
+"""Makes a request with a number."""
 
 
 def share(bound: int, shards: int) -> int:
-    """One shard's part of a bound that is the whole handle's, at least 1."""
+    """Return one shard's part of a limit of the whole handle, at least 1."""
     return max(-(-bound // shards), 1)
 
 
 def _nothing() -> None:
-    """What a handle on somebody else's host releases."""
+    """Release nothing: the handle is on a host of another owner."""
 
 
 def _itself(channel: Channel) -> object:
-    """A handle that users do not see has no other face."""
+    """Return the channel: a handle without a face is its own face."""
     return channel
 
 
@@ -105,26 +105,26 @@ class Channel(ABC):
     """A handle on a queue, as its face (`MirroredQueue`) and its parts see it. Any thread."""
 
     name: str
-    """The queue's name."""
+    """Name of the queue."""
     queue_name: str
-    """The name that users know: of a shard that of the whole queue."""
+    """Name that users know: for a shard the name of the whole queue."""
     shard: int | None
-    """Of which shard this is the handle."""
+    """Number of the handle's shard; None: not a shard."""
     shards: int
-    """How many shards the queue has; 0: it is not sharded."""
+    """Number of shards; 0: the queue is not sharded."""
 
     def __init__(self, host: Host, declared: Declared, name: str) -> None:
         self.name = name
         self.queue_name, self.shard = split_name(name) or (name, None)
         self.ring_ids = declared.shards
-        """Ids of the shards' rings; () where it is not sharded."""
+        """Ids of the shards' rings; () if the queue is not sharded."""
         self.shards = len(declared.shards)
         self.host = host
         self.queue_id = declared.queue_id
         self.refusals = declared.refusals
         self.config = host.config
         self.release: Callable[[], None] = _nothing
-        """Called when the handle is closed: the node that came with it may be closed too."""
+        """Called when the handle is closed: may close a node that came with the handle."""
         self.is_closing = False
         self._face: Callable[[], object] = _nothing
         self._make_face: Callable[[Channel], object] = _itself
@@ -133,19 +133,19 @@ class Channel(ABC):
         return Outcomes(self.shard)
 
     def open(self) -> None:
-        """Begin, in this process: the first time, or in a forked child."""
+        """Begin in the current process: the first time, or in a forked child."""
         self.pid = os.getpid()
         self.outcomes = self._own_outcomes()
         self.is_shut = False
-        """No puts any more; gets until the queue is empty."""
+        """True: no more puts; gets continue until the queue is empty."""
         self.is_shut_for_gets = False
         self.is_closing = False
         self.is_closed = False
-        """Nobody serves it any more: it was closed, or the queue deleted."""
+        """True: the handle was closed or the queue deleted."""
         self.is_deleted = False
-        """The queue is no more."""
+        """True: the queue was deleted."""
         self.consumers: dict[int, Any] = {}
-        """Those of its users, by number, to be cancelled when it is closed."""
+        """Users' consumers by number, to be cancelled when the handle is closed."""
         self.consumer_numbers = itertools.count(1)
         self.closing = Once(self._close)
 
@@ -154,45 +154,45 @@ class Channel(ABC):
     @property
     @abstractmethod
     def why_closed(self) -> str:
-        """Why it is closed, as far as that is known."""
+        """Why the handle is closed, as far as known."""
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ShutDown, AuthenticationError when calls are of no use any more."""
+        """Raise ShutDown or AuthenticationError when calls are useless."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Have the host's thread look soon."""
+        """Have the host's thread step the handle soon."""
 
     @abstractmethod
     def rings(self) -> Sequence[RingChannel]:
-        """The rings that are served: of a sharded queue several."""
+        """Return the served rings: several for a sharded queue."""
 
     @abstractmethod
     def ring_for(self, call: str) -> RingChannel:
-        """The one ring that a call is of. Raises PreconditionFailed where there are several."""
+        """Return the only ring for a call. Raises PreconditionFailed for a sharded queue."""
 
     @abstractmethod
     def part_of(self, key: str | bytes | None) -> RingChannel:
-        """The ring that takes a message with this key."""
+        """Return the ring for a message with the key."""
 
     @abstractmethod
     def source_of(self, message: Message) -> RingChannel | None:
-        """The ring that a message is held by, if that is this one or a part of it."""
+        """Return the ring that holds a message, if the ring belongs to the handle."""
 
     @abstractmethod
     def stuck_for(self, otherwise: MirrorQError) -> MirrorQError | None:
-        """What holds up the queue, or this process's way to it; None if nothing does.
+        """Return the error of a blocked queue, or of the way to the queue; None if not blocked.
 
         Args:
-            otherwise: the error of the call that waits: an `Empty` for a get, else for a put.
+            otherwise: the error of the waiting call: an `Empty` for a get, else for a put.
         """
 
     def why_not(self, otherwise: MirrorQError) -> MirrorQError:
-        """The error of a call that has run out of time: `otherwise`, unless the queue is held up.
+        """Return the error of a call that has timed out: `otherwise`, unless the queue is blocked.
 
-        It is an Empty where `otherwise` is one, and a Full likewise: loops that were written for
-        `queue.Queue` outlive a failover.
+        The error is an Empty if `otherwise` is an Empty, and likewise for Full. So loops written
+        for `queue.Queue` survive a failover.
         """
         why = self.stuck_for(otherwise)
         for kind, reason, both in STUCK:
@@ -202,67 +202,67 @@ class Channel(ABC):
 
     @abstractmethod
     def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
-        """A question to the master.
+        """Ask the master a question.
 
         Raises:
-            NoQuorum, QueueDown: no answer in time, and why.
+            NoQuorum, QueueDown: no answer in time, with the reason.
         """
 
     @abstractmethod
     def is_quiet(self) -> bool:
-        """Whether everything that was called has an outcome."""
+        """Return true if every call has an outcome."""
 
     @abstractmethod
     def begin_close(self, callers: set[int]) -> None:
-        """Let nobody begin anything more; `callers` wait for this."""
+        """Allow no new calls; threads in `callers` wait for the close."""
 
     @abstractmethod
     def end_session(self) -> None:
-        """Say good-bye to the master, then end what is open."""
+        """Detach from the master, then end all open calls."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Nobody will have this handle: who made it was interrupted."""
+        """Drop a handle whose creation was interrupted."""
 
     # --- What all calls share ---------------------------------------------------------------
 
     def show_as(self, face: object, make: Callable[[Channel], object]) -> None:
-        """Users hold this as `face`; `make` gives them another one when they have dropped it."""
+        """Note the `face` that users hold; `make` makes another face after it was dropped."""
         self._face, self._make_face = ref(face), make
 
     @property
     def face(self) -> Any:
-        """What users hold: a `MirroredQueue`."""
+        """The object that users hold: a `MirroredQueue`."""
         known = self._face()
         return self._make_face(self) if known is None else known
 
     def next_consumer(self) -> int:
-        """A number for a consumer or a holder, of its own in this handle."""
+        """Return a number for a consumer or a holder, unique in the handle."""
         return next(self.consumer_numbers)
 
     def closed_text(self) -> str:
-        """What is told to who calls after the end."""
+        """Return the text for calls after the end."""
         return f"the handle on queue {self.name!r} is closed"
 
     def check_right(self, right: str) -> None:
-        """What the key does not allow is refused here; a node would end the session."""
+        """Refuse an action without the key's right; a node would end the session."""
         why = self.refusals.get(right)
         if why:
             raise AuthenticationError(why)
 
     def checked_body(self, body: bytes | bytearray | memoryview, properties: bytes = b"") -> bytes:
-        """The body as bytes of its own, of a message within this handle's limit."""
+        """Return a body as immutable bytes, within the handle's size limit."""
         return checked_body(body, properties, self.config.message_bytes_max)
 
     def check_open_for_puts(self, right: str = "write") -> None:
-        """`right`: that is needed here; a step that only acks here needs another."""
+        """Raise if puts are impossible. `right`: needed here; a step with only acks differs."""
         self.check()
         self.check_right(right)
         if self.is_shut:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down: it takes no puts")
 
     def check_open_for_gets(self) -> None:
-        """Raise ShutDown, AuthenticationError when get() is of no use any more."""
+        """Raise ShutDown or AuthenticationError when get() is useless."""
         self.check()
         if self.refusals:
             self.check_right("read")
@@ -270,7 +270,7 @@ class Channel(ABC):
             raise ShutDown(f"the handle on queue {self.name!r} was shut down")
 
     def on_forked(self) -> None:
-        """First use in a child: nothing of the parent's threads and locks works here."""
+        """Reopen at the first use in a child: the parent's threads and locks do not work here."""
         if not self.host._survives_fork:
             raise MirrorQError(
                 f"the handle on queue {self.name!r} was made in process {self.pid}; this is "
@@ -281,30 +281,30 @@ class Channel(ABC):
                 self.open()
 
     def ask(self, request: AskedRequest, timeout: float = ASK_S) -> object:
-        """As `asking`, with this thread."""
+        """Do the same as `asking`, on the calling thread."""
         return in_thread(self.asking(request, timeout))
 
     def counting(self, timeout: float = ASK_S) -> Waits[Counts]:
-        """Ask the master what there is."""
+        """Ask the master for its counts."""
         reply = yield from self.asking(inquire_request, timeout)
         assert isinstance(reply, Counts)
         return reply
 
     def counts(self, timeout: float = ASK_S) -> Counts:
-        """As `counting`, with this thread."""
+        """Do the same as `counting`, on the calling thread."""
         return in_thread(self.counting(timeout))
 
     # --- The end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What `MirroredQueue.close` does. Interrupted it goes on by itself."""
+        """Close the handle, as `MirroredQueue.close`. An interrupted close continues by itself."""
         if os.getpid() != self.pid:
             return
         self.is_closing = True
         self.closing.run()
 
     def _close(self) -> None:
-        """The same, once, on a thread that nothing interrupts."""
+        """Do the close once, on a thread without interrupts."""
         self.begin_close(self.closing.callers)
         if not self.is_closed and not self.host.is_closed:
             self.outcomes.wait_for(self.is_quiet, PAUSED_S if self.host.is_paused else FLUSH_S)
@@ -315,7 +315,7 @@ class Channel(ABC):
 
 
 class Answer:
-    """One question's answer, waited for by one caller, noted on the host's thread."""
+    """Answer to one question, for one waiting caller. Set on the host's thread."""
 
     __slots__ = ("is_done", "reply")
 
@@ -330,26 +330,26 @@ class RingChannel(Channel):
     session_id: SessionId | None = None
 
     def open(self) -> None:
-        """Begin, in this process."""
+        """Begin in the current process."""
         super().open()
         self.inbox: deque[Any] = deque()
         """OnePut, ManyPut, Settle, or a function to be called on the host's thread."""
         self.acks: deque[tuple[Message, Settlement]] = deque()
-        """Beside it: acks of single messages, of which there may be many."""
+        """Acks of single messages, which may be many, beside the inbox."""
         self.step_count = 0
-        """Steps that have begun, as far as they look into the inbox."""
+        """Number of steps that have begun to read the inbox."""
         self.woken_at = -1
-        """`step_count` when the host was last woken: it is not woken twice for one step. Set
-        after that is done, to a number that no later step has."""
+        """`step_count` when the host was last woken, so that one step is woken once. Set after the
+        wake-up, to a number of no later step."""
         self.is_refused = False
-        """The client's key does not allow it (any more)."""
+        """True: the client's key lacks the right, or has lost it."""
         self.ended = Latch()
-        """The host's thread has looked for the last time."""
+        """Set when the host's thread has looked for the last time."""
         self.session: Session | None = None
         self.subscriptions: dict[int, Any] = {}
-        """Places of consumers, by number. Changed on the host's thread only."""
+        """Consumers' subscriptions, by number. Changed on the host's thread only."""
         self.holders: dict[int, Any] = {}
-        """Consumers that get no bodies; numbered with the others. On the host's thread only."""
+        """Consumers without bodies, in the same numbering. On the host's thread only."""
 
     @abstractmethod
     def transact(
@@ -359,11 +359,11 @@ class RingChannel(Channel):
         terms: Terms,
         messages: Sequence[Message],
     ) -> Waits[Confirmation]:
-        """Send acks and puts that are one op."""
+        """Send acks and puts as one op."""
 
     @abstractmethod
     def knows_credit(self) -> bool:
-        """Whether the master has said how much the queue takes, or never will."""
+        """Return true if the master has given its limit, or never will."""
 
     @property
     def why_closed(self) -> str:
@@ -385,7 +385,7 @@ class RingChannel(Channel):
             self.woken_at = step_count
 
     def on_host(self, function: Callable[[], None]) -> None:
-        """Have a function called on the host's thread, after all that was called before."""
+        """Have a function called on the host's thread, after all earlier calls."""
         self.inbox.append(function)
         self.wake()
 
@@ -406,7 +406,7 @@ class RingChannel(Channel):
         session = self.session
         if session is not None and not session.available:
             status = self.host._queue_status(self.queue_id)
-            # Not by its state: for a moment that may be "paused" when the leader is late.
+            # Not by the state, which may be "paused" for a moment when the leader is late.
             why = status.warnings if status.master is None else ()
             return QueueDown(
                 f"queue {self.name!r} has no master: "
@@ -415,7 +415,7 @@ class RingChannel(Channel):
         return None
 
     def why_pending(self, is_put: bool) -> str:
-        """Why there is no outcome yet, "" when that is not known."""
+        """Return why there is no outcome yet, "" when not known."""
         why = str(self.why_not(Empty("")))
         return why or (self.host._queue_status(self.queue_id).blocked_by if is_put else "")
 
@@ -436,7 +436,7 @@ class RingChannel(Channel):
         return answer
 
     def end_ask(self, answer: Answer, timeout: float) -> object:
-        """The reply, or why there is none."""
+        """Return the reply, or raise the reason for its absence."""
         session = self.session
         assert session is not None
         if answer.reply is not None:
@@ -454,7 +454,7 @@ class RingChannel(Channel):
     # --- Acks -------------------------------------------------------------------------------
 
     def ack(self, message: Message) -> Settlement:
-        """`Message.ack`: by far the most frequent way to settle."""
+        """Ack a message, as `Message.ack`: by far the most frequent settlement."""
         chunk, place = message._chunk, message._index
         if os.getpid() != self.pid or chunk.settled[place]:
             return self.settle("ack", (message,))
@@ -463,7 +463,7 @@ class RingChannel(Channel):
         self.acks.append(pair)
         chunk.settled[place] = 1
         if self.is_closed:
-            # The host has looked for the last time, before or after this: then it has an outcome.
+            # The host's last look was before or after the append; either way there is an outcome.
             if take_back(self.acks, pair):
                 settlement._finish(None, AckRefused(self.closed_text()))
         elif self.woken_at != self.step_count:
@@ -471,7 +471,7 @@ class RingChannel(Channel):
         return settlement
 
     def extend(self, message: Message, duration_ms: int) -> Settlement:
-        """`Message.extend`."""
+        """Hold a message longer, as `Message.extend`."""
         if os.getpid() != self.pid:
             self.check()
         settlement = Settlement(self.outcomes)
@@ -485,7 +485,7 @@ class RingChannel(Channel):
 
         self.on_host(offer)
         if self.is_closed and take_back(self.inbox, offer):
-            # The host has looked for the last time, before or after this.
+            # The host has looked for the last time, before or after the append.
             item.refuse(self.closed_text())
         return settlement
 
@@ -497,7 +497,7 @@ class RingChannel(Channel):
         target: int = 0,
         settlement: Settlement | None = None,
     ) -> Settlement:
-        """Ack messages, or give them back, together: one outcome for all."""
+        """Ack or release messages together: one outcome for all."""
         if os.getpid() != self.pid:
             self.check()
         settlement = settlement or Settlement(self.outcomes)
@@ -510,12 +510,12 @@ class RingChannel(Channel):
         if not self.is_closed:
             self.wake()
             return settlement
-        # The host has looked into the inbox for the last time, before or after this item.
+        # The host has looked into the inbox for the last time, before or after the append.
         if take_back(self.inbox, item):
             acks.refuse([item], self.closed_text())
         return settlement
 
     def refuse_again(self, item: Settle) -> None:
-        """All that it settles was settled before."""
+        """Refuse a call whose messages were all settled before."""
         item.settlement._finish(None, acks.error_of(item, SettleDone(None, (), "")))
         self.outcomes.notify()

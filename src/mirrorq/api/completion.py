@@ -23,7 +23,7 @@ log = logging.getLogger("mirrorq")
 
 
 def call_user(callback: Callable[..., object], *arguments: Any) -> None:
-    """Call what a user gave. Whatever it raises is logged, and ends nothing: `sys.exit()` and a
+    """Call a user's function. Any exception is logged, and ends nothing: `sys.exit()` and a
     cancellation of asyncio are no `Exception`, and would end the thread of all callbacks."""
     try:
         callback(*arguments)
@@ -35,16 +35,16 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
 
 
 class Callbacks:
-    """The thread on which users' functions are called, in order. Held by a handle's outcomes, or by
-    a host's listeners; any thread may have something called."""
+    """The thread that calls users' functions, in order. Held by a handle's outcomes, or by a host's
+    listeners. Calls may be added from any thread."""
 
     def __init__(self) -> None:
         self._calls = new_mailbox()
-        """Pairs of a function and its arguments; None: the thread is to end."""
+        """Pairs of a function and its arguments; None: the thread must end."""
         self._runner = deque([None])
-        """Whoever has taken what is in it runs the calls: one thread at most."""
+        """A token: the thread that takes it runs the calls, so one thread at most."""
         self._thread = 0
-        """Which that is, while one does."""
+        """Id of the thread that runs the calls; 0: none."""
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Have a function called on the callback thread, in order."""
@@ -56,10 +56,10 @@ class Callbacks:
             begin_thread(threading.Thread(target=self._run, name="mirrorq-callbacks", daemon=True))
 
     def close(self, timeout: float, callers: Collection[int] = ()) -> None:
-        """Run what is due and end the thread; a later `call` starts another.
+        """Run the due calls and end the thread; a later `call` starts another.
 
         Args:
-            callers: threads that wait for this: they are not waited for.
+            callers: threads that wait for the close; the close does not wait for them.
         """
         if self._runner and self._calls.empty():
             return
@@ -82,27 +82,27 @@ class Callbacks:
         self._thread = 0
         self._runner.append(None)
         if not self._calls.empty():
-            # It was put before the runner was free, by somebody who saw that it was taken.
+            # A call was added before the token was free, by a thread that saw it taken.
             self._run()
 
 
 class Outcomes:
-    """Shared by all confirmations and settlements of a handle, which holds it. Ended ones are noted
-    on the host's thread; any thread may wait."""
+    """The outcomes of a handle, shared by its confirmations and settlements. The host's thread
+    notes ended outcomes; any thread may wait."""
 
     why_open: Callable[[bool], str] | None = None
-    """Why a put (True), or an ack, has no outcome yet: asked when somebody has waited in vain."""
+    """Returns why a put (True) or an ack has no outcome yet; called after a wait in vain."""
 
     def __init__(self, shard: int | None = None, whole: Outcomes | None = None) -> None:
-        """With `whole`: those of a shard's handle, waited for and called back with the whole's."""
+        """With `whole`: the outcomes of a shard, signalled and called back with the whole's."""
         self.shard = shard
-        """The shard to whose handle they belong; None where that is none."""
+        """Shard of the handle; None: not a shard."""
         self.signal: Signal = Signal() if whole is None else whole.signal
         self.ack_listeners: list[Callable[[Any, AckRefused], object]]
         """Called back with each message whose ack was refused."""
         self.ack_listeners = [] if whole is None else whole.ack_listeners
         self.callbacks: dict[object, deque[Callable[[Any], object]]]
-        """By outcome, what is to be called when it has ended."""
+        """Callbacks by outcome, to be called at its end."""
         self.callbacks = {} if whole is None else whole.callbacks
         self._thread: Callbacks = Callbacks() if whole is None else whole._thread
         self.wait_for = self.signal.wait_for
@@ -111,7 +111,7 @@ class Outcomes:
         self.close = self._thread.close
 
     def call_all(self, callbacks: deque[Callable[[Any], object]], ended: object) -> None:
-        """Have these called with what has ended, each by whoever takes it."""
+        """Have callbacks called with an ended outcome; several threads may take callbacks."""
         while callbacks:
             try:
                 callback = callbacks.popleft()
@@ -121,5 +121,5 @@ class Outcomes:
 
     @property
     def waiters(self) -> int:
-        """How many threads wait."""
+        """Number of waiting threads."""
         return self.signal.waiters

@@ -1,8 +1,8 @@
 """`Confirmation` and `Settlement`: the results of `put` and `ack`, and `wait` for several of them.
 
 They are not `concurrent.futures.Future`: a Future costs 2.2 µs, a confirmation has five fields and
-shares the condition of its handle. `future` makes a Future of one on demand. A confirmation stays
-open over pauses and failovers, and ends once.
+shares the condition of its handle. `future` makes a Future on demand. A confirmation stays open
+over pauses and failovers, and ends once.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 
 class _Outcome(msgspec.Struct, eq=False):
-    """Something that ends once, with a value or an error. Its user holds it, and the call in the
-    inbox or the session until it ends; ended by the host's thread, waited for by any."""
+    """An outcome that ends once, with a value or an error. Held by its user, and by the call in the
+    inbox or the session until it ends. The host's thread ends an outcome; any thread may wait."""
 
-    # A Struct, because it is made in C: every put and every ack makes one.
+    # A Struct, because its constructor is C code: every put and every ack makes an outcome.
     _outcomes: Outcomes
     _is_done: bool = False
     _value: Any = None
     _error: MirrorQError | None = None
     _first: Callback | None = None
-    """To be called when it has ended, before all that `add_done_callback` was given."""
+    """Callback to be called first at the end, before those of `add_done_callback`."""
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return true if the outcome is known."""
         return self._is_done
 
     def exception(self, timeout: float | None = None) -> MirrorQError | None:
-        """Wait for the outcome; return its error, None when it went well.
+        """Wait for the outcome; return its error, None on success.
 
         Raises:
             TimeoutError: there is no outcome yet after `timeout` seconds.
@@ -51,21 +51,22 @@ class _Outcome(msgspec.Struct, eq=False):
         return self._error
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Have `callback(self)` called when it has ended: on the handle's callback thread."""
+        """Have `callback(self)` called at the end, on the handle's callback thread."""
         outcomes = self._outcomes
         if not self._is_done:
             callbacks = outcomes.callbacks.setdefault(self, deque())
             callbacks.append(callback)
             if self._is_done:
-                # It ended before or after this one was there: whoever takes it calls it.
+                # The end came before or after the append: the taker of a callback calls it.
                 outcomes.callbacks.pop(self, None)
                 outcomes.call_all(callbacks, self)
             return
         outcomes.call_back(callback, self)
 
     def future(self) -> Future[Any]:
-        """A `concurrent.futures.Future` that ends as this does, for what waits for futures:
-        `concurrent.futures.wait` and `as_completed`, `asyncio.wrap_future`. It cannot be cancelled.
+        """Return a `concurrent.futures.Future` with the same outcome, for code that waits for
+        futures: `concurrent.futures.wait`, `as_completed`, `asyncio.wrap_future`. It cannot be
+        cancelled.
         """
         made: Future[Any] = Future()
         made.set_running_or_notify_cancel()
@@ -95,7 +96,7 @@ class _Outcome(msgspec.Struct, eq=False):
         return "" if ask is None else ask(isinstance(self, Confirmation))
 
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
-        """Called on the host's thread, or by the only one that knows of it."""
+        """End the outcome. Called on the host's thread, or by the only thread that knows it."""
         self._value = value
         self._error = error
         self._is_done = True
@@ -112,7 +113,7 @@ class _Outcome(msgspec.Struct, eq=False):
         return self._value
 
     def __await__(self) -> Generator[Any, None, Any]:
-        # Who awaits many does so when most of them have ended.
+        # Code that awaits many outcomes does so when most have ended.
         if self._is_done and self._error is None and self._value is None:
             return iter(())  # type: ignore[return-value]
         return self._awaited()
@@ -140,7 +141,7 @@ class _Outcome(msgspec.Struct, eq=False):
 
 
 def _pass_on(future: Future[Any], outcome: _Outcome) -> None:
-    """On the callback thread."""
+    """Copy an outcome to a Future. On the callback thread."""
     if outcome._error is not None:
         future.set_exception(outcome._error)
     else:
@@ -148,7 +149,7 @@ def _pass_on(future: Future[Any], outcome: _Outcome) -> None:
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
-    """On the loop's thread; the awaiting task may have been cancelled since."""
+    """Wake a task. On the loop's thread; the task may have been cancelled since."""
     if not future.done():
         future.set_result(None)
 
@@ -163,20 +164,20 @@ class Confirmation(_Outcome):
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the message was not stored because another one was put with its unique key
-        before, whose sequence `result` is. False while there is no outcome."""
+        """Whether the message was not stored because an earlier message has the same unique key.
+        The earlier message's sequence is the `result`. False while there is no outcome."""
         return self._is_duplicate
 
     @property
     def shard(self) -> int | None:
-        """Number of the shard that it was put into, whose sequence `result` is; None where the
+        """Number of the message's shard, to which the sequence in `result` belongs; None if the
         queue is not sharded."""
         return self._outcomes.shard
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the message is stable; return its sequence (put_many: a range).
 
-        Durability: it is on disk on every member in sync then.
+        Durability: the message is then on disk on every member in sync.
 
         Raises:
             NotConfirmed: certainly not stored.
@@ -187,18 +188,18 @@ class Confirmation(_Outcome):
 
 
 class Settlement(_Outcome):
-    """The outcome of an ack or nack: None, `AckRefused` or, of a handle that was closed before the
-    answer came, `ConfirmUnknown`.
+    """The outcome of an ack or nack: None or `AckRefused`; `ConfirmUnknown` if the handle was
+    closed before the answer came.
 
     *Threads*: as with a `Confirmation`.
     """
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait until the ack is stable: it is never undone then.
+        """Wait until the ack is stable: a stable ack is never undone.
 
         Raises:
-            AckRefused: it did not take effect, the message comes again. A loop that is to survive
-                that asks for `exception()`, or listens (`MirroredQueue.add_ack_listener`).
+            AckRefused: no effect, and the message comes again. A loop that must survive uses
+                `exception()`, or a listener (`MirroredQueue.add_ack_listener`).
             ConfirmUnknown: the handle was closed before the answer came.
             TimeoutError: no outcome yet after `timeout` seconds.
         """
@@ -206,7 +207,7 @@ class Settlement(_Outcome):
 
 
 class Waited(NamedTuple):
-    """What `wait` returns."""
+    """The result of `wait`."""
 
     done: set[Confirmation | Settlement]
     not_done: set[Confirmation | Settlement]
@@ -221,11 +222,11 @@ def wait(
 
     Args:
         timeout: in seconds; None: for ever.
-        return_when: as in `concurrent.futures.wait`, whose constants are these words:
-            FIRST_COMPLETED until one has ended, FIRST_EXCEPTION until one has failed or all ended.
+        return_when: as in `concurrent.futures.wait`, with the same constants: FIRST_COMPLETED
+            until the first end, FIRST_EXCEPTION until the first failure or all have ended.
 
     Raises:
-        ValueError: `return_when` is none of these.
+        ValueError: `return_when` is not a constant of `concurrent.futures`.
     """
     check_return_when(return_when)
     items = list(confirmations)
@@ -238,13 +239,13 @@ def wait(
 
 
 def check_return_when(return_when: ReturnWhen) -> None:
-    """Raise ValueError when it is no word of `concurrent.futures.wait`."""
+    """Raise ValueError for a value that is no constant of `concurrent.futures.wait`."""
     if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
         raise ValueError(f"return_when is {return_when!r}: see concurrent.futures.wait")
 
 
 def parted(items: Iterable[Confirmation | Settlement]) -> Waited:
-    """Those that have ended, and those that have not: each is in one of the two."""
+    """Return the ended and the open outcomes: each is in one set."""
     is_done = {item: item.done() for item in items}
     return Waited(
         {item for item, is_one in is_done.items() if is_one},
@@ -275,7 +276,7 @@ def _wait_for_first(
     left = items
 
     def is_over() -> bool:
-        """Looks no more at what has ended and was not enough."""
+        """Return true if the wait is over. Ended outcomes are not looked at again."""
         nonlocal left
         ended: list[_Outcome] = []
         still_open: list[_Outcome] = []

@@ -24,14 +24,14 @@ from mirrorq.waiting import Doorbell, Latch, ProcessEnded, begin_thread
 log = logging.getLogger("mirrorq")
 
 WAIT_S = 1.0
-"""A call waits so long for the host's thread, which is busy or has ended, or for a callback."""
+"""Seconds that a call waits for a busy or ended host's thread, or for a callback."""
 
 AckMode = Literal["return", "manual", "receipt"]
-"""When a consumer's messages are acked: when the callback returns, by the callback or later by
-whoever has the message, or before the callback is called."""
+"""Time of a consumer's acks: at the callback's return, by the program in the callback or later, or
+before the callback is called."""
 
 UNBOUNDED_COUNT = 4096
-"""A consumer without a bound is sent at most so many beyond those that its callback was given."""
+"""Messages sent to a consumer without a bound, beyond those that its callback was given."""
 
 EXIT_TEXT = ". sys.exit() in a callback ends neither the consumer nor the process: call cancel()"
 
@@ -52,24 +52,24 @@ def _check_prefetch(value: object) -> None:
 
 
 class Subscription:
-    """A consumer's place at one ring, and what has come there and its thread has not taken.
+    """A consumer's subscription at one ring, with the messages that its thread has not taken.
 
-    Held by its ring's handle, whose host's thread makes all changes, but for what the consumer's
-    thread takes from the left of `buffer`.
+    Held by the ring's handle. The host's thread makes all changes; only the consumer's thread takes
+    from the left of `buffer`.
     """
 
     def __init__(
         self, channel: RingChannel, number: int, consumer: Consumer, prefetch: int
     ) -> None:
         self.number = number
-        """In the ring's handle."""
+        """Number in the ring's handle."""
         self.prefetch = prefetch
         """0: no bound."""
         self.unsettled = 0
-        """How many are delivered and neither acked nor given back."""
+        """Number of delivered messages that are neither acked nor released."""
         self.buffer = Backlog()
         self.refused = ""
-        """Why the queue did not take it, or it was ended by others; "" while all is well."""
+        """Why the queue refused or ended the consumer; "": all is well."""
         self.is_active = True
         self.cancel_on_failover = consumer._ends_at_failover
         self._channel = channel
@@ -78,13 +78,13 @@ class Subscription:
 
     @property
     def idle_at_ms(self) -> int | None:
-        """When the messages in the buffer go back, if the callback is not given one."""
+        """Time at which the buffered messages go back, if the callback takes none."""
         return self._window.idle_at_ms
 
     # --- The thread that makes the consumer ---------------------------------------------------
 
     def begin(self) -> None:
-        """Take the place, and hear whether the queue refuses it."""
+        """Subscribe, and find out if the queue refuses the consumer."""
         channel = self._channel
         subscribed = Latch()
 
@@ -97,23 +97,23 @@ class Subscription:
         subscribed.wait(WAIT_S)
         session = channel.session
         if session is not None and not session.available and not channel.knows_credit():
-            # A handle that was just opened, of a client above all, has not heard of a master yet.
+            # A newly opened handle, above all of a client, may not know a master yet.
             channel.outcomes.wait_for(channel.knows_credit, FIRST_S)
         if session is not None and session.available:
-            # A refusal comes before the answer to a question that is asked after it.
+            # A refusal comes before the answer to a later question.
             with contextlib.suppress(MirrorQError):
                 channel.counts()
         if self.refused:
             raise PreconditionFailed(f"queue {channel.name!r}: {self.refused}")
 
     def ask_for(self, prefetch: int) -> None:
-        """The bound has changed."""
+        """Change the bound."""
         self.prefetch = prefetch
         self._window.bound(prefetch or UNBOUNDED_COUNT)
         self._channel.on_host(self.subscribe)
 
     def abandon(self) -> Latch:
-        """Have it stopped by the host's thread, whatever becomes of the caller."""
+        """Have the host's thread end the subscription, even if the caller is interrupted."""
         left = Latch()
 
         def leave() -> None:
@@ -127,14 +127,14 @@ class Subscription:
     # --- The host's thread ----------------------------------------------------------------------
 
     def subscribe(self) -> None:
-        """Ask the master for it."""
+        """Send a Subscribe to the master."""
         session, consumer = self._channel.session, self._consumer
         if session is not None:
             auto_ack = consumer._acks_at == "receipt"
             session.subscribe(self.number, self.prefetch, consumer._exclusive, auto_ack)
 
     def leave(self) -> None:
-        """Give the place up, and back what the callback has not been given."""
+        """Unsubscribe, and release the messages that the callback was not given."""
         session = self._channel.session
         if session is not None:
             session.give_back(tuple(self.drop()))
@@ -142,11 +142,11 @@ class Subscription:
         self._channel.subscriptions.pop(self.number, None)
 
     def fetch(self, session: Session, now_ms: int) -> None:
-        """Ask for the message that the callback waits for, and for those that it will be given
-        soon: few while it is slow, up to the bound while it is quick."""
+        """Ask for the message that the callback waits for, and for the next messages: few while the
+        callback is slow, up to the bound while it is quick."""
         here = self.buffer.count()
         if self._window.look(now_ms, here, is_waiting=False):
-            # The callback is slow: others may be quicker.
+            # The callback is slow: other consumers may be quicker.
             session.withdraw(self.number, tuple(self.drop()))
             here = 0
         begun = self.unsettled - here
@@ -155,7 +155,7 @@ class Subscription:
         session.want(self.number, self.unsettled, min(wanted, self.prefetch or wanted))
 
     def feed(self, chunks: list[Chunk], size: int) -> None:
-        """Messages of so many bytes have come."""
+        """Take messages of `size` bytes into the buffer."""
         self._window.on_arrival(sum(chunk.count for chunk in chunks), size)
         for chunk in chunks:
             chunk.held = bytearray(b"\1" * chunk.count)
@@ -168,14 +168,14 @@ class Subscription:
         return self.buffer.take_out(message.sequence, message.delivery_count + 1)
 
     def release(self, run: Run) -> None:
-        """They were acked or given back; told again it changes nothing."""
+        """Note that messages were acked or released; a repeat changes nothing."""
         held = run.chunk.held
         if held is not None:
             self.unsettled -= held.count(1, run.start, run.stop)
             held[run.start : run.stop] = bytes(run.stop - run.start)
 
     def drop(self) -> list[Delivery]:
-        """Forget what the callback has not been given; return its names."""
+        """Drop the messages that the callback was not given; return their names."""
         self._window.on_idle()
         runs = self.buffer.shrink(0)
         for run in runs:
@@ -184,26 +184,26 @@ class Subscription:
         return names_of(runs)
 
     def refuse(self, why: str) -> None:
-        """The queue does not take it: told by `consume` while that has not returned."""
+        """Note a refusal by the queue. `consume` raises it until the consumer has begun."""
         self.refused = why
         if self._consumer._is_begun:
             self.leave()
             self.cancelled(why)
 
     def cancelled(self, why: str) -> None:
-        """Ended by the queue, not by its user."""
+        """End the subscription by the queue, not by its user."""
         self._channel.subscriptions.pop(self.number, None)
         self.refused = why
         self.is_active = False
         self._consumer._end_by_queue(why)
 
     def end(self) -> None:
-        """Nothing comes any more."""
+        """End the subscription: no more messages come."""
         self.is_active = False
         self._consumer._end_with(self)
 
     def end_elsewhere(self) -> None:
-        """Its consumer was ended at another ring. From any host's thread."""
+        """End here because the consumer ended at another ring. From any host's thread."""
         if self.is_active:
             self.is_active = False
             self._channel.on_host(self.leave)
@@ -212,8 +212,8 @@ class Subscription:
 class Consumer:
     """One consumer of one handle. Made by `MirroredQueue.consume`.
 
-    Of a sharded queue its prefetch is divided over the shards, at least one message for each.
-    Ended at one shard, by its queue or with `cancel_on_failover`, it ends at all.
+    The prefetch of a sharded queue is divided over the shards, at least one message for each. An
+    end at one shard, by its queue or with `cancel_on_failover`, ends the whole consumer.
 
     *Threads*: the callback runs on a thread of the consumer's own; `cancel` may be called from any,
     from the callback too.
@@ -231,7 +231,7 @@ class Consumer:
         cancel_on_failover: bool,
         retries: Retries,
     ) -> None:
-        """Arguments as of `MirroredQueue.consume`; it is nothing to its queue before `_begun`."""
+        """Take arguments as of `MirroredQueue.consume`. The queue is not asked before `_begun`."""
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
@@ -245,7 +245,7 @@ class Consumer:
         self._number = channel.next_consumer()
         self._ends_at_failover = cancel_on_failover
         self.refused: str = ""
-        """Why the queue did not take it, or it was ended by others; "" while all is well."""
+        """Why the queue refused or ended the consumer; "": all is well."""
         self._acks_at = ack
         self._exclusive = exclusive
         self._retries = retries
@@ -254,23 +254,23 @@ class Consumer:
         self._callback = callback
         self._on_cancel = on_cancel
         self._subscriptions: list[Subscription] = []
-        """One at each ring."""
+        """One subscription at each ring."""
         self._turns: Iterator[Subscription] = iter(())
-        """Whose turn it is, for ever."""
+        """Endless cycle of the subscriptions."""
         self._arrival = Doorbell()
         self._message: Message | None = None
-        """The one that is being worked on."""
+        """The message in work."""
         self._untold = deque([None])
-        """Who takes what is in it ends the consumer, and tells its user if that was not he."""
+        """A token: the thread that takes it ends the consumer and may have to tell its user."""
         self._is_busy = False
         """Whether the callback has been given a message and has not returned."""
         self._is_ended = False
         self._is_begun = False
-        """A refusal before that is told by `consume`."""
+        """False: `consume` raises a refusal."""
         self._finished = Latch()
-        """Nothing is being worked on any more."""
+        """Set when no message is in work any more."""
         self._server = 0
-        """The thread that calls back, once it has begun."""
+        """Id of the thread that calls back, once it has begun."""
 
     @property
     def prefetch(self) -> int:
@@ -290,25 +290,25 @@ class Consumer:
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes messages: it was not cancelled, by nobody, and has not failed."""
+        """Whether the consumer takes messages: it was not cancelled and has not failed."""
         return not self._is_ended
 
     @property
     def unsettled(self) -> int:
-        """Messages delivered and neither acked nor given back."""
+        """Messages delivered and neither acked nor released."""
         return sum(one.unsettled for one in self._subscriptions)
 
     def cancel(self, *, wait: bool = True) -> None:
-        """Stop. The message under way is finished; those not begun go back uncounted.
+        """Stop. The message in work is finished; other messages go back uncounted.
 
         Args:
-            wait: for the message under way, a second at most.
+            wait: for the message in work, a second at most.
         """
         check_flags(wait=wait)
         self._cancel(() if wait else (self._server,))
 
     def _cancel(self, callers: Collection[int]) -> None:
-        """`callers`: threads that wait for this, which are not waited for."""
+        """Cancel without a wait for the threads in `callers`, which wait for the end."""
         if not self._is_ended:
             for left in self._abandon():
                 left.wait(WAIT_S)
@@ -316,7 +316,7 @@ class Consumer:
         self._join(callers)
 
     def _abandon(self) -> list[Latch]:
-        """Have it stopped by the host's thread, whatever becomes of the caller."""
+        """Have the host's thread end it, even if the caller is interrupted."""
         self._untold.clear()
         self._channel.consumers.pop(self._number, None)
         return [one.abandon() for one in self._subscriptions]
@@ -332,7 +332,7 @@ class Consumer:
             self._finished.wait(WAIT_S)
 
     def _begun(self) -> Self:
-        """Begin; who is interrupted in it leaves none behind."""
+        """Begin; an interrupt leaves no subscription behind."""
         try:
             self._start()
             return self
@@ -344,7 +344,7 @@ class Consumer:
         """Subscribe at each ring and begin.
 
         Raises:
-            PreconditionFailed: one of them refuses it: it is at none.
+            PreconditionFailed: a ring refuses the consumer, which is then at no ring.
         """
         self._channel.consumers[self._number] = self
         try:
@@ -363,13 +363,13 @@ class Consumer:
     # --- The host's thread ----------------------------------------------------------------
 
     def _end_with(self, subscription: Subscription) -> None:
-        """One of its places has ended with its handle."""
+        """Note the end of a subscription with its handle."""
         if not any(one.is_active for one in self._subscriptions):
             self._channel.consumers.pop(self._number, None)
             self._end()
 
     def _end_by_queue(self, why: str) -> None:
-        """Some ring has ended it: it ends at the others too, and its user is told once."""
+        """End at all rings because a ring ended the consumer, and tell its user once."""
         try:
             self._untold.pop()
         except IndexError:
@@ -387,7 +387,7 @@ class Consumer:
         self._ring()
 
     def _ring(self) -> None:
-        """Something has come, or it has ended."""
+        """Wake the consumer's thread after an arrival or the end."""
         self._arrival.ring()
 
     # --- What calls back: a thread of its own ---------------------------------------------
@@ -408,7 +408,7 @@ class Consumer:
             self._finished.set()
 
     def _fail(self) -> None:
-        """In the handler of what should not have been raised: it ends, and says so."""
+        """End the consumer after an unexpected exception, in its handler, and log the failure."""
         log.critical(
             "consumer %d of queue %s has failed: its messages go back",
             self._number,
@@ -434,8 +434,8 @@ class Consumer:
         return any(one.buffer.count() for one in self._subscriptions)
 
     def _next(self) -> Message | None:
-        """The next message, of the rings in turn; None when there is none, or it went back."""
-        # Before one is taken: the host's thread is not to fetch another one beside it.
+        """Return the next message, of the rings in turn; None: there is none, or it went back."""
+        # Before a message is taken: the host's thread must not fetch another beside it.
         self._is_busy = True
         for _ in self._subscriptions:
             try:
@@ -460,15 +460,15 @@ class Consumer:
             self._ack_if("return", message)
 
     def _ack_if(self, moment: AckMode, message: Message) -> None:
-        """Ack the message if this is the moment for it, and the callback has not settled it."""
+        """Ack the message if `ack` has the given mode, and the callback has not settled it."""
         if self._acks_at == moment and not message._is_settled:
             message.ack()
 
     def _give_back_later(self, message: Message, error: BaseException) -> None:
-        """In the handler of what a callback has raised. What is no Exception is treated alike: it
-        is the callback that it was meant for.
+        """Release a message after an exception of its callback, in the handler. Exceptions beyond
+        `Exception` are treated alike: they were meant for the callback.
 
-        Others are served meanwhile; where all fail, each waits longer every time.
+        Other messages are served meanwhile; when all fail, each waits longer every time.
         """
         delay_s = self._retries.delay_s(message)
         log.exception(

@@ -1,10 +1,10 @@
 """`Exchange`: a name to publish to; bindings decide which queues a message reaches.
 
-Exchanges and bindings are in the catalog, so they are the same on all nodes and survive what the
-catalog survives. Routing is done by the publisher's handle: it has a handle on each queue that
-its messages reach, and puts a message into all of them. Each of those puts is resent after a
-failover under its own producer number, so a failover in the middle neither loses the message nor
-doubles it in any queue. What `publish` returns ends when every one of them has ended.
+Exchanges and bindings are in the catalog, so they are the same on all nodes and as durable as the
+catalog. Routing is done by the publisher's handle: it has a handle on each queue that its messages
+reach, and puts a message into all of them. Each put is resent after a failover under its own
+producer number, so a failover in the middle neither loses the message nor doubles it in any queue.
+The confirmation of `publish` ends when every put has ended.
 
 *Threads*: every method may be called from any thread.
 """
@@ -52,30 +52,30 @@ if TYPE_CHECKING:
 
 
 class ExchangeHost(Host, Protocol):
-    """What an exchange asks of the process that it lives in."""
+    """The needs of an exchange from the process that it lives in."""
 
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """As `_exchange_record`, the first time a handle asks for this name. When it raises,
-        nothing is followed."""
+        """Follow an exchange and return it as `_exchange_record`: the first time that a handle uses
+        the name. After an exception the exchange is not followed."""
         ...
 
     def _leave_exchange(self, name: str) -> None:
-        """A handle that has followed it is closed: undoes one `_follow_exchange`."""
+        """Undo one `_follow_exchange`: a handle is closed."""
         ...
 
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """The exchange as this process knows it, not older than a version it was told of.
+        """Return the exchange as the process knows it, at least of the given version.
 
-        The handle that asks follows it.
+        The calling handle follows the exchange.
         """
         ...
 
     def _queue_name(self, queue_id: int) -> str:
-        """The queue's name, "" when there is none of this id."""
+        """Return the queue's name; "": no queue has the id."""
         ...
 
     def _rings_of(self, queue_id: int) -> tuple[int, ...]:
-        """Ids of the shards of a sharded queue, () of another."""
+        """Return the ids of a sharded queue's shards; () for another queue."""
         ...
 
     def _administer(self, command: Administrative, timeout: float | None) -> int: ...
@@ -87,20 +87,20 @@ class Exchange:
 
     def __init__(self, host: ExchangeHost, name: str) -> None:
         self.name: str = name
-        """The exchange's name."""
+        """Name of the exchange."""
         self._host = host
         self._is_closed = False
         self._begin()
 
     def _begin(self) -> None:
-        """In this process: a forked child has nothing of what its parent has open."""
+        """Begin in the current process: a forked child has none of its parent's open handles."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         """Held while a message is accepted: by all of its queues or by none."""
         self._handles: dict[int, Handle | ShardedHandle] = {}
         self._routes: dict[str, Routes] = {}
         self._followed: dict[str, None] = {}
-        """Exchanges that the host knows at once, until this handle is closed: alternates too."""
+        """Exchanges followed by the host until the handle is closed, including alternates."""
         self._outcomes = Outcomes()
         self._open: dict[Gathering, None] = {}
         """Publishes without an outcome."""
@@ -115,9 +115,9 @@ class Exchange:
         passive: bool,
         timeout: float | None,
     ) -> Exchange:
-        """Make an exchange, or find it."""
+        """Make an exchange, or find an existing exchange."""
         if passive:
-            # Of these only the name is gone by.
+            # A passive declaration uses the name only.
             wrong = exchange_error(name, "topic", "")
             if wrong:
                 raise ConfigError(wrong)
@@ -137,7 +137,7 @@ class Exchange:
         return cls(host, name)._begun(version)
 
     def _begun(self, version: int) -> Exchange:
-        """This handle, once its host knows an exchange of this version, or a later one."""
+        """Return the handle, once its host knows the exchange at the version or a later version."""
         try:
             if self._known(self.name, version) is None:
                 raise QueueNotFound(f"no exchange is named {self.name!r}: declare it")
@@ -156,13 +156,13 @@ class Exchange:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = 30,
     ) -> None:
-        """Have messages reach a queue. Bound already in the same way: nothing changes.
+        """Have messages reach a queue. An equal binding changes nothing.
 
-        Publishers on this node see it when this returns, others as soon as their node does.
+        Publishers on the same node see it when the call returns, others as soon as their node does.
 
         Args:
             routing_key: direct: the key; topic: a pattern with `*` and `#`; else carried.
-            arguments: headers: what the message's headers are compared with.
+            arguments: headers: compared with the message's headers.
 
         Raises:
             QueueNotFound: there is no such queue or exchange.
@@ -178,7 +178,7 @@ class Exchange:
         arguments: Mapping[str, Any] | None = None,
         timeout: float | None = 30,
     ) -> None:
-        """Take a binding away; when there is none like it, nothing happens. As `bind`."""
+        """Remove a binding; when there is no equal binding, nothing happens. As `bind`."""
         self._change(Unbind(self.name, *_ends(queue, routing_key, arguments)), timeout)
 
     def _change(self, command: Bind | Unbind, timeout: float | None) -> None:
@@ -202,7 +202,7 @@ class Exchange:
 
         Raises:
             PreconditionFailed: `if_unused`, and something is bound to it.
-            QueueNotFound: there is none.
+            QueueNotFound: there is no such exchange.
             NoQuorum: no majority in time. It may still be deleted.
         """
         check_flags(if_unused=if_unused)
@@ -227,21 +227,21 @@ class Exchange:
 
         Args:
             routing_key: up to 255 characters; the message carries it as its `key`.
-            mandatory: a message that reaches no queue ends with NotConfirmed; else it is
-                confirmed, by nobody, as in RabbitMQ.
+            mandatory: a message that reaches no queue ends with NotConfirmed. Otherwise it is
+                confirmed, by no queue, as in RabbitMQ.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
-            others: as in `MirroredQueue.put`. Each queue looks at a unique key by itself.
+            others: as in `MirroredQueue.put`. Each queue checks a unique key by itself.
 
         Returns:
             The confirmation: it ends with {queue's name: sequence} when every queue has the
-            message on disk on all its members in sync; with NotConfirmed when one refused it
-            (the text says which have it), ConfirmUnknown when that is not known of one. A
-            queue that is deleted meanwhile no longer counts.
+            message on disk on all its members in sync. It ends with NotConfirmed when a queue
+            refused the message (the text names the queues that have it), with ConfirmUnknown when a
+            queue's outcome is unknown. A queue that is deleted meanwhile no longer counts.
 
         Raises:
-            Full, NoQuorum, QueueDown: not accepted, by no queue, and why.
+            Full, NoQuorum, QueueDown: not accepted, by no queue, with the reason.
             QueueNotFound: the exchange was deleted.
-            ShutDown: this handle is closed.
+            ShutDown: the handle is closed.
         """
         check_block(block)
         request = self._checked_request(
@@ -259,7 +259,7 @@ class Exchange:
     def _making_room(
         self, full: Handle, request: PublishRequest, block: bool, until: float | None
     ) -> Waits[None]:
-        """Wait until something has changed for a queue that had no room."""
+        """Wait for a change at a queue that had no room."""
         with contextlib.suppress(ShutDown):  # its queue was deleted: look again
             yield from full.puts.making_room(1, request.size, len(request.body), block, until)
 
@@ -272,7 +272,7 @@ class Exchange:
         on_confirm: OnConfirm,
         **options: Unpack[RoutedOptions],
     ) -> PublishRequest:
-        """What `publish` was given, checked."""
+        """Return the checked arguments of `publish`."""
         check_flags(mandatory=mandatory)
         if not isinstance(routing_key, str) or len(routing_key) > KEY_CHARS_MAX:
             raise ConfigError(
@@ -292,7 +292,7 @@ class Exchange:
         )
 
     def _accept(self, request: PublishRequest) -> Handle | None:
-        """Put a message into all queues that it reaches; or return one that has no room."""
+        """Put a message into all queues that it reaches; or return a queue without room."""
         with self._lock:
             if self._is_closed:
                 raise ShutDown(f"the handle on exchange {self.name!r} is closed")
@@ -320,17 +320,17 @@ class Exchange:
             if left is not None:
                 in_thread(handle.puts.accepting_one(left, False, None))
         except MirrorQError as error:
-            # Closed, because its queue was deleted; or a limit of that queue alone.
+            # Closed, because its queue was deleted; or a limit of the one queue.
             gathering.end(handle, part, None, error)
 
     def _learn(self) -> None:
-        """Have what routing needs at hand, of the alternates too; may wait for the entry node."""
+        """Fetch the exchanges needed for routing, with alternates; may wait for the entry node."""
         with self._lock:
             for record in self._chain():
                 self._routes_of(record)
 
     def _is_known(self) -> bool:
-        """Whether publishing waits for nothing but room: for who must not be kept waiting."""
+        """Return true if publishing waits for room only: for callers that must not wait."""
         name = self.name
         passed: list[str] = []
         while name and name not in passed:
@@ -351,18 +351,18 @@ class Exchange:
         self._outcomes.notify()
 
     def _reached(self, key: str, headers: Mapping[str, Any]) -> list[Handle]:
-        """Handles on the queues that a message reaches, by way of alternates if need be."""
+        """Return handles on the queues that a message reaches, by way of alternates if needed."""
         for record in self._chain():
             queue_ids = self._routes_of(record).route(key, headers)
             handles = [self._handle(queue_id) for queue_id in queue_ids]
-            # Of a sharded queue the key's shard; without a key the next one.
+            # A sharded queue gets the message in the key's shard; without a key in the next shard.
             reached = [handle.part_of(key or None) for handle in handles if handle is not None]
             if reached:
                 return reached
         return []
 
     def _chain(self) -> Iterator[ExchangeRecord]:
-        """The exchange, its alternate, that one's, …: each once."""
+        """Yield the exchange, its alternate, the alternate's alternate, …: each once."""
         record: ExchangeRecord | None = self._record()
         passed: list[str] = []
         while record is not None and record.name not in passed:
@@ -371,7 +371,7 @@ class Exchange:
             record = self._known(record.alternate) if record.alternate else None
 
     def _known(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """An exchange as the host knows it, followed from the first time on."""
+        """Return an exchange as the host knows it, followed from the first time on."""
         with self._lock:
             if self._is_closed:
                 raise ShutDown(f"the handle on exchange {self.name!r} is closed")
@@ -395,7 +395,7 @@ class Exchange:
         return routes
 
     def _close_unbound(self) -> None:
-        """Handles on queues that no binding leads to any more, when nothing of them is open."""
+        """Close idle handles on queues without a binding."""
         bound = {b.queue_id for routes in self._routes.values() for b in routes.record.bindings}
         for queue_id in [queue_id for queue_id in self._handles if queue_id not in bound]:
             if not self._handles[queue_id].puts.count:
@@ -415,7 +415,7 @@ class Exchange:
         except BaseException:
             handle.abandon()
             raise
-        # One queue that is silent keeps no message from the others.
+        # A silent queue must not delay the other queues.
         handle.puts.learn_nothing()
         self._handles[queue_id] = handle
         return handle
@@ -443,7 +443,7 @@ class Exchange:
         return True
 
     def close(self) -> None:
-        """Wait up to 5 s for what is open, and close the handle. The exchange stays."""
+        """Wait up to 5 s for open publishes, and close the handle. The exchange stays."""
         with self._lock:
             self._is_closed = True
             handles, self._handles = list(self._handles.values()), {}
@@ -474,7 +474,7 @@ class Exchange:
 
 @frozen
 class PublishRequest:
-    """A message on its way to whatever queues it reaches."""
+    """A message on its way to the queues that it reaches."""
 
     confirmation: Confirmation
     key: str
@@ -492,7 +492,7 @@ class PublishRequest:
 def _ends(
     queue: str | MirroredQueue, key: str, arguments: Mapping[str, Any] | None
 ) -> tuple[str, str, str]:
-    """(queue's name, key, arguments) of a binding, checked."""
+    """Return (queue's name, key, arguments) of a binding, checked."""
     name = queue.name if isinstance(queue, MirroredQueue) else queue
     if not isinstance(name, str):
         raise ConfigError(f"a queue is bound by its name or a handle on it, not {name!r}")

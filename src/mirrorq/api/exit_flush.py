@@ -1,9 +1,9 @@
-"""The process ends, and handles are still open: what they have put is waited for, within a bound.
+"""The end of a process with open handles: a bounded wait for unconfirmed puts.
 
-At the end of the interpreter the threads that step handles die at once, and what was put and not
-confirmed would be gone in silence. So the end waits until everything that was called at handles of
-this process has an outcome, at most `Config.exit_flush_ms`, and says what has none then. A process
-that is killed, or leaves by `os._exit`, says nothing.
+At the end of the interpreter the threads that step handles die at once, and unconfirmed puts would
+be lost silently. So the end waits until every call on handles of the process has an outcome, at
+most `Config.exit_flush_ms`, and logs the calls without an outcome. A process that is killed, or
+leaves by `os._exit`, does neither.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("mirrorq")
 
 
 class Counted(Protocol):
-    """The puts of a handle: how many there were, and how many have ended."""
+    """The puts of a handle: the number of puts, and of ended puts."""
 
     @property
     def count(self) -> int: ...
@@ -36,7 +36,7 @@ class Counted(Protocol):
 
 
 class Flushed(Protocol):
-    """A handle, as what waits for its outcomes at the end sees it."""
+    """A handle, reduced to the needs of the flush."""
 
     name: str
     pid: int
@@ -51,27 +51,27 @@ class Flushed(Protocol):
 
 
 _open: dict[int, ref[Flushed]] = {}
-"""Handles of this process that are open; keeps none of them."""
+"""Weak references to the open handles of the process."""
 
 
 def remember(handle: Flushed) -> None:
-    """Flush it at the end, unless it is closed before."""
+    """Flush a handle at the end of the process, unless it is closed before."""
     key = id(handle)
     _open[key] = ref(handle, lambda _: _open.pop(key, None))
     _hear_of_the_end()
 
 
 def forget(handle: object) -> None:
-    """It is closed."""
+    """Forget a closed handle."""
     _open.pop(id(handle), None)
 
 
 def flush_all(*, is_stopping: bool = False) -> None:
-    """Wait until everything has an outcome, as long as each handle may; say what has none then.
+    """Wait for all outcomes, as long as each handle allows; log the puts without an outcome.
 
     Args:
-        is_stopping: the nodes of this process are stopped next, while it goes on for a moment:
-            only what was put before is waited for, and not without a majority.
+        is_stopping: the nodes of the process stop next, while the process still runs:
+            wait only for puts made before the call, and not without a majority.
     """
     begun = clock.monotonic()
     for one in list(_open.values()):
@@ -86,18 +86,18 @@ def flush_all(*, is_stopping: bool = False) -> None:
 
 
 def _is_over(handle: Flushed) -> Callable[[], bool]:
-    """Whether all that was put until now has an outcome."""
+    """Return a function that is true once all earlier puts have an outcome."""
     publisher = handle.puts
     count = publisher.accepted_count
     return lambda: publisher.ended_count >= count
 
 
 _told: set[tuple[int, int]] = set()
-"""What has been said: handles, and of how many messages. A process may be stopped, and then end."""
+"""Logged pairs of handle and message count. A process may be stopped, and then end."""
 
 
 def _warn(handle: Flushed) -> None:
-    """Say what may be lost."""
+    """Log the messages that may be lost."""
     count = handle.puts.count
     if count > 0 and (id(handle), count) not in _told:
         _told.add((id(handle), count))
@@ -109,11 +109,11 @@ def _warn(handle: Flushed) -> None:
 
 
 _heard: set[int] = set()
-"""Processes that have asked to be told of their end."""
+"""Processes with a registered finalizer."""
 
 
 def _hear_of_the_end() -> None:
-    """A child of `multiprocessing` ends without what `atexit` has."""
+    """Register a finalizer in a child of `multiprocessing`, which ends without `atexit`."""
     pid = os.getpid()
     util = sys.modules.get("multiprocessing.util")
     if pid not in _heard and util is not None:

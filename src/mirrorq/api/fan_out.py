@@ -18,8 +18,8 @@ Tell = Callable[[Any, MirrorQError | None], None]
 
 
 class Part(Confirmation):
-    """One queue's part of a message, held by that queue's handle: nobody waits for it, it tells the
-    whole, on the host's thread."""
+    """One queue's part of a message, held by the queue's handle. No caller waits for a part: it
+    reports its outcome to the whole, on the host's thread."""
 
     _tell: Tell | None = None
 
@@ -41,18 +41,18 @@ class PartSettlement(Settlement):
 
 
 class Reached(Protocol):
-    """What is asked of a handle on a queue that the message reaches."""
+    """A handle on a queue that the message reaches, reduced to the needs of a gathering."""
 
     name: str
     queue_name: str
-    """Of a shard: that of the whole queue."""
+    """For a shard the name of the whole queue."""
     outcomes: Outcomes
     is_deleted: bool
 
 
 class Gathering:
     """The outcomes of one message in all the queues that it reaches, as one. Held by the exchange
-    while it is open; ended by hosts' threads, and by the user's when the last part was put."""
+    while open; ended by hosts' threads, or by the user's thread after the last put."""
 
     def __init__(
         self,
@@ -65,22 +65,22 @@ class Gathering:
         self._mandatory = mandatory
         self._on_ended = on_ended
         self._count = count + 1
-        """Parts, and one for as long as messages are put."""
+        """Number of parts, plus one until all parts are put."""
         self._ended = itertools.count(1)
-        """Counted by hosts' threads and by the user's: by one operation."""
+        """Counted by hosts' threads and by the user's thread, each time by one operation."""
         self._sequences: dict[str, int] = {}
         self._errors: dict[str, MirrorQError] = {}
         self._has_stored = False
-        """Some queue has stored it: it did not repeat another message there."""
+        """True: a queue has stored the message as new, not as a repeat."""
 
     def part(self, handle: Reached) -> Part:
-        """The outcome of one queue."""
+        """Return the outcome for one queue."""
         part = Part(handle.outcomes)
         part._tell = partial(self.end, handle, part)
         return part
 
     def end(self, handle: Reached, part: Part, value: Any, error: MirrorQError | None) -> None:
-        """One queue has an outcome. On the host's thread: short."""
+        """Note the outcome of one queue. On the host's thread: short."""
         if error is None:
             self._sequences[handle.queue_name] = value
             self._has_stored = self._has_stored or not part._is_duplicate
@@ -89,7 +89,7 @@ class Gathering:
         self.end_one()
 
     def end_one(self) -> None:
-        """A part has ended, or the last one was put."""
+        """Count an ended part, or the end of the puts."""
         if next(self._ended) == self._count:
             error = self._error()
             self._confirmation._is_duplicate = bool(self._sequences) and not self._has_stored
@@ -97,7 +97,7 @@ class Gathering:
             self._on_ended(self)
 
     def give_up(self) -> None:
-        """The user was interrupted while it was put: nobody has its confirmation."""
+        """Drop the gathering: its user was interrupted and has no confirmation."""
         self._on_ended(self)
 
     def _error(self) -> MirrorQError | None:
@@ -115,10 +115,10 @@ class Gathering:
 
 
 def settle_together(whole: Settlement, shards: Sequence[Outcomes]) -> list[Settlement]:
-    """Return one settlement for each shard, given its outcomes: the whole is done when all are,
-    and failed where one is."""
+    """Return one settlement for each shard, given its outcomes: the whole is done when all are
+    done, and failed if any shard has failed."""
     errors: list[MirrorQError] = []
-    # Told on the host's thread and, of what was settled before, on this one.
+    # Called on the host's thread and, for messages settled before, on the caller's.
     ended = itertools.count(1)
 
     def tell(_: object, error: MirrorQError | None) -> None:
@@ -137,7 +137,7 @@ def _joined(errors: Sequence[MirrorQError]) -> MirrorQError | None:
 
 
 def gathered_reply(replies: Sequence[object]) -> object:
-    """What all shards have said: the sums of what they count."""
+    """Return the sum of all shards' replies."""
     if isinstance(replies[0], Purged):
         return Purged(0, sum(one.count for one in replies if isinstance(one, Purged)))
     counts = [one for one in replies if isinstance(one, Counts)]

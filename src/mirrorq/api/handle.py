@@ -1,15 +1,15 @@
-"""`Handle`: what is behind a `MirroredQueue` on one ring: its session, and three ways through it.
+"""`Handle`: the object behind a `MirroredQueue` on one ring, with a session and three parts.
 
-User threads append to an inbox and wait on outcomes (`channel`); everything else happens on the
-thread of the *host* (a node or a client), which steps the handle: `step` turns calls into requests
+User threads append to an inbox and wait on outcomes (`channel`). Everything else happens on the
+thread of the *host* (a node or a client), which steps the handle. `step` turns calls into requests
 of the `session`, and the session's output into outcomes and messages. `publisher`, `receiver` and
-`acks` are the three ways through it: of puts, of messages, of acks.
+`acks` are the three parts: for puts, for messages, for acks.
 
-*Threads*: what is said to be the host's is touched by nobody else.
+*Threads*: state of the host's thread is not touched by any other thread.
 
-*Interrupts*: no lock is shared with a user's thread, which an exception may leave, or a signal
-handler call from, anywhere (`waiting`). A call has an effect by one `append`; what it would do
-after that, waking above all, the next call does, or `close`.
+*Interrupts*: no lock is shared with a user's thread. An exception may end a user's call anywhere,
+and a signal handler may make calls anywhere (`waiting`). A call has an effect by one `append`. Its
+later work, above all waking, is done by the next call or by `close`.
 """
 
 from __future__ import annotations
@@ -67,26 +67,25 @@ HELD_TEXT = (
     "nobody acked: they go back, and come again"
 )
 BROWSE_PAGE = 1000
-"""Messages asked for at once by browse()."""
+"""Messages per request of browse()."""
 
 
 class Handle(RingChannel):
-    """A handle on one ring. Held by its face, or by the handle on a sharded queue; the host steps
-    it on its thread, all other calls are users'."""
+    """A handle on one ring. Held by its face, or by the handle on a sharded queue. The host steps
+    the handle on its thread; all other calls come from users' threads."""
 
     subscriptions: dict[int, Subscription]
     holders: dict[int, LeaseHolder]
     identity: tuple[int, int] = (0, 0)
-    """A producer id that is the caller's for ever, and the next number under it; 0: the queue gives
-    one."""
+    """A permanent producer id of the caller, and its next number; 0: the queue gives an id."""
 
     def __init__(self, host: Host, declared: Declared, name: str) -> None:
-        """It is nothing to its host before `open`."""
+        """Make a handle that its host does not know before `open`."""
         super().__init__(host, declared, name)
         self._owner = declared.owner
 
     def open(self) -> None:
-        """Begin, in this process."""
+        """Begin in the current process."""
         super().open()
         self.outcomes.why_open = self._why_open
         self._close_reason = ""
@@ -104,7 +103,7 @@ class Handle(RingChannel):
         self._remember()
 
     def _remember(self) -> None:
-        """A process that ends before this is closed waits for its outcomes."""
+        """Have the end of the process wait for the handle's outcomes."""
         exit_flush.remember(self)
 
     def _own_publisher(self, backlog: Backlog) -> Publisher:
@@ -147,7 +146,7 @@ class Handle(RingChannel):
             self._drain(session)
         if outputs:
             for output in outputs:
-                # Before answers: who has asked after subscribing looks for a refusal then.
+                # Before answers: a caller that asks after subscribing then looks for a refusal.
                 if isinstance(output, ConsumerFailed):
                     self._on_consumer_failed(output)
             self._end(outputs, ended_count, ended_size)
@@ -165,8 +164,8 @@ class Handle(RingChannel):
         return requests, earliest(session.wake_at_ms(), self.receiver.idle_at_ms, *idle_ms)
 
     def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
-        """The host may say that this handle ends, or loses a right; whether its consumers are told
-        to be cancelled."""
+        """Note events that end the handle or take a right; return true if consumers are to be told
+        of a cancellation."""
         for event in events:
             if type(event) is RightLost:
                 self.refusals[event.right] = event.reason
@@ -179,7 +178,7 @@ class Handle(RingChannel):
         return is_deleted or any(event.cancels for event in ends)
 
     def _drain(self, session: Session) -> None:
-        """Turn what users have called since the last step into calls of the session."""
+        """Turn users' calls since the last step into calls of the session."""
         if not self.inbox and not self.acks:
             self.puts.correct()
             return
@@ -196,7 +195,7 @@ class Handle(RingChannel):
                     puts.append(item)
                 elif kind is StepPut:
                     self.puts.count_taken(item)
-                    # In the order of calls: what was put before it is stored before it.
+                    # In the order of calls: earlier puts are stored before the step.
                     self.puts.offer(session, puts)
                     puts = []
                     self._offer_step(session, item)
@@ -221,11 +220,11 @@ class Handle(RingChannel):
         for function in functions:
             function()
         if functions and self.outcomes.waiters:
-            # Who waits until nothing is open any more, close() and the process' end, may go on.
+            # Threads that wait for the end of all calls, as close() and the exit, may go on.
             self.outcomes.notify()
 
     def _take_inbox(self) -> list[Any]:
-        """What is in it now; a user may take out again what he has just put in."""
+        """Return the inbox's items; a user may take an item out again just after the append."""
         items: list[Any] = []
         try:
             items += islice(iter(self.inbox.popleft, None), len(self.inbox))
@@ -250,7 +249,7 @@ class Handle(RingChannel):
         session.put(step_put(item))
 
     def _settled_now(self, session: Session, messages: Sequence[Message]) -> list[Message]:
-        """The deliveries by which these are settled; their consumers may be given others."""
+        """Return the newest deliveries of messages; their consumers may get more messages."""
         newest = [self._newest(session, message) for message in messages]
         self._release_runs([*runs_of(messages), *runs_of(newest)])
         return newest
@@ -275,18 +274,17 @@ class Handle(RingChannel):
         self.outcomes.notify()
 
     def _release_runs(self, runs: Sequence[Run]) -> None:
-        """Their consumers may be given others."""
+        """Release runs at their consumers, which may get more messages."""
         for run in runs if self.subscriptions else ():
             place = self.subscriptions.get(run.chunk.consumer)
             if place is not None:
                 place.release(run)
 
     def _newest(self, session: Session, message: Message) -> Message:
-        """The delivery by which a message is settled.
+        """Return the delivery by which a message is settled.
 
-        After a failover the new master may have handed a message that its user still holds to
-        this same handle again, before the ack came. As long as no call has returned that one,
-        the ack is meant for it too.
+        After a failover the new master may deliver a message again that its user still holds,
+        before the ack came. Until a call has returned the new delivery, the ack counts for it too.
         """
         if message._chunk.delivery.epoch == session.epoch:
             return message
@@ -296,7 +294,7 @@ class Handle(RingChannel):
         return again or message
 
     def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
-        """Tell users' threads what has an outcome."""
+        """Report outcomes to users' threads."""
         puts = [output for output in outputs if isinstance(output, Stored | Failed)]
         self.puts.end(puts)
         self.puts.note_over(ended_count, ended_size)
@@ -313,7 +311,7 @@ class Handle(RingChannel):
         self.outcomes.notify()
 
     def _take(self, session: Session, outputs: list[Output]) -> None:
-        """Messages, and what became of them."""
+        """Take delivered messages, and recalls."""
         for output in outputs:
             match output:
                 case Delivered():
@@ -333,7 +331,7 @@ class Handle(RingChannel):
                 session.give_back(deliver.deliveries)
             return
         if deliver.consumer and deliver.consumer not in self.subscriptions:
-            # It was cancelled in this very step: the session had it still.
+            # It was cancelled in the current step: the session still had the consumer.
             session.give_back(deliver.deliveries)
             return
         try:
@@ -341,7 +339,7 @@ class Handle(RingChannel):
         except ProtocolError as error:
             log.error("queue %s: a delivery was damaged on its way: %s", self.name, error)
             session.drop(deliver.deliveries)
-            # What is not held goes back to the queue, and comes again, when we attach again.
+            # Messages that are not held go back, and come again at the next attachment.
             self._events_due.append(LinkLost())
             self.wake()
             return
@@ -370,7 +368,7 @@ class Handle(RingChannel):
             place.refuse(failed.why)
 
     def _on_closed(self, session: Session, is_cancelled: bool) -> None:
-        """End what is in the inbox; the first time also all who wait."""
+        """End the items in the inbox; the first time also wake all waiting threads."""
         why = f"the handle on queue {self.name!r} is closed: {session.closed}"
         functions: list[Callable[[], None]] = []
         is_first = not self.is_closed
@@ -403,7 +401,7 @@ class Handle(RingChannel):
             else:
                 place.end()
             place.buffer.shrink(0)
-        # Messages are not looked at by the collector: nothing here refers to them any more.
+        # The garbage collector skips messages: nothing here refers to them any more.
         self.subscriptions.clear()
         self.ended.set()
         if self._close_reason and self.session_id is not None:
@@ -424,7 +422,7 @@ class Handle(RingChannel):
         timeout: float | None,
         on_confirm: OnConfirm,
     ) -> Confirmation:
-        """`MirroredQueue.put`, of what was looked at and packed already."""
+        """Put a message, as `MirroredQueue.put`, with checked and packed arguments."""
         if (
             self.is_shut
             or self.is_closing
@@ -433,7 +431,7 @@ class Handle(RingChannel):
             or self.refusals
             or os.getpid() != self.pid
         ):
-            # Not asked each time is the host: when it ends, it ends its handles.
+            # The host is not checked each time: at its end it ends its handles.
             self.check_open_for_puts()
         confirmation = Confirmation(self.outcomes)
         if on_confirm is not None:
@@ -446,7 +444,7 @@ class Handle(RingChannel):
         return confirmation
 
     def putting(self, body: bytes, how: PutCall) -> Waits[Confirmation]:
-        """The same, for whoever waits."""
+        """Put a message as `put`, for any kind of waiting."""
         self.check_open_for_puts()
         confirmation = confirmation_of(self, how.on_confirm)
         if how.timeout is not None:
@@ -457,7 +455,7 @@ class Handle(RingChannel):
         return confirmation
 
     def putting_many(self, bodies: Sequence[bytes], how: PutCall) -> Waits[Confirmation]:
-        """`MirroredQueue.put_many`, of what was looked at and packed already."""
+        """Put messages, as `MirroredQueue.put_many`, with checked and packed arguments."""
         self.check_open_for_puts()
         confirmation = confirmation_of(self, how.on_confirm)
         if not bodies:
@@ -493,7 +491,7 @@ class Handle(RingChannel):
         *,
         block: bool,
     ) -> Waits[Settlement]:
-        """`Message.ack_and_put`, of what was packed already."""
+        """Ack and put, as `Message.ack_and_put`, with packed properties."""
         data = self.checked_body(body, properties)
         ring = self.id_of(target, key)
         settlement = Settlement(self.outcomes)
@@ -502,11 +500,11 @@ class Handle(RingChannel):
         return settlement
 
     def ack_and_put(self, *arguments: Any, block: bool) -> Settlement:
-        """As `acking_and_putting`, with this thread."""
+        """Do the same as `acking_and_putting`, on the calling thread."""
         return in_thread(self.acking_and_putting(*arguments, block=block))
 
     def _stepping(self, item: StepPut, *, block: bool) -> Waits[None]:
-        """Send acks and puts that are one op. Raises Full when it is not to wait for room."""
+        """Send acks and puts as one op. Raises Full without room if `block` is false."""
         bodies, messages, target = item.bodies, item.messages, item.target
         self.check_open_for_puts("write" if bodies and not target else "read")
         if not bodies and not messages:
@@ -533,12 +531,12 @@ class Handle(RingChannel):
             raise
 
     def id_of(self, queue: str | Target | int, key: str | bytes | None = None) -> int:
-        """The id of another queue to be written, by a handle or by its name; an id is one already.
-        Of a sharded queue it is that of the key's shard.
+        """Return the id of another queue to write, given a handle, a name, or an id. For a sharded
+        queue return the id of the key's shard.
 
         Raises:
-            AuthenticationError: this client's key may not write it.
-            QueueNotFound: there is none of this name.
+            AuthenticationError: the client's key may not write the queue.
+            QueueNotFound: no queue has the name.
         """
         if isinstance(queue, int):
             return queue
@@ -561,13 +559,13 @@ class Handle(RingChannel):
         return self.puts.knows()
 
     def _why_open(self, is_put: bool) -> str:
-        """Why there is no outcome yet, "" when that is not known."""
+        """Return why there is no outcome yet, "" when not known."""
         return self.why_pending(is_put) or (self.puts.waits_for if is_put else "")
 
     # --- Users' threads: taking -------------------------------------------------------------
 
     def take_one(self, found: list[Message]) -> None:
-        """Take the next message that is here, if one is: the quickest way of a get."""
+        """Take the next buffered message, if there is any: the fastest way of a get."""
         if (
             self.is_shut_for_gets
             or self.is_closing
@@ -576,12 +574,12 @@ class Handle(RingChannel):
             or self.refusals
             or os.getpid() != self.pid
         ):
-            # Not asked each time is the host: when it ends, it ends its handles.
+            # The host is not checked each time: at its end it ends its handles.
             self.check_open_for_gets()
         self.receiver.take_one(found)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """A call was interrupted before it has returned these: they are the next ones again."""
+        """Put the messages of an interrupted call back in front."""
         self.receiver.put_back(messages)
         self.on_host(self._drop_stale)
 
@@ -590,7 +588,7 @@ class Handle(RingChannel):
             self.receiver.drop_stale(self.session)
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
-        """`MirroredQueue.ack_many`."""
+        """Ack messages, as `MirroredQueue.ack_many`."""
         try:
             is_foreign = any(message._chunk.handle is not self for message in messages)
         except AttributeError:
@@ -604,7 +602,7 @@ class Handle(RingChannel):
         return settlement
 
     def browsing(self, start: int, count_max: int) -> Waits[list[Message]]:
-        """`MirroredQueue.browse`."""
+        """Browse, as `MirroredQueue.browse`."""
         found: list[Message] = []
         position: int | None = start
         while position is not None and len(found) < count_max:
@@ -616,11 +614,11 @@ class Handle(RingChannel):
         return found
 
     def _browsed(self, reply: Browsed) -> tuple[list[Message], int | None]:
-        """The messages of one page, and where the next one begins if there is one."""
+        """Return the messages of one page, and the start of the next page if there is any."""
         pieces = [Delivery(0, 0, first, last, count) for first, last, count in reply.ranges]
         messages: list[Message] = []
         for chunk in chunks_of(self, 0, pieces, reply.frames):
-            chunk.settled = bytearray(b"\1" * chunk.count)  # nobody holds it: an ack is refused
+            chunk.settled = bytearray(b"\1" * chunk.count)  # not held: an ack is refused
             messages += chunk.messages(0, chunk.count)
         return messages, pieces[-1].last + 1 if pieces else None
 
@@ -632,7 +630,7 @@ class Handle(RingChannel):
         return self.is_closed or (session is not None and session.is_idle and is_empty)
 
     def shut_down(self, *, immediate: bool) -> None:
-        """`MirroredQueue.shutdown`."""
+        """Shut the handle down, as `MirroredQueue.shutdown`."""
         self.is_shut = True
         if immediate:
             self.is_shut_for_gets = True
@@ -662,7 +660,7 @@ class Handle(RingChannel):
         self.ended.wait(CLOSE_S - FLUSH_S)
 
     def detach(self) -> None:
-        """Say good-bye to the master."""
+        """Detach from the master."""
         session = self.session
         assert session is not None
 
@@ -679,4 +677,4 @@ class Handle(RingChannel):
 
 
 _turns = itertools.count()
-"""Whose turn it is of another queue's shards."""
+"""Turn counter for the shards of other queues."""

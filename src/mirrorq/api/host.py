@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from mirrorq.protocol.identities import SessionId
 
 
-# The lock under which a forked child makes its own of what it has from its parent.
-#
-# Held over each fork, so that no child is born with it taken by a thread that it does not have.
+# The lock under which a forked child replaces state of its parent. Held over each fork, so that no
+# child starts with the lock taken by a thread that the child does not have.
 FORK_LOCK = threading.RLock()
 os.register_at_fork(
     before=FORK_LOCK.acquire,
@@ -33,24 +32,23 @@ os.register_at_fork(
 
 
 class SessionPort(Protocol):
-    """A handle, as its host's thread sees it: `handle.Handle`, and a node's `gateway` for those of
-    clients."""
+    """A handle, as its host's thread sees it: `handle.Handle`, and a client's session in a node's
+    `gateway`."""
 
     def step(
         self, now_ms: int, events: Sequence[SessionEvent]
     ) -> tuple[tuple[SessionRequest, ...], int | None]:
-        """Take events and the user's calls; return requests and when to be stepped again."""
+        """Take events and the user's calls; return requests and the time of the next step."""
         ...
 
 
 @frozen
 class Declared:
-    """What a declaration gives: the queue and, when it is one handle's alone, the session that owns
-    it."""
+    """The result of a declaration: the queue and, if exclusive, the session that owns the queue."""
 
     queue_id: int
     refusals: dict[str, str] = field(factory=dict)
-    """What this process may not do to it by its key: right -> why. Its handles add to it."""
+    """Rights that the process lacks by its key: right -> why. Handles add entries."""
     shards: tuple[int, ...] = ()
     """Ids of the rings of a sharded queue, by their number; () for any other."""
     owner: SessionId | None = None
@@ -59,25 +57,25 @@ class Declared:
 class Host(Protocol):
     """The process side of handles: `node.Node` or `client.Client`.
 
-    It steps each handle on one thread of its own, and routes requests to the queue's master.
-    Every method may be called from any thread.
+    It steps each handle on one thread of its own, and routes requests to the queue's master. Every
+    method may be called from any thread.
     """
 
     name: str
-    """A node's in its cluster; a client's in logs and lists, another one in a forked child."""
+    """A node's name in its cluster; a client's name in logs and lists, new in a forked child."""
     config: Config
-    """Its limits and times."""
+    """Limits and times."""
     _survives_fork: bool
-    """Whether it goes on in a forked child, on a connection of its own."""
+    """True: it goes on in a forked child, on a connection of its own."""
 
     def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
-        """Register a handle (as `owner`, if given); its first event tells who serves the queue."""
+        """Register a handle (as `owner`, if given); its first event names the queue's master."""
         ...
 
     def _close_session(self, session: SessionId) -> None:
-        """The handle is no more: what it held goes back."""
+        """Close a handle's session: its messages are released."""
         ...
 
     def _wake(self, session: SessionId) -> None:
@@ -91,34 +89,34 @@ class Host(Protocol):
 
     @property
     def _access_error(self) -> AuthenticationError | None:
-        """Why no node lets this client in (any more), None when that is not what it waits for."""
+        """Why no node admits the client, or does any more; None: access is not the obstacle."""
         ...
 
     @property
     def _stuck_text(self) -> str:
-        """What keeps this node, or the client's, from being of any use, "" when nothing does."""
+        """Why the node, or the client's entry node, is useless; "": it is usable."""
         ...
 
     @property
     def _lineage(self) -> int:
-        """The cluster's lineage (`protocol.identities.lineage`), 0 while it is not known."""
+        """The cluster's lineage (`protocol.identities.lineage`), 0 while not known."""
         ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed, or has failed."""
+        """Whether the host has been closed, or has failed."""
         ...
 
     def _pickled(self, name: str) -> tuple[object, ...]:
-        """What a handle on queue `name` is pickled as (`object.__reduce__`).
+        """Return the pickled form of a handle on queue `name` (`object.__reduce__`).
 
         Raises:
-            TypeError: a handle on this host cannot be.
+            TypeError: a handle on the host cannot be pickled.
         """
         ...
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
-        """What it knows of a queue, without asking anybody."""
+        """Return the host's knowledge of a queue, without a request."""
         ...
 
     def _declare(self, name: str, **options: Unpack[DeclareOptions]) -> Declared:
@@ -132,10 +130,10 @@ class Host(Protocol):
     def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
-        """What lives from `first` to `last` in the copy at hand, as far as it fits `bytes_max`;
-        `applied` is what that copy has come to at least."""
+        """Return the live messages from `first` to `last` in the local copy, up to `bytes_max`. The
+        copy must have applied the op `applied`."""
         ...
 
     def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
-        """The first sequence in the copy at hand that was published at `stamp_ms` or later."""
+        """Return the first sequence of the local copy published at `stamp_ms` or later."""
         ...

@@ -1,6 +1,6 @@
-"""The thread of a node or a client that steps its handles, and the table of these handles.
+"""The thread of a node or a client that steps its handles, and the table of the handles.
 
-Handles see the `Host`; this module holds the common part of the two drivers.
+Handles see the `Host`; the module holds the common part of the two drivers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger("mirrorq")
 
 
 def check_threads() -> None:
-    """Refuse a process in which greenlets stand in place of threads: a host's thread waits in C,
-    and all of them would with it, for ever.
+    """Refuse a process with greenlets in place of threads: a host's thread waits in C, and would
+    block all greenlets for ever.
 
     Raises:
-        ConfigError: gevent or eventlet has put them there.
+        ConfigError: gevent or eventlet has replaced threads.
     """
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     if gevent is not None and gevent.is_module_patched("threading"):
@@ -49,35 +49,35 @@ def check_threads() -> None:
 
 @define(eq=False)
 class Port:
-    """One handle that is open, as its host's thread sees it."""
+    """One open handle, as its host's thread sees it."""
 
     number: int
-    """Of its session, among those of this host."""
+    """Number of its session, unique in the host."""
     handle: SessionPort
     queue_id: int
     events: list[SessionEvent] = field(factory=list)
-    """What it is still to be told."""
+    """Events for the next step."""
 
 
 AnyPort = TypeVar("AnyPort", bound=Port)
 
 
 class Ports(Generic[AnyPort]):
-    """The handles of one host, and which of them have something to do.
+    """The handles of one host, and the handles with work to do.
 
-    The host's thread owns it; `wake` may be called from any thread.
+    The host's thread owns the object; `wake` may be called from any thread.
     """
 
     def __init__(self) -> None:
         self._ports: dict[int, AnyPort] = {}
         self._of_queue: dict[int, dict[int, AnyPort]] = {}
-        """The same by queue."""
+        """The ports by queue."""
         self.woken: deque[int] = deque()
-        """Those whose users have called something."""
+        """Numbers of handles with calls of their users."""
         self.due: dict[int, None] = {}
-        """Those with events."""
+        """Numbers of handles with events."""
         self.deadlines = Deadlines()
-        """When they want to be stepped."""
+        """Times at which handles are to be stepped."""
 
     def __len__(self) -> int:
         return len(self._ports)
@@ -92,13 +92,13 @@ class Ports(Generic[AnyPort]):
         return iter(self._of_queue.get(queue_id, {}).values())
 
     def open(self, port: AnyPort) -> None:
-        """Step this one, too: soon for the first time."""
+        """Add a handle, with a first step soon."""
         self._ports[port.number] = port
         self._of_queue.setdefault(port.queue_id, {})[port.number] = port
         self.due[port.number] = None
 
     def close(self, port: AnyPort) -> None:
-        """Step it no more."""
+        """Remove a handle."""
         del self._ports[port.number]
         others = self._of_queue[port.queue_id]
         del others[port.number]
@@ -107,16 +107,16 @@ class Ports(Generic[AnyPort]):
         self.deadlines.set(port.number, None)
 
     def tell(self, port: AnyPort, event: SessionEvent) -> None:
-        """Have it stepped with this event."""
+        """Have a handle stepped with an event."""
         port.events.append(event)
         self.due[port.number] = None
 
     def wake(self, number: int) -> None:
-        """Have it stepped soon; the thread that does it may have to be woken."""
+        """Have a handle stepped soon; the host's thread may also have to be woken."""
         self.woken.append(number)
 
     def take_due(self, now_ms: int) -> Iterator[AnyPort]:
-        """Yield each that has something to do, if it is still there by then."""
+        """Yield each handle with work to do, if it is still open by then."""
         due, self.due = self.due, {}
         while self.woken:
             due[self.woken.popleft()] = None
@@ -128,7 +128,7 @@ class Ports(Generic[AnyPort]):
                 yield port
 
     def step(self, port: AnyPort, now_ms: int) -> tuple[SessionRequest, ...]:
-        """Let a handle turn its user's calls, and what it was told, into requests."""
+        """Let a handle turn its user's calls and its events into requests."""
         events, port.events = port.events, []
         requests, wake_ms = port.handle.step(now_ms, events)
         self.deadlines.set(port.number, wake_ms)
@@ -139,11 +139,11 @@ class HostThread(ABC, Generic[AnyPort]):
     """One thread that makes rounds until it is stopped, or fails.
 
     Args:
-        name: of the thread.
+        name: name of the thread.
         label: kind and name of the host, for its log.
 
     Raises:
-        ConfigError: threads are not Python's own in this process.
+        ConfigError: threads are not Python's own in the process.
     """
 
     def __init__(self, name: str, label: str) -> None:
@@ -154,9 +154,9 @@ class HostThread(ABC, Generic[AnyPort]):
         self.is_stopping = False
         self._ports: Ports[AnyPort] = Ports()
         self._calls: deque[Callable[[], None]] = deque()
-        """What others want done on the thread."""
+        """Functions of other threads to call on the thread."""
         self._turn = deque([self._run])
-        """What is run once: by the thread, or by `stop` where that has not begun."""
+        """Run once: by the thread, or by `stop` if the thread has not begun."""
         self._ended = Latch()
         self.thread = threading.Thread(target=self._take_turn, name=name, daemon=True)
 
@@ -177,12 +177,12 @@ class HostThread(ABC, Generic[AnyPort]):
         self.wake()
 
     def stop(self, timeout: float) -> bool:
-        """End the thread; what is open in handles is told that its host is closed.
+        """End the thread; open calls of handles end because their host is closed.
 
-        What the thread uses it closes itself, at its end: nobody does so under it.
+        The thread closes its own resources at its end: no other thread does.
 
         Returns:
-            Whether it has ended within `timeout` seconds. Else it ends when it is done.
+            True if it has ended within `timeout` seconds. Else it ends when its work is done.
         """
         self.is_stopping = True
         self.wake()
@@ -211,19 +211,19 @@ class HostThread(ABC, Generic[AnyPort]):
 
     @abstractmethod
     def _run_rounds(self) -> None:
-        """Make rounds until `is_stopping`, keep what ends them before, tell who waits, and close
-        what only this thread uses."""
+        """Make rounds until `is_stopping`, keep an exception that ends them, wake waiting callers,
+        and close the thread's own resources."""
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Do a part of it. What ends that is kept, and keeps nothing else from being done: also
-        what is no Exception, of a user's log handler."""
+        """Do a part of the work. An exception is kept, and does not prevent other parts: also if it
+        is not an Exception, or comes from a user's log handler."""
         try:
             work()
         except BaseException as error:
             if self.failure is None:
                 self.failure = error
             if not isinstance(error, ProcessEnded):
-                with suppress(BaseException):  # of that handler, again
+                with suppress(BaseException):  # of the log handler, again
                     log.critical("%s has stopped: %s", self._label, error, exc_info=True)
 
     def _do_calls(self) -> None:
@@ -232,10 +232,10 @@ class HostThread(ABC, Generic[AnyPort]):
 
     @abstractmethod
     def _carry(self, port: AnyPort, requests: tuple[SessionRequest, ...]) -> None:
-        """Bring a handle's requests on their way."""
+        """Send a handle's requests."""
 
     def _step_ports(self, now_ms: int) -> None:
-        """Let handles that have something to do turn it into requests."""
+        """Let handles with work to do make requests."""
         ports = self._ports
         if ports.woken or ports.due or ports.deadlines.next_ms <= now_ms:
             for port in ports.take_due(now_ms):
@@ -244,7 +244,7 @@ class HostThread(ABC, Generic[AnyPort]):
                     self._carry(port, requests)
 
     def _take_out(self, number: int) -> AnyPort | None:
-        """Close a handle's port: what its user called last still goes into requests."""
+        """Close a handle's port: the user's last calls still become requests."""
         port = self._ports.get(number)
         if port is not None:
             self._carry(port, self._ports.step(port, clock.now_ms()))

@@ -15,35 +15,35 @@ from mirrorq.session.machine import Session
 
 
 class LeaseHolder:
-    """A consumer that gets names of messages, without bodies: what a lease holds. Owned by its
-    lease or claim, and by the handle while it is subscribed; only the host's thread calls it."""
+    """A consumer that gets names of messages, without bodies, for a lease or claim. Owned by the
+    lease or claim, and by the handle while subscribed; only the host's thread calls it."""
 
     def __init__(self, number: int, wanted: int) -> None:
         self.number = number
         self.wanted = wanted
-        """How many it wants to hold in all."""
+        """Total number of messages to hold."""
         self.refused = ""
-        """Why the queue does not take it, "" while it does."""
+        """Why the queue refuses the consumer; "": not refused."""
         self.sequences = RangeSet()
-        """What was taken at first; set once."""
+        """Sequences taken at first; set once."""
         self.is_over = False
-        """It wants nothing more: what still comes goes back."""
+        """True: no more messages are wanted, and later deliveries are released."""
         self.pieces: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
-        """(epoch, delivery number) -> what of it is held."""
+        """(epoch, delivery number) -> delivery and its held sequences."""
         self._settled: set[tuple[int, int]] = set()
         """Keys of pieces that were sent to be settled."""
         self._surplus: dict[int, int] = {}
-        """By epoch: what was taken after a change of master and had not been held before."""
+        """By epoch: number of messages taken after a failover that had not been held before."""
         self.is_complete = False
-        """All that will be taken has been: later it is only taken again."""
+        """True: all messages have been taken; later deliveries only repeat them."""
 
     def held_in(self, epoch: int) -> int:
-        """What stands against the credit in this term."""
+        """Return the number of messages that count against the credit in a term."""
         held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
         return held + self._surplus.get(epoch, 0)
 
     def take(self, session: Session, deliveries: Sequence[Delivery]) -> None:
-        """Messages were handed out to it."""
+        """Take deliveries."""
         for piece in deliveries:
             span = RangeSet(((piece.first, piece.last),))
             if self.is_over:
@@ -57,13 +57,13 @@ class LeaseHolder:
                 self.sequences.add(piece.first, piece.last)
 
     def _name_anew(self, epoch: int, first: int, last: int) -> None:
-        """Names of earlier terms name these no more."""
+        """Remove a range from the deliveries of earlier terms."""
         for older, left in self.pieces.values():
             if older.epoch < epoch:
                 left.remove(first, last)
 
     def _take_again(self, session: Session, piece: Delivery, span: RangeSet) -> None:
-        """After a failover: what it held is taken by its new name; the rest goes back."""
+        """After a failover, take held messages by their new names; release the rest."""
         known = RangeSet(self.sequences.within(piece.first, piece.last))
         for first, last in known:
             span.remove(first, last)
@@ -75,11 +75,11 @@ class LeaseHolder:
             session.give_back((replace(piece, first=first, last=last),))
 
     def settle(self, refused: Sequence[Delivery] | None = None) -> tuple[Delivery, ...]:
-        """Return by name what is to be settled: all that is held.
+        """Return the deliveries to settle: all that are held.
 
         Args:
-            refused: what the master did not take. Only those parts, where they are held by newer
-                names now: the master had handed them out again before it got the older ones.
+            refused: deliveries that the master refused. Return only parts of them that are held by
+                newer names: the master delivered them again before the request arrived.
         """
         named = self._named() if refused is None else tuple(self._renamed(refused))
         self._settled.update((piece.epoch, piece.number) for piece in named)
@@ -100,7 +100,7 @@ class LeaseHolder:
                         yield replace(piece, first=first, last=last)
 
     def end(self, session: Session) -> None:
-        """All is settled. What was handed to it since then, as to any consumer, goes back."""
+        """End after all is settled. Deliveries since then are released, as at any consumer."""
         self.is_over = True
         self.wanted = 0
         session.unsubscribe(self.number)

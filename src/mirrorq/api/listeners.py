@@ -1,4 +1,4 @@
-"""Users' functions that hear of events at a node or a client."""
+"""Users' functions that receive events of a node or a client."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mirrorq.protocol.effects import Notice
 
 
 class Listeners:
-    """The functions that one node or client was given, called in order on a thread of their own.
-    Every method may be called from any thread."""
+    """The listeners of one node or client, called in order on a thread of their own. Every method
+    may be called from any thread."""
 
     def __init__(self) -> None:
         self._functions: list[Callable[[Notice], None]] = []
         self.begin()
 
     def begin(self) -> None:
-        """In this process: the thread that told them before a fork is the parent's."""
+        """Begin in the current process: the callback thread of a parent does not exist here."""
         self._callbacks = Callbacks()
 
     def add(self, on_event: Callable[[Notice], None]) -> None:
-        """Tell this one too, from now on.
+        """Add a listener.
 
         Raises:
             TypeError: it cannot be called with a Notice.
@@ -33,10 +33,10 @@ class Listeners:
         self._functions.append(on_event)
 
     def tell(self, notice: Notice) -> None:
-        """Have all of them called."""
+        """Have all listeners called."""
         for function in self._functions:
             self._callbacks.call(function, notice)
 
     def close(self, timeout: float, callers: Collection[int] = ()) -> None:
-        """Tell what is due, and end the thread; `callers` wait for this, and are not waited for."""
+        """Run due calls and end the thread, without a wait for the threads in `callers`."""
         self._callbacks.close(timeout, callers)

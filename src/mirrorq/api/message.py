@@ -21,25 +21,25 @@ from mirrorq.wire.properties import _DECODER, HeaderValue, Properties
 
 
 class Target:
-    """A handle on a queue, as somewhere that a message may be put."""
+    """A handle on a queue, as a target for messages."""
 
     def _target_id(self, key: str | bytes | None) -> int:
-        """The id of the ring that a message with this key goes to."""
+        """Return the id of the ring for a message with the key."""
         raise NotImplementedError
 
 
 class Holder(Protocol):
-    """The handle by which a message came, as far as the message knows it."""
+    """The handle by which a message came, reduced to the needs of the message."""
 
     name: str
     queue_name: str
-    """Of a shard: that of the whole queue."""
+    """For a shard the name of the whole queue."""
     shard: int | None
     outcomes: Outcomes
 
     @property
     def face(self) -> Any:
-        """What its users hold."""
+        """The object that users hold."""
         ...
 
     def ack(self, message: Message) -> Settlement:
@@ -47,15 +47,15 @@ class Holder(Protocol):
         ...
 
     def settle(self, kind: str, messages: Sequence[Message], delay_ms: int = 0) -> Settlement:
-        """Ack or give back."""
+        """Ack or release messages."""
         ...
 
     def extend(self, message: Message, duration_ms: int) -> Settlement:
-        """Hold a message for so long from now on."""
+        """Hold a message for a duration from now on."""
         ...
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """A call was interrupted before it has returned these: they are the next ones again."""
+        """Put the messages of an interrupted call back in front."""
         ...
 
     def ack_and_put(
@@ -69,15 +69,15 @@ class Holder(Protocol):
         *,
         block: bool,
     ) -> Settlement:
-        """Ack a message and put another one into another queue, both or neither."""
+        """Ack a message and put another message into another queue, both or neither."""
         ...
 
 
 class Chunk:
-    """Messages of one frame handed out together: what their `Message`s share.
+    """Messages of one frame delivered together: the shared state of their `Message`s.
 
-    The frame is taken apart when the first of its bodies is asked for: a consumer that reads
-    them all pays for it once, in its own thread.
+    The frame is split at the first access to a body: a consumer that reads all bodies pays once, in
+    its own thread.
     """
 
     __slots__ = (
@@ -112,11 +112,11 @@ class Chunk:
         self.count = count
         self.timestamp_us = timestamp_us
         self.settled = bytearray(count)
-        """1: that message is settled, or was only browsed: as its users know it."""
+        """1: the message is settled, or was only browsed, as its users know."""
         self.taken: bytearray | None = None
-        """1: the host's thread has taken what settles that message; None: of none of them."""
+        """1: the host's thread has taken the message's settlement; None: no settlement taken."""
         self.held: bytearray | None = None
-        """1: that message stands against its consumer's prefetch."""
+        """1: the message counts against its consumer's prefetch."""
         self._frame: frames.Frame | None = frame
         self._bodies: list[bytes] = []
         self._properties: list[bytes] | None = None
@@ -134,7 +134,7 @@ class Chunk:
         return self._properties
 
     def _split(self) -> None:
-        """May be done by two threads at once: to the same end."""
+        """Split the frame. Two threads may do so at once, with the same result."""
         frame = self._frame
         if frame is not None:
             self._properties = frames.split_properties(frame)
@@ -142,12 +142,12 @@ class Chunk:
             self._frame = None
 
     def take(self, start: int, stop: int) -> bytes:
-        """The host's thread takes what settles those at these places.
+        """Take the settlements of messages from `start` to `stop`. On the host's thread.
 
-        It alone knows what is settled: who was interrupted in an ack may ack once more.
+        Only the host's thread knows settled messages: an interrupted ack may be repeated.
 
         Returns:
-            1 for each that it had taken before, 0 for the others.
+            1 for each message whose settlement was taken before, 0 for others.
         """
         if self.taken is None:
             self.taken = bytearray(self.count)
@@ -156,27 +156,27 @@ class Chunk:
         return before
 
     def leave(self, index: int) -> None:
-        """What was to settle the one at this place has not: it is its user's again."""
+        """Mark a message as unsettled again: its settlement has not happened."""
         self.settled[index] = 0
         if self.taken is not None:
             self.taken[index] = 0
 
     def messages(self, start: int, stop: int) -> list[Message]:
-        """The messages at these places."""
+        """Return the messages from `start` to `stop`."""
         return list(map(Message, repeat(self), range(start, stop)))
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
     """One delivered message, held until it is acked or given back.
 
-    As a context manager: acked on a clean exit, given back on an exception, left alone when it
-    has been settled inside.
+    As a context manager: acked on a clean exit, given back on an exception, left alone when it has
+    been settled inside.
 
-    *Threads*: any may read it and settle it; one of them settles it.
+    *Threads*: any may read and settle it; only one thread settles it.
     """
 
-    # The collector does not look at messages: there are thousands, and what they refer to refers
-    # to none of them for longer than its handle is open.
+    # The garbage collector skips messages: there are thousands, and the objects that they refer to
+    # do not refer back for longer than the handle is open.
     _chunk: Chunk
     _index: int
 
@@ -190,7 +190,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def body(self) -> bytes:
-        """What was put."""
+        """The bytes that were put."""
         return self._chunk.bodies[self._index]
 
     @property
@@ -210,55 +210,55 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def timestamp(self) -> float:
-        """When the master took it, in seconds since 1970-01-01 UTC, by the time of its queue, which
-        does not step when a wall clock is set."""
+        """Time of publishing at the master, in seconds since 1970-01-01 UTC, by the queue's clock,
+        which does not step when a wall clock is set."""
         return self._chunk.timestamp_us / 1e6
 
     @property
     def queue(self) -> str:
-        """The queue's name; of a sharded queue its own, whichever shard it came from."""
+        """Name of the queue; for a shard the name of the sharded queue."""
         return self._chunk.handle.queue_name
 
     @property
     def handle(self) -> Any:
-        """The `MirroredQueue` by which it came: of a sharded queue the whole, of an asyncio handle
-        the one that it wraps."""
+        """The `MirroredQueue` by which it came: for a sharded queue the whole, for an asyncio
+        handle the wrapped handle."""
         return self._chunk.handle.face
 
     @property
     def shard(self) -> int | None:
-        """Number of the shard that it is in, whose `sequence` it has; None where the queue is not
+        """Number of the message's shard, to which `sequence` belongs; None if the queue is not
         sharded."""
         return self._chunk.handle.shard
 
     @property
     def headers(self) -> dict[str, HeaderValue]:
-        """As they were put; empty when there were none."""
+        """Headers as put; empty when there were none."""
         return self._properties.headers
 
     @property
     def message_id(self) -> str | None:
-        """As it was put. The queue carries it, and does not look for duplicates by it."""
+        """Id as put. The queue carries it, and does not look for duplicates by it."""
         return self._properties.message_id
 
     @property
     def reply_to(self) -> str | None:
-        """As it was put: by convention the name of the queue in which an answer is waited for."""
+        """Text as put: by convention the name of the queue for the answer."""
         return self._properties.reply_to
 
     @property
     def correlation_id(self) -> str | None:
-        """As it was put: by convention an answer has that of what it answers."""
+        """Text as put: by convention an answer has the id of its question."""
         return self._properties.correlation_id
 
     @property
     def content_type(self) -> str | None:
-        """As it was put: what the body is, such as `application/json`."""
+        """Text as put: the type of the body, such as `application/json`."""
         return self._properties.content_type
 
     @property
     def key(self) -> str | bytes | None:
-        """As it was put. In a sharded queue it chose the shard."""
+        """Key as put. In a sharded queue it chose the shard."""
         key: str | bytes | None = self._properties.key
         return key
 
@@ -275,11 +275,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
             ) from None
 
     def ack(self) -> Settlement:
-        """Tell the queue that the message is done with.
+        """Tell the queue that the message is done.
 
         Returns:
             The settlement: it ends when the ack is on the disk of every member in sync, or with
-                AckRefused when the message had gone back before. It need not be waited for.
+            AckRefused when the message had gone back before. It need not be waited for.
         """
         return self._chunk.handle.ack(self)
 
@@ -288,14 +288,14 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         Args:
             requeue: False ends the message instead, as RabbitMQ's `basic.reject`: it goes to the
-                dead-letter queue, where its queue has one.
+                queue's dead-letter queue, if there is any.
             delay: seconds, a text as "5m" or a timedelta, until it comes again.
 
         Returns:
             The settlement, as in `ack`.
 
         Raises:
-            ConfigError: a delay that is none, or one of a message that does not come again.
+            ConfigError: an invalid delay, or a delay with `requeue=False`.
         """
         check_flags(requeue=requeue)
         delay_ms = 0 if delay is None else milliseconds("delay", delay)
@@ -307,22 +307,22 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self._chunk.handle.settle("nack" if requeue else "reject", (self,), delay_ms)
 
     def extend(self, seconds: Seconds) -> Settlement:
-        """Hold this message for so long from now on, whatever its queue's consumer time-out is: for
-        work that takes longer, called again and again as long as that goes on.
+        """Hold the message for a time from now on, whatever the queue's consumer time-out is. For
+        longer work, call it again and again until the end of the work.
 
-        When the time is over the message goes back, as after the time-out. What waits behind it in
-        the same consumer waits as well. A new master knows nothing of it: after a failover the
-        message comes again, as everything that is held does.
+        After the time the message goes back, as after the time-out. Messages behind it in the same
+        consumer wait as well. A new master does not know the extension: after a failover the
+        message comes again, as all held messages do.
 
         Args:
-            seconds: or a text as "5m", or a timedelta; 0: for as long as this handle is there.
+            seconds: or a text as "5m", or a timedelta; 0: for as long as the handle is open.
 
         Returns:
-            The settlement: it ends with AckRefused when the message is not held any more, or its
-            master runs a version that cannot do this.
+            The settlement: it ends with AckRefused when the message is no longer held, or its
+            master runs a version without extensions.
 
         Raises:
-            ConfigError: a time that is none.
+            ConfigError: an invalid time.
         """
         return self._chunk.handle.extend(self, milliseconds("seconds", seconds))
 
@@ -335,22 +335,22 @@ class Message(msgspec.Struct, eq=False, gc=False):
         block: bool = True,
         **options: Unpack[MessageOptions],
     ) -> Settlement:
-        """Ack this message and put another one into another queue: exactly once, if and only if
+        """Ack the message and put another message into another queue: exactly once, if and only if
         the ack takes effect.
 
-        The other message is stored with the ack, in this queue's outbox, and arrives soon after,
-        whoever dies meanwhile; if its queue is deleted before, it goes nowhere.
+        The other message is stored with the ack, in the outbox of the acked message's queue, and
+        arrives soon after, whatever fails meanwhile. If its queue is deleted before, it is dropped.
 
         Args:
             queue: a handle, or a name.
-            block: wait while too much of this handle is unconfirmed; else raise Full.
+            block: wait while too much of the handle is unconfirmed; else raise Full.
             others: as in `MirroredQueue.put`.
 
         Returns:
             The settlement: it ends when both are certain; with AckRefused when neither happens.
 
         Raises:
-            QueueNotFound: there is no queue of this name.
+            QueueNotFound: no queue has the name.
             ValueError, TypeError, ConfigError: as `put`; or the message is settled already.
         """
         if self._is_settled:
@@ -386,7 +386,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
 
 class Run(msgspec.Struct, eq=False):
-    """Messages of one chunk that follow each other. Made and dropped within one call or step."""
+    """Consecutive messages of one chunk. Made and dropped within one call or step."""
 
     chunk: Chunk
     start: int
@@ -406,7 +406,7 @@ _INDEX: Callable[[Message], int] = attrgetter("_index")
 
 
 def runs_of(messages: Sequence[Message]) -> list[Run]:
-    """The messages as runs, in their order. Nothing is done in Python for each of them."""
+    """Return the messages as runs, in order. There is no Python code per message."""
     if len(messages) == 1:
         index = messages[0]._index
         return [Run(messages[0]._chunk, index, index + 1)]
@@ -428,7 +428,7 @@ def runs_of(messages: Sequence[Message]) -> list[Run]:
 
 
 def messages_in(runs: Iterable[Run]) -> list[Message]:
-    """The messages of runs, each anew."""
+    """Return new Message objects for runs."""
     found: list[Message] = []
     for run in runs:
         found += run.chunk.messages(run.start, run.stop)
@@ -436,8 +436,8 @@ def messages_in(runs: Iterable[Run]) -> list[Message]:
 
 
 def names_of(runs: Iterable[Run]) -> list[Delivery]:
-    """Names of deliveries, neighbours of one delivery joined: what travels for ten thousand
-    acks in order is one range."""
+    """Return names of deliveries, neighbours of one delivery joined: ten thousand acks in order
+    travel as one range."""
     pieces: list[Delivery] = []
     whole: Delivery | None = None
     first = last = 0
@@ -455,5 +455,5 @@ def names_of(runs: Iterable[Run]) -> list[Delivery]:
 
 
 def pieces_of(messages: Sequence[Message]) -> list[Delivery]:
-    """Names of the deliveries of these messages."""
+    """Return names of the messages' deliveries."""
     return names_of(runs_of(messages))

@@ -1,8 +1,8 @@
-"""How a handle comes about: by whom its host is made, and whether its queue is sharded.
+"""Creation of handles: the source of a handle's host, and the kind of handle for a queue.
 
-Nothing in this room knows a node: the root of the package says here, before anybody can ask, how a
-`MirroredQueue` that is given a path has one, and a client that is given a folder. Which kind of
-handle a queue has is chosen here and nowhere else.
+No module of the room knows a node. At import the root of the package registers here how a
+`MirroredQueue` with a path gets a node, and how a client gets a local node. The kind of a queue's
+handle is chosen here only.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from mirrorq.api.sharing import Use
 
 Embedding = tuple[Callable[..., "Host"], Callable[["Use"], None]]
-"""What has a host for one `Use`, given that and the arguments of `Node`; and what ends the use."""
+"""Two functions: get a host for a `Use` from the arguments of `Node`; end a use."""
 
 _find: Callable[[], Embedding] | None = None
 
 
 def embed_with(find: Callable[[], Embedding]) -> None:
-    """Have `find` tell how queues that are opened by a path get their hosts."""
+    """Register `find`, which returns the functions for queues that are opened by a path."""
     global _find
     _find = find
 
 
 def embedding() -> Embedding:
-    """Return what has hosts for handles that bring their own, and what ends that."""
+    """Return the functions for handles that bring their own host."""
     assert _find is not None, "importing mirrorq sets it"
     return _find()
 
@@ -38,19 +38,19 @@ _local: Callable[[], Callable[..., Any]] | None = None
 
 
 def open_local_with(find: Callable[[], Callable[..., Any]]) -> None:
-    """Have `find` tell how `mirrorq:///folder` is opened."""
+    """Register `find`, which returns the function that opens `mirrorq:///folder`."""
     global _local
     _local = find
 
 
 def local_opening() -> Callable[..., Any]:
-    """Return what opens it: `mirrorq.local`."""
+    """Return the function that opens a local node: `mirrorq.local`."""
     assert _local is not None, "importing mirrorq sets it"
     return _local()
 
 
 def handle_on(host: Host, declared: Declared, name: str) -> Handle | ShardedHandle:
-    """The handle for a queue, which is not open yet."""
+    """Return a handle for a queue, not open yet."""
     if declared.shards:
         from mirrorq.api.sharded.handle import ShardedHandle
 

@@ -2,7 +2,7 @@
 
 Calls take them as `**options: Unpack[…]`. So editors complete them and type checkers check them,
 for threads and for asyncio alike; `spelled_out` makes `help()` and `inspect.signature` show them.
-Their meaning stands at the first use: `MirroredQueue.put`, `Node.queue`, `Node` and
+Their meaning is explained at the first use: `MirroredQueue.put`, `Node.queue`, `Node` and
 `mirrorq.connect`.
 """
 
@@ -40,7 +40,7 @@ Key = str | bytes | None
 
 
 class PublishOptions(TypedDict, total=False):
-    """Of a message that is published to whatever queues it reaches."""
+    """Options of a message that is published to any number of queues."""
 
     headers: Mapping[str, HeaderValue] | None
     message_id: str | None
@@ -54,28 +54,28 @@ class PublishOptions(TypedDict, total=False):
 
 
 class ManyOptions(PublishOptions, total=False):
-    """Of messages that are put into a queue together."""
+    """Options of messages that are put into a queue together."""
 
     key: Key
 
 
 class UniqueOptions(TypedDict, total=False):
-    """Of one message that has a unique key."""
+    """Options of one message with a unique key."""
 
     unique: Key
     unique_for: Seconds | None
 
 
 class MessageOptions(ManyOptions, UniqueOptions, total=False):
-    """Of a message that is put into a queue."""
+    """Options of a message that is put into a queue."""
 
 
 class RoutedOptions(PublishOptions, UniqueOptions, total=False):
-    """Of a message that is published to an exchange."""
+    """Options of a message that is published to an exchange."""
 
 
 class QueueArguments(TypedDict, total=False):
-    """What a queue is declared with and keeps: its arguments."""
+    """Arguments that a queue is declared with and keeps."""
 
     expires: Seconds | None
     message_ttl: Seconds | None
@@ -88,7 +88,7 @@ class QueueArguments(TypedDict, total=False):
 
 
 class DeclareOptions(QueueArguments, total=False):
-    """Of a queue that is declared."""
+    """Options of a queue that is declared."""
 
     durable: bool
     exclusive: bool | Literal["connection"]
@@ -99,7 +99,7 @@ class DeclareOptions(QueueArguments, total=False):
 
 
 class NodeOptions(TypedDict, total=False):
-    """Of a node, beside its name and path."""
+    """Options of a node, beside its name and path."""
 
     peers: Mapping[str, str] | None
     config: Config | None
@@ -112,11 +112,11 @@ class NodeOptions(TypedDict, total=False):
 
 
 class EmbeddedOptions(NodeOptions, DeclareOptions, total=False):
-    """Of a queue that brings its node with it."""
+    """Options of a queue with a node of its own."""
 
 
 class ClientOptions(TypedDict, total=False):
-    """Of a client."""
+    """Options of a client."""
 
     config: Config | None
     insecure: bool
@@ -137,7 +137,7 @@ DEFAULTS: dict[str, Any] = {
     "fail_fast": False,
     "timeout": 30,
 }
-"""What an option is that is not given; of the others None."""
+"""Values of options that are not given; other options are None."""
 
 
 def packed(
@@ -156,10 +156,10 @@ def packed(
     persistent: bool = True,
     **unknown: object,
 ) -> tuple[Terms, bytes]:
-    """Return the terms and the packed properties that a message's options say.
+    """Return the terms and the packed properties of a message's options.
 
     Raises:
-        ConfigError, TypeError, ValueError: one is wrong in type or range, or unknown.
+        ConfigError, TypeError, ValueError: an option is unknown, or wrong in type or range.
     """
     if unknown:
         refuse_unknown(unknown, annotations_of(MessageOptions))
@@ -175,7 +175,7 @@ def packed(
 
 
 def packed_many(**options: Unpack[ManyOptions]) -> tuple[Terms, bytes]:
-    """Return the same of messages that share their options."""
+    """Return terms and packed properties of messages that share their options."""
     if "unique" in options or "unique_for" in options:
         raise TypeError(
             "a unique key is of one message: call put() for each; those that are put one after the "
@@ -185,7 +185,7 @@ def packed_many(**options: Unpack[ManyOptions]) -> tuple[Terms, bytes]:
 
 
 def place_key(options: MessageOptions) -> Key:
-    """Return the key by which a message's shard is chosen: its key, else its unique key."""
+    """Return the key that chooses a message's shard: its key, else its unique key."""
     key = options.get("key")
     return options.get("unique") if key is None else key
 
@@ -194,7 +194,7 @@ _TIMES = ("expires", "message_ttl", "consumer_timeout")
 
 
 def refuse_unknown(given: Collection[str], known: Collection[str]) -> None:
-    """Raise TypeError for a keyword that a call does not have, and name the nearest one."""
+    """Raise TypeError for an unknown keyword, and name the nearest known keyword."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -206,8 +206,8 @@ def arguments_said(arguments: QueueArguments) -> str:
     """Return the arguments of a declaration as the catalog keeps them, "" when there are none.
 
     Raises:
-        ConfigError: one is of the wrong type or out of its range.
-        TypeError: there is no such argument.
+        ConfigError: an argument has a wrong type or is out of range.
+        TypeError: an argument is unknown.
     """
     given: dict[str, object] = {}
     if arguments:
@@ -223,12 +223,12 @@ def arguments_said(arguments: QueueArguments) -> str:
 
 
 def said_of_node(options: NodeOptions) -> dict[str, Any]:
-    """All options of a node, with those that are not given. Raises TypeError: there is no such."""
+    """Return all options of a node, with defaults. Raises TypeError for an unknown option."""
     return _said(NodeOptions, dict(options))
 
 
 def said_of_client(options: ClientOptions) -> dict[str, Any]:
-    """The same of a client."""
+    """Return all options of a client, with defaults. Raises TypeError for an unknown option."""
     return _said(ClientOptions, dict(options))
 
 
@@ -244,7 +244,7 @@ def _check_flags_of(given: Mapping[str, Any]) -> None:
 
 
 def split_options(options: EmbeddedOptions) -> tuple[DeclareOptions, NodeOptions]:
-    """Take apart what is said of a queue and what of its node."""
+    """Split options into those of the queue and those of its node."""
     refuse_unknown(options, annotations_of(EmbeddedOptions))
     _check_flags_of(options)
     declaration, node = DeclareOptions(), NodeOptions()
@@ -277,7 +277,7 @@ def spelled_out(function: Function) -> Function:
 
 
 def annotations_of(kind: type) -> dict[str, str]:
-    """The options of a kind, in their order, with their types as they are written."""
+    """Return the options of a kind, in order, with their types as written."""
     found: dict[str, str] = {}
     for base in getattr(kind, "__orig_bases__", ()):
         if typing.is_typeddict(base):

@@ -1,7 +1,7 @@
 """Messages that a handle has fetched ahead.
 
-Callers take from the left, on their threads, and the host's thread adds and takes back on the
-right: each by one operation, under which a message goes from here into the caller's list, or stays.
+Callers take from the left, on their threads. The host's thread adds and takes back on the right.
+Each take is one operation: a message moves into the caller's list, or stays.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from mirrorq.waiting import take_back
 
 
 class Backlog:
-    """The messages, in the order in which they came. Held by the handle's receiver; users' threads
-    take from the left, its host's thread does the rest."""
+    """The fetched messages, in the order of arrival. Held by the handle's receiver. Users' threads
+    take from the left; the host's thread does the rest."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
         self.count = self._messages.__len__
-        """How many messages are here."""
+        """Returns the number of messages."""
         self.first = iter(self._messages.popleft, None)
-        """Takes the next one from the left. Raises IndexError when there is none."""
+        """Takes the next message from the left. Raises IndexError when there is none."""
         self._names: dict[tuple[int, int], Message] | None = None
-        """What is here by sequence and delivery count, since somebody asked; the host's."""
+        """Messages by sequence and delivery count, since the first request; host's thread."""
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """All of these, behind what is here."""
+        """Append the messages of chunks."""
         self._names = None
         for chunk in chunks:
             self._messages.extend(map(Message, repeat(chunk), range(chunk.count)))
 
     def take_into(self, found: list[Message], count: int) -> None:
-        """Add the first ones to a list, as many as there are up to `count`.
+        """Move the first messages to a list, up to `count`.
 
-        In C from one to the other: what is interrupted here leaves each message in one of them.
+        The move is done in C: after an interrupt each message is in exactly one place.
         """
         if self._messages:
             try:
@@ -45,18 +45,18 @@ class Backlog:
                 return
 
     def put_back(self, taken: Sequence[Message]) -> None:
-        """What was taken last, before all that is here."""
+        """Put the messages taken last back in front."""
         self._messages.extendleft(reversed(taken))
 
     def take_all(self, is_meant: Callable[[Message], bool]) -> list[Message]:
-        """Take out those of which this is true."""
+        """Take out the messages for which the function is true."""
         self._names = None
         return [
             one for one in list(self._messages) if is_meant(one) and take_back(self._messages, one)
         ]
 
     def shrink(self, keep: int) -> list[Run]:
-        """Take out all but the first `keep`; in order."""
+        """Take out all messages after the first `keep`; return them in order."""
         self._names = None
         gone: list[Message] = []
         take = self._messages.pop
@@ -69,9 +69,9 @@ class Backlog:
         return runs_of(gone)
 
     def take_out(self, sequence: int, delivery_count: int) -> Message | None:
-        """This one delivery, if it is here."""
+        """Take out one delivery, if it is here."""
         if self._names is None:
-            # After a change of master many are asked for at once, among many.
+            # After a failover many deliveries are requested at once.
             here = list(self._messages)
             self._names = {(one.sequence, one.delivery_count): one for one in here}
         found = self._names.pop((sequence, delivery_count), None)

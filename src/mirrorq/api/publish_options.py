@@ -1,7 +1,7 @@
-"""What a `put` says of its messages beside their bodies: one for all messages of a frame.
+"""The options of a `put` beside the bodies: the same for all messages of a frame.
 
-The packer begins a new frame where terms differ, so that neither the state of a queue nor C ever
-holds an object a message.
+The packer begins a new frame when terms differ, so that neither the state of a queue nor C ever
+holds an object per message.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Seconds = float | str | timedelta
 """A time as users give it: seconds, a text with a unit as "5m", or a timedelta."""
 
 SECONDS_MAX = 100 * 366 * 24 * 3600
-"""Longest time that a message may wait: a hundred years."""
+"""Longest time that a message may wait, in seconds: a hundred years."""
 
 
 @frozen
 class Terms:
-    """Priority, delay, time to live and persistence of the messages of one frame. A value."""
+    """Priority, delay, time to live and persistence of the messages of one frame. Immutable."""
 
     persistent: bool = True
     priority: int = 0
@@ -40,35 +40,35 @@ class Terms:
     ttl_ms: int = 0
     """0 = for ever."""
     is_unique: bool = False
-    """Their properties have unique keys."""
+    """True: the properties have unique keys."""
 
     @property
     def flags(self) -> int:
-        """Their bits in a frame's header."""
+        """Bits of the terms in a frame's header."""
         transient = 0 if self.persistent else FLAG_TRANSIENT
         unique = FLAG_UNIQUE if self.is_unique else 0
         return transient | unique | self.priority << PRIORITY_SHIFT
 
     @property
     def count_max(self) -> int:
-        """Most single puts of one frame."""
+        """Limit on single puts in one frame."""
         return UNIQUE_COUNT_MAX if self.is_unique else PACK_COUNT
 
 
 PACK_COUNT = 4096
 PLAIN = Terms()
-"""Those of most messages."""
+"""Terms of most messages."""
 UNIQUE = Terms(is_unique=True)
-"""Those of most messages with unique keys."""
+"""Terms of most messages with unique keys."""
 
 
 def terms_of(
     persistent: bool, priority: int, delay: Seconds | None, ttl: Seconds | None = None
 ) -> Terms:
-    """The terms that a user has named.
+    """Return the terms for a user's options.
 
     Raises:
-        ConfigError: one is of the wrong type or out of its range.
+        ConfigError: an option has a wrong type or is out of range.
     """
     if persistent is True and priority == 0 and delay is None and ttl is None:
         return PLAIN
@@ -80,17 +80,17 @@ def terms_of(
             f"priority is {priority}: it must be from 0 to {PRIORITY_MAX}, the higher the sooner"
         )
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
-    # A ttl of 0 ends at once; in a frame 0 is none.
+    # A ttl of 0 ends at once; in a frame 0 means no ttl.
     ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
     return Terms(persistent, priority, delay_ms, ttl_ms)
 
 
 def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[bytes, int] | None:
-    """What properties say of a unique key that a user has given.
+    """Return the digest and the time of a unique key for the properties.
 
     Raises:
-        ConfigError: the key is empty, or the time is none, or there is no key for it.
-        TypeError: the key is no str or bytes.
+        ConfigError: the key is empty, the time is invalid, or a time has no key.
+        TypeError: the key is not a str or bytes.
     """
     if unique is None:
         if unique_for is not None:
@@ -109,10 +109,10 @@ def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[b
 
 
 def milliseconds(name: str, seconds: Seconds) -> int:
-    """A time that a user gave, rounded up to milliseconds.
+    """Return a user's time in milliseconds, rounded up.
 
     Raises:
-        ConfigError: it is none, below 0, or longer than a hundred years.
+        ConfigError: it is not a time, below 0, or longer than a hundred years.
     """
     given = seconds
     if isinstance(seconds, timedelta):

@@ -4,8 +4,8 @@ Users' threads append puts to the handle's inbox and count them. The host's thre
 that have come together, and counts taken and ended puts.
 
 *Interrupts*: a put has happened when it is in the inbox; one operation puts it there. The users'
-counts are raised just before, without a call in between, so that no other thread and no signal
-handler comes between the two. If one does (a tracer), the host's thread corrects the counts by its
+counts are raised just before, without a call in between, so no thread and no signal handler comes
+between the two. After an interruption by a tracer, the host's thread corrects the counts by its
 own.
 """
 
@@ -41,7 +41,7 @@ OnConfirm = Callable[[Confirmation], object] | None
 
 
 class PutCall(NamedTuple):
-    """How messages are put: what a call of a user says beside their bodies."""
+    """The options of a put call, beside the bodies."""
 
     properties: bytes
     terms: Terms
@@ -51,12 +51,12 @@ class PutCall(NamedTuple):
     on_confirm: OnConfirm
 
     def at_once(self) -> PutCall:
-        """The same by whoever waits for room himself, wherever there is some."""
+        """Return the call without key and waiting: its caller waits for room at any shard."""
         return self._replace(key=None, block=False, timeout=None)
 
 
 def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
-    """What `put` returns, before anything was put."""
+    """Return the confirmation for `put`, before anything is put."""
     confirmation = Confirmation(channel.outcomes)
     if on_confirm is not None:
         check_callable("on_confirm", on_confirm)
@@ -65,18 +65,18 @@ def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
 
 
 class Waiting:
-    """A call that waits for room: its thread holds it, the publisher knows it while that does."""
+    """A call that waits for room. Held by its thread, and known to the publisher meanwhile."""
 
     __slots__ = ("__weakref__", "why")
 
     def __init__(self, why: str) -> None:
         self.why = why
-        """Why, if it is the queue that has none; else ""."""
+        """Reason if the queue itself has no room; else ""."""
 
 
 class Publishing(ABC):
-    """The puts of a handle, of one ring's or of several: what they wait for, and what is told when
-    they have waited in vain. Held by the handle; from any thread."""
+    """The puts of a handle, on one ring or several: conditions of their waits, and errors after a
+    wait in vain. Held by the handle; from any thread."""
 
     def __init__(self, channel: Channel) -> None:
         self.waiting: Present[Waiting] = Present()
@@ -88,42 +88,42 @@ class Publishing(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """Messages without an outcome."""
+        """Number of messages without an outcome."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Their bytes."""
+        """Bytes of the messages without an outcome."""
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether everything has an outcome."""
+        """Whether every message has an outcome."""
 
     @property
     @abstractmethod
     def accepted_count(self) -> int:
-        """Messages put so far."""
+        """Number of messages put so far."""
 
     @property
     @abstractmethod
     def ended_count(self) -> int:
-        """How many of them have an outcome."""
+        """Number of messages with an outcome."""
 
     @abstractmethod
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
-        """Whether this much more may be put now, by the handle's bounds and the queue's limit."""
+        """Return true if more may be put now, by the handle's bounds and the queue's limit."""
 
     is_curious: bool
-    """Whether the first put waits for the master's first word."""
+    """True: the first put waits for the master's first credit."""
 
     @abstractmethod
     def learning(self) -> Waits[None]:
-        """Wait, once in a handle's life, for that."""
+        """Wait for the master's first credit, once in a handle's life."""
 
     @abstractmethod
     def learn_nothing(self) -> None:
-        """Have the first put wait for no first word."""
+        """Have the first put not wait for the first credit."""
 
     @abstractmethod
     def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
@@ -131,11 +131,11 @@ class Publishing(ABC):
 
     @property
     def waits_for(self) -> str:
-        """Why calls wait for the queue itself, "" when none does."""
+        """Why calls wait for the queue itself, "" when no call does."""
         return next((call.why for call in self.waiting.all() if call.why), "")
 
     def filling(self) -> Waits[bool]:
-        """`full`: whether a put would wait."""
+        """Return true if a put would wait, for `full`."""
         if os.getpid() != self._channel.pid:
             self._channel.check()
         yield from self.learning()
@@ -147,10 +147,10 @@ class Publishing(ABC):
         return f"queue {self._channel.name!r}: {self.count} messages are not confirmed yet{said}"
 
     def confirming(self, timeout: float | None) -> Waits[bool]:
-        """Wait until nothing is unconfirmed; True.
+        """Wait until nothing is unconfirmed; return True.
 
         Raises:
-            NoQuorum, QueueDown, Full: not in time, and why.
+            NoQuorum, QueueDown, Full: not in time, with the reason.
         """
         channel = self._channel
         channel.check()
@@ -168,23 +168,23 @@ class Publishing(ABC):
 
 
 class Publisher(Publishing):
-    """The puts of a handle on one ring. Users' threads put; what is below is the host's."""
+    """The puts of a handle on one ring. Users' threads put; the last section is the host's."""
 
     def __init__(self, channel: RingChannel, ahead: Callable[[], int]) -> None:
-        """`ahead`: how many messages the handle has fetched ahead of calls."""
+        """`ahead`: returns the number of messages that the handle has fetched ahead of calls."""
         super().__init__(channel)
         self._channel: RingChannel = channel
         self._ahead = ahead
         self.credit = PutCredit()
-        """What the queue's limit leaves this handle."""
+        """The handle's share of the queue's limit."""
         self.is_held = False
-        """Single puts need not wake the host's thread: it comes by itself (a shard's)."""
+        """True: single puts need not wake the host's thread, which comes by itself (a shard's)."""
         self._put_count = self._put_size = self._put_bytes = 0
         """Messages, bytes of bodies and properties, and of bodies alone, that were ever put."""
         self._taken_count = self._taken_size = self._taken_bytes = 0
-        """The same, of what the host's thread has taken."""
+        """The same counts of puts that the host's thread has taken."""
         self._over_count = self._over_size = 0
-        """The same, of what has an outcome; the host's thread counts it."""
+        """The same counts of ended puts. Host's thread."""
         self.is_curious = True
         self._listeners: list[tuple[Listener, Listener]] = []
 
@@ -211,7 +211,7 @@ class Publisher(Publishing):
         return self._over_count
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether this much more may be unconfirmed. A call larger than the bound goes alone."""
+        """Return true if more may be unconfirmed. A call larger than the bound goes alone."""
         unconfirmed = self._put_count - self._over_count
         if unconfirmed <= 0:
             return True
@@ -222,19 +222,19 @@ class Publisher(Publishing):
         )
 
     def has_credit(self, count: int, body_bytes: int) -> bool:
-        """Whether the queue's limit leaves room for this much more. What never fits goes on: it
-        is the master that refuses it."""
+        """Return true if the queue's limit leaves room for more. A put that never fits goes on: the
+        master refuses it."""
         credit = self.credit
         if not credit.is_bounded or count > credit.count_max or body_bytes > credit.size_max:
             return True
-        # What this handle has fetched ahead counts as ready, though the master handed it out.
+        # Messages fetched ahead count as ready, though the master delivered them.
         return (
             self._put_count + count + self._ahead() <= credit.count
             and self._put_bytes + body_bytes <= credit.size
         )
 
     def on_taken(self) -> None:
-        """A call has taken a message: a put that waits for the queue's limit may go on."""
+        """Let puts go on that wait for the queue's limit: a call has taken a message."""
         if self.credit.is_bounded and self.waiting:
             self._outcomes.notify()
 
@@ -242,7 +242,7 @@ class Publisher(Publishing):
         return self.has_room(count, size) and self.has_credit(count, body_bytes)
 
     def knows(self) -> bool:
-        """Whether the master has said how much the queue takes, or never will."""
+        """Return true if the master has given its limit, or never will."""
         channel = self._channel
         return self.credit.is_known or channel.is_shut or channel.is_closed
 
@@ -262,11 +262,11 @@ class Publisher(Publishing):
         properties: bytes,
         terms: Terms,
     ) -> OnePut | None:
-        """Put one message into the inbox, if that needs no closer look; else return what is to be
-        put, when there is room: by `accepting`.
+        """Put one message into the inbox if there is room, and return None. Otherwise return the
+        put for `accepting`.
 
-        Nearly always there is, and the put before it still waits for the host's thread: that is
-        what this is quick at.
+        In the usual case there is room, and the earlier put still waits for the host's thread. The
+        method is optimised for the usual case.
         """
         body_bytes = len(body)
         size = body_bytes + len(properties)
@@ -293,14 +293,14 @@ class Publisher(Publishing):
 
     @property
     def _is_small(self) -> bool:
-        """What waits for the host's thread is no whole batch."""
+        """Whether the puts that wait for the host's thread are less than a batch."""
         return (
             self._put_count - self._taken_count < PACK_COUNT
             and self._put_size - self._taken_size < PACK_BYTES
         )
 
     def _take_back(self, item: object) -> None:
-        """The handle is closed: the host's thread looks no more, or for the last time just now.
+        """Take back an item of a closed handle, if the host's thread has not taken it.
 
         Raises:
             ShutDown: nothing was put. Else the host's thread has it, and it ends unknown.
@@ -309,7 +309,7 @@ class Publisher(Publishing):
             raise ShutDown(self._channel.closed_text())
 
     def accepting_one(self, one: OnePut, block: bool, timeout: float | None) -> Waits[None]:
-        """As `accepting`, of what `accept_one` has returned."""
+        """Put the result of `accept_one`, as `accepting`."""
         body_bytes = len(one.body)
         size = body_bytes + len(one.properties)
         return self.accepting(one, 1, size, body_bytes, block, timeout)
@@ -323,7 +323,7 @@ class Publisher(Publishing):
         block: bool,
         timeout: float | None,
     ) -> Waits[None]:
-        """Put an item into the inbox, when there is room: as `making_room`."""
+        """Put an item into the inbox, after a wait for room as in `making_room`."""
         channel = self._channel
         until = deadline_of(timeout)
         if self.is_curious:
@@ -340,7 +340,7 @@ class Publisher(Publishing):
             return
 
     def _append(self, item: object, count: int, size: int, body_bytes: int) -> None:
-        """It is accepted when it is in the inbox."""
+        """Count an item and append it to the inbox, which accepts it."""
         channel = self._channel
         self._put_count += count
         self._put_size += size
@@ -351,7 +351,7 @@ class Publisher(Publishing):
         channel.wake()
 
     def accepting_free(self, item: Counted, block: bool = True) -> Waits[None]:
-        """As `accepting`, of what puts nothing into this queue: only the handle's bounds hold."""
+        """Accept an item that puts nothing into the own queue: only the handle's bounds hold."""
         channel = self._channel
         count, size = item.count, item.size
 
@@ -371,14 +371,14 @@ class Publisher(Publishing):
     def making_room(
         self, count: int, size: int, body_bytes: int, block: bool, until: float | None
     ) -> Waits[None]:
-        """Wait until so much more may be put.
+        """Wait until more may be put.
 
         Args:
-            size: bytes of bodies and properties: what a handle's bounds count.
-            body_bytes: bytes of bodies: what a queue's limit counts.
+            size: bytes of bodies and properties, counted by a handle's bounds.
+            body_bytes: bytes of bodies, counted by a queue's limit.
 
         Raises:
-            Full, NoQuorum, QueueDown: no room in time, and why.
+            Full, NoQuorum, QueueDown: no room in time, with the reason.
             ShutDown: the handle is closed.
         """
         channel = self._channel
@@ -413,7 +413,7 @@ class Publisher(Publishing):
         return f"put() waits: {self._channel.why_not(full)}"
 
     def full(self, count: int, size: int, body_bytes: int) -> Full:
-        """Why so much more may not be put."""
+        """Return the error of a put without room."""
         name = self._channel.name
         if not self.has_credit(count, body_bytes):
             return Full(f"queue {name!r}: {self.queue_full_text(count, body_bytes)}")
@@ -425,7 +425,7 @@ class Publisher(Publishing):
         )
 
     def queue_full_text(self, count: int, body_bytes: int) -> str:
-        """Why the queue itself has no room for so much, "" when it has."""
+        """Return why the queue itself has no room; "": it has room."""
         credit = self.credit
         if self.has_credit(count, body_bytes):
             return ""
@@ -440,13 +440,13 @@ class Publisher(Publishing):
     # --- The host's thread ----------------------------------------------------------------
 
     def count_taken(self, item: Counted) -> None:
-        """It has left the inbox."""
+        """Count an item that has left the inbox."""
         self._taken_count += item.count
         self._taken_size += item.size
         self._taken_bytes += item.own_bytes
 
     def correct(self) -> None:
-        """Where nothing waits, what users have counted is what was taken."""
+        """With an empty inbox, set the users' counts to the counts of taken puts."""
         inbox = self._channel.inbox
         # No call from here on: no put of another thread comes between.
         if not inbox and (
@@ -457,16 +457,16 @@ class Publisher(Publishing):
             self._put_bytes = self._taken_bytes
 
     def note_over(self, count: int, size: int) -> None:
-        """So many messages have an outcome."""
+        """Count messages with an outcome."""
         self._over_count += count
         self._over_size += size
 
     def end_all(self) -> None:
-        """The handle is closed: everything has an outcome."""
+        """Count everything as ended: the handle is closed."""
         self._over_count, self._over_size = self._put_count, self._put_size
 
     def offer(self, session: Session, items: Sequence[PutRun | ManyPut]) -> None:
-        """Pack what was put since the last step."""
+        """Pack the puts since the last step."""
         for put in frames_of(items, self._config.frame_bytes_max):
             session.put(put)
 

@@ -74,11 +74,11 @@ __all__ = ["MessageTooLarge", "MirroredQueue"]
 Item = TypeVar("Item")
 
 DELETE_S = 30.0
-"""delete() waits so long for the cluster."""
+"""delete() waits so many seconds for the cluster."""
 
 
 def browse_start(start: int | None, count_max: int) -> int:
-    """Where browsing begins. Raises TypeError, ValueError for what is no sequence or number."""
+    """Return the first sequence to browse. Raises TypeError, ValueError for invalid arguments."""
     check_sequence("start", start or 0)
     if type(count_max) is not int or count_max:
         check_count("count_max", count_max)
@@ -86,7 +86,7 @@ def browse_start(start: int | None, count_max: int) -> int:
 
 
 def checked_range(first: int, last: int | None) -> tuple[int, int]:
-    """Sequences that a user has named. Raises TypeError, ValueError: they are none."""
+    """Return a user's range of sequences. Raises TypeError, ValueError for an invalid range."""
     last = first if last is None else last
     for name, value in (("first", first), ("last", last)):
         if isinstance(value, bool) or not isinstance(value, int):
@@ -99,9 +99,9 @@ def checked_range(first: int, last: int | None) -> tuple[int, int]:
 class MirroredQueue(Target):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
-    Made here, it brings its node with it (a cluster of one without `peers`, no sockets); two
-    on one path in one process share the node. `Node.queue()` and `Client.queue()` give the
-    same object on a host of their own.
+    The constructor brings a node with it (a cluster of one without `peers`, no sockets); two queues
+    on one path in one process share the node. `Node.queue()` and `Client.queue()` give the same
+    object on a host of their own.
 
     Args:
         name: the queue's name, unique in the cluster.
@@ -111,7 +111,7 @@ class MirroredQueue(Target):
         durable, exclusive, auto_delete, passive, shards, timeout: as in `Node.queue`.
 
     Raises:
-        ConfigError: arguments that contradict each other or an open node on this path.
+        ConfigError: arguments that contradict each other or an open node on the path.
         StoreError: the store cannot be opened.
         NoQuorum: no majority within `timeout` seconds.
 
@@ -129,7 +129,7 @@ class MirroredQueue(Target):
     """
 
     _handle: Handle | ShardedHandle
-    """What does the work."""
+    """The handle that does the work."""
 
     @spelled_out
     def __init__(
@@ -156,7 +156,7 @@ class MirroredQueue(Target):
 
     @classmethod
     def _attach(cls, host: Host, declared: Declared, name: str) -> MirroredQueue:
-        """On a host that exists: what `Node.queue` and `Client.queue` return."""
+        """Make a queue on an existing host, for `Node.queue` and `Client.queue`."""
         queue = cls.__new__(cls)
         try:
             queue._hold(handle_on(host, declared, name))
@@ -167,40 +167,40 @@ class MirroredQueue(Target):
             raise
 
     def _hold(self, handle: Handle | ShardedHandle) -> None:
-        """Be what its users see."""
+        """Become the face of a handle."""
         self._handle = handle
         handle.show_as(self, MirroredQueue._over)
 
     @classmethod
     def _over(cls, handle: Any) -> MirroredQueue:
-        """One more, of who has dropped the one that was there: a message knows the handle."""
+        """Make a new face after the first was dropped: a message knows the handle only."""
         queue = cls.__new__(cls)
         queue._hold(handle)
         return queue
 
     def _abandon(self) -> None:
-        """Nobody will have it: who made it was interrupted."""
+        """Drop a handle whose creation was interrupted."""
         handle = self.__dict__.get("_handle")
         if handle is not None:
             handle.abandon()
 
     def _on_close(self, release: Callable[[], None]) -> None:
-        """Have this called when it is closed: the host that came with it may be closed too."""
+        """Have a function called at the close: it may close a host that came with the handle."""
         self._handle.release = release
 
     @property
     def name(self) -> str:
-        """The queue's name."""
+        """Name of the queue."""
         return self._handle.name
 
     @property
     def shards(self) -> int:
-        """How many shards the queue has; 0: it is not sharded."""
+        """Number of shards; 0: the queue is not sharded."""
         return self._handle.shards
 
     def shard(self, number: int) -> MirroredQueue:
-        """A new handle on one shard of a sharded queue, from 0, to be closed like any: it has
-        everything that a queue which is not sharded has, and `mirrorq.bulk` takes it too.
+        """A new handle on one shard of a sharded queue, from 0, to be closed like any handle. It
+        has all features of a queue without shards, and `mirrorq.bulk` takes it too.
 
         Args:
             number: of the shard, from 0.
@@ -221,7 +221,7 @@ class MirroredQueue(Target):
         return MirroredQueue._attach(handle.host, declared, shard_name(self.name, number))
 
     def shard_of(self, key: str | bytes) -> int:
-        """The number of the shard to which messages with this key go.
+        """Return the number of the shard for messages with the key.
 
         Raises:
             PreconditionFailed: the queue is not sharded.
@@ -236,7 +236,7 @@ class MirroredQueue(Target):
         return self._handle.part_of(key).queue_id
 
     def _ring_for(self, call: str) -> Handle:
-        """The one ring that a call is of. Raises PreconditionFailed where there are several."""
+        """Return the only ring for a call. Raises PreconditionFailed for a sharded queue."""
         return self._handle.ring_for(call)
 
     # --- Publishing -----------------------------------------------------------------------
@@ -251,29 +251,29 @@ class MirroredQueue(Target):
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish a message; returns once it is accepted by this handle.
+        """Publish a message; returns once it is accepted by the handle.
 
         Args:
-            body: bytes-like; copied if it can change.
+            body: bytes-like; copied if mutable.
             headers: names to str, bytes, int, float, bool or None, or lists and mappings of
-                these.
+                them.
             message_id: carried, not used to find duplicates.
             unique: a key that names the message, as "order-17". While the queue remembers it a
                 second put of the key stores nothing: its confirmation ends with the sequence of the
-                first, and its `is_duplicate` is true. Whatever becomes of the message meanwhile,
-                and whoever is master. Of a sharded queue it chooses the shard where no key does.
+                first, and its `is_duplicate` is true. The fate of the message and changes of the
+                master do not matter. In a sharded queue it chooses the shard if `key` is None.
             unique_for: seconds, a text as "5m" or a timedelta, for which the queue remembers it,
-                from the first put on; None: as long as the policy's `unique-window` says.
+                from the first put on; None: by the policy's `unique-window`.
             reply_to, correlation_id, content_type: texts that are carried.
-            priority: 0 to 31; higher ones are delivered first, each in its own order.
-            ttl: seconds, a text as "5m" or a timedelta, after which the message ends if nobody has
-                taken it by then; where the queue's policy has a message-ttl too, the lesser holds.
-            delay: the same, until the message is ready; it then comes after all that are ready in
-                its priority.
-            key: carried; of a sharded queue, messages of one key keep their order.
+            priority: 0 to 31; higher priorities are delivered first, each in its own order.
+            ttl: seconds, a text as "5m" or a timedelta, after which an untaken message ends. If the
+                queue's policy has a message-ttl too, the lesser holds.
+            delay: seconds, a text or a timedelta, until the message is ready. It then comes after
+                all ready messages of its priority.
+            key: carried; in a sharded queue, messages of one key keep their order.
             persistent: False: lost when all nodes stop.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
-            on_confirm: called with the confirmation when it has ended.
+            on_confirm: called with the confirmation at its end.
 
         Returns:
             The confirmation: it ends with the message's sequence when the message is on disk
@@ -283,8 +283,8 @@ class MirroredQueue(Target):
             Full: too much unconfirmed for `timeout` seconds (NoQuorum, QueueDown if that is
                 why).
             TypeError, ValueError: a body that is not bytes-like; a message that is too large
-                (`message_bytes_max` bounds all that it carries).
-            ConfigError: a priority, a ttl or a delay that is none.
+                (`message_bytes_max` bounds body and properties together).
+            ConfigError: an invalid priority, ttl or delay.
             ShutDown: the handle is shut down or closed.
         """
         handle = self._handle
@@ -311,9 +311,9 @@ class MirroredQueue(Target):
     ) -> Confirmation:
         """Publish messages together: up to `frame_bytes_max` all or none.
 
-        The confirmation ends with a `range` of sequences (a tuple, when several frames were
-        needed and another producer came between), or `NotConfirmed` with `.stored` and
-        `.refused`. Arguments and errors as in `put`, but `unique`; they are those of every message.
+        The confirmation ends with a `range` of sequences (a tuple, when several frames were needed
+        and another producer came between), or `NotConfirmed` with `.stored` and `.refused`.
+        Arguments and errors as in `put`, but `unique`; they hold for every message.
 
         Example:
             ```python
@@ -336,13 +336,13 @@ class MirroredQueue(Target):
         return self.put(body, block=False)
 
     def wait_for_confirms(self, timeout: float | None = None) -> bool:
-        """Wait until everything put has an outcome, good or not: listeners tell which.
+        """Wait until everything put has an outcome, good or not: listeners get each outcome.
 
         Returns:
             True.
 
         Raises:
-            NoQuorum, QueueDown, Full: not within `timeout` seconds, and why.
+            NoQuorum, QueueDown, Full: not within `timeout` seconds, with the reason.
         """
         return in_thread(self._handle.puts.confirming(timeout))
 
@@ -353,14 +353,14 @@ class MirroredQueue(Target):
     ) -> None:
         """Have functions called with each confirmation that ends well, or otherwise.
 
-        On the handle's callback thread, one at a time: what takes long there delays the others.
+        On the handle's callback thread, one at a time: a slow function delays the others.
 
         Args:
-            on_confirmed: called with each that was stored. None: nobody is told.
+            on_confirmed: called with each confirmation of a stored message. None: not called.
             on_not_confirmed: with each that ended with NotConfirmed or ConfirmUnknown.
 
         Raises:
-            TypeError: one of them cannot be called.
+            TypeError: a function cannot be called.
         """
         check_callable("on_confirmed", on_confirmed)
         check_callable("on_not_confirmed", on_not_confirmed)
@@ -374,7 +374,7 @@ class MirroredQueue(Target):
         """Take the next message; it is held until it is acked or given back.
 
         Args:
-            block: False: wait for no message to be published; the master is asked, at most 1 s.
+            block: False: do not wait for a publish; the master is asked, at most 1 s.
             timeout: seconds to wait. None waits for ever, for a master too.
             auto_ack: the message is acked before it is returned.
 
@@ -383,10 +383,10 @@ class MirroredQueue(Target):
                 gives it back.
 
         Raises:
-            Empty: none within `timeout` seconds (NoQuorum, QueueDown if that is why).
+            Empty: no message within `timeout` seconds (NoQuorum, QueueDown if that is why).
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
-            TypeError, ValueError: a timeout that is none; or seconds in the place of `block`.
+            TypeError, ValueError: an invalid timeout; or seconds in the place of `block`.
         """
         if timeout is not None:
             check_timeout(timeout)
@@ -415,7 +415,7 @@ class MirroredQueue(Target):
         return self.get(block=False)
 
     def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
-        """Take 1 to `count_max` messages as soon as there is one; [] at the time-out.
+        """Take 1 to `count_max` messages as soon as any is ready; [] at the time-out.
 
         Args:
             count_max: 1 or more.
@@ -425,7 +425,7 @@ class MirroredQueue(Target):
             The messages, in the queue's order.
 
         Raises:
-            NoQuorum, QueueDown: that is why there is none.
+            NoQuorum, QueueDown: no message for the reason given.
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
@@ -440,16 +440,16 @@ class MirroredQueue(Target):
             raise
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
-        """Ack messages of this handle together: one outcome for all."""
+        """Ack messages of the handle together; return the settlement, one for all."""
         return self._handle.ack_many(list(messages))
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
-        """Have `on_refused(message, error)` called with each message of this handle whose ack (or
+        """Have `on_refused(message, error)` called with each message of the handle whose ack (or
         `nack(requeue=False)`) was refused: it had gone back to the queue, and comes again.
 
-        A worker need not wait for the outcomes of its acks: this tells it what to undo, or to
-        expect a second time. Called on the handle's callback thread. What a transaction or an
-        `ack_and_put` acks is told by its own outcome.
+        A worker need not wait for the outcomes of its acks: the listener learns of messages to
+        undo, or to expect again. Called on the handle's callback thread. Acks of a transaction or
+        an `ack_and_put` are reported by their own outcomes.
 
         Raises:
             TypeError: it cannot be called.
@@ -471,42 +471,41 @@ class MirroredQueue(Target):
         retry_delay: Seconds = RETRY_S,
         retry_delay_max: Seconds = RETRY_MAX_S,
     ) -> Consumer:
-        """Have `callback(message)` called for each message, on a thread of its own; one thread
-        for all shards of a sharded queue.
+        """Have `callback(message)` called for each message, on a thread of its own; one thread for
+        all shards of a sharded queue.
 
-        A callback that returns has its message acked, unless it has settled the message itself. A
-        callback that raises has it given back: it comes again after a delay that doubles with
-        each of its deliveries, and others are served meanwhile. At most `prefetch` messages are
-        held unacknowledged.
+        When a callback returns, its message is acked, unless the callback has settled it. When a
+        callback raises, its message is given back. It comes again after a delay that doubles with
+        each delivery, and other messages are served meanwhile. At most `prefetch` messages are held
+        unacknowledged.
 
         Args:
-            callback: a plain function. What it raises is logged with its traceback.
-            prefetch: None: `Config.prefetch`; 0: no bound, for who bounds its memory otherwise. Of
-                a sharded queue it is divided over the shards, at least one for each.
+            callback: a plain function. An exception is logged with its traceback.
+            prefetch: None: `Config.prefetch`; 0: no bound, for programs that bound their memory
+                otherwise. In a sharded queue it is divided over the shards, at least 1 for each.
             ack: "return": messages are acked when the callback returns. "manual": the program
                 acks each message, in the callback or later. "receipt": messages are acked before
-                the callback is called; what it raises, or a crash, loses the message.
-            exclusive: nobody else may consume meanwhile, from any shard.
+                the callback is called; an exception or a crash loses the message.
+            exclusive: no other consumer may consume meanwhile, from any shard.
             on_cancel: called with the consumer when the queue, not its user, ends it.
             cancel_on_failover: end it when another master takes over.
-            retry_delay: a message whose callback has raised comes again after about this, doubled
-                with each of its deliveries: seconds, a text as "5m" or a timedelta; 0: at once.
-            retry_delay_max: and after no more than about this.
+            retry_delay: delay before a failed message comes again, approximately, doubled with
+                each delivery: seconds, a text as "5m" or a timedelta; 0: at once.
+            retry_delay_max: upper limit of the delay, approximately.
 
         Returns:
-            The consumer. It runs until `cancel`, or until this handle is closed.
+            The consumer. It runs until `cancel`, or until the handle is closed.
 
         Raises:
-            PreconditionFailed: `exclusive`, and there are other consumers; or another one is.
+            PreconditionFailed: `exclusive`, and there are other consumers; or another is exclusive.
             TypeError: the callback cannot be called, or is a coroutine function.
-            ConfigError: the prefetch is no whole number, or below 0; `ack` is none of the three; or
-                a delay is none.
+            ConfigError: the prefetch is no whole number, or below 0; `ack` is unknown; or
+                a delay is invalid.
 
         Example:
             ```python
             def work(message: mirrorq.Message) -> None:
                 print(message.body)  # acked when this returns, given back when it raises
-
 
             with queue.consume(work, prefetch=10):
                 queue.put(b"resize 1.png").result(timeout=10)
@@ -527,7 +526,7 @@ class MirroredQueue(Target):
         )._begun()
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they come, until the handle is closed; acking is the caller's."""
+        """Yield messages as they come, until the handle is closed; the caller acks them."""
         while True:
             try:
                 yield self.get()
@@ -561,11 +560,11 @@ class MirroredQueue(Target):
         return in_thread(self._handle.puts.filling())
 
     def status(self) -> QueueStatus:
-        """What this handle's node knows of the queue. Never blocks, never raises."""
+        """Return the queue's status as known to the node. Never blocks, never raises."""
         handle = self._handle
         status = handle.host._queue_status(handle.queue_id)
         if not status.name:
-            # The queue, its node or its client is no more, or the client's node does not answer.
+            # The queue, its node or its client is gone, or the client's node does not answer.
             why = handle.why_closed
             return evolve(status, name=self.name, warnings=(why,) if why else ())
         why = handle.puts.waits_for
@@ -573,13 +572,13 @@ class MirroredQueue(Target):
 
     @property
     def node(self) -> Administration:
-        """The node (or client) that this handle lives on."""
+        """The node (or client) that the handle lives on."""
         return self._handle.host  # type: ignore[return-value]
 
     def purge(self) -> int:
-        """End all ready and delayed messages; those unacknowledged stay. Returns how many.
+        """End all ready and delayed messages; unacknowledged messages stay. Returns their number.
 
-        What handles have fetched ahead and no `get` has returned is ready too.
+        Messages that handles have fetched ahead and no `get` has returned are ready too.
 
         Raises:
             PreconditionFailed: the queue is exclusive, and another connection's.
@@ -589,42 +588,42 @@ class MirroredQueue(Target):
         return purged_count(self.name, self._handle.ask(purge_request, ASK_S))
 
     def delete_messages(self, first: int, last: int | None = None) -> int:
-        """End one message, or those of a range, by sequence; those that somebody holds stay.
+        """End one message, or a range, by sequence; held messages stay.
 
-        As `purge` ends all: ready and delayed messages, and what handles have fetched ahead.
+        Ready, delayed and fetched-ahead messages end, as with `purge`.
 
         Args:
             first: a sequence, as `browse` and `result` give it.
-            last: the last one of the range; None: `first` alone.
+            last: the last sequence of the range; None: `first` alone.
 
         Returns:
-            How many messages have ended; 0 when none of the range is there, or all are held.
+            Number of messages that have ended; 0 when the range is empty, or all are held.
 
         Raises:
             PreconditionFailed: the queue is exclusive and another connection's, or has shards:
                 sequences are of one shard (`shard`).
-            ValueError: the range is none.
+            ValueError: the range is invalid.
         """
         ring = self._range_ring("delete_messages")
         request = range_request(*checked_range(first, last))
         return purged_count(self.name, ring.ask(request, ASK_S))
 
     def move_messages(self, first: int, last: int | None = None, *, to: str | Target) -> int:
-        """Move one message, or those of a range, to another queue, each exactly once.
+        """Move one message, or a range, to another queue, each exactly once.
 
         The queue's master moves them, as `redrive` does: they keep bodies and properties, and a
-        delay or ttl ends. Messages that somebody holds stay.
+        delay or ttl ends. Held messages stay.
 
         Args:
             first, last: as in `delete_messages`.
             to: the other queue, by a handle or by name.
 
         Returns:
-            How many have left this queue for good; they arrive soon. After a failover in between:
-            how many have left since.
+            Number of messages that have left the queue for good; they arrive soon. After a failover
+            in between: the number since the failover.
 
         Raises:
-            QueueNotFound: there is no queue of this name.
+            QueueNotFound: no queue has the name.
             PreconditionFailed, ValueError: as in `delete_messages`.
         """
         ring = self._range_ring("move_messages")
@@ -640,11 +639,11 @@ class MirroredQueue(Target):
         return self._ring_for(call)
 
     def pause(self) -> None:
-        """Have the queue hand out nothing until `resume`: not to `get`, not to `consume`.
+        """Stop all deliveries of the queue until `resume`: to `get` and to `consume`.
 
-        Puts, acks and `browse` go on, and so do delays and times to live. What handles have fetched
-        ahead goes back; a message that a consumer's callback is about to get may still come. It
-        holds over failovers and restarts, and `status().deliveries_paused` says so.
+        Puts, acks and `browse` go on, and so do delays and times to live. Fetched-ahead messages go
+        back; a message that a consumer's callback is about to get may still come. The pause holds
+        over failovers and restarts, and is shown by `status().deliveries_paused`.
 
         Raises:
             PreconditionFailed: the queue is exclusive, and another connection's.
@@ -652,7 +651,7 @@ class MirroredQueue(Target):
         self._set_paused(True)
 
     def resume(self) -> None:
-        """End a `pause`; nothing happens where there is none. Errors as in `pause`."""
+        """End a `pause`; without a pause it has no effect. Errors as in `pause`."""
         self._set_paused(False)
 
     def _set_paused(self, is_paused: bool) -> None:
@@ -661,15 +660,15 @@ class MirroredQueue(Target):
         purged_count(self.name, self._handle.ask(pause_request(is_paused), ASK_S))
 
     def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
-        """Delete the queue with everything in it.
+        """Delete the queue with all its messages.
 
         Args:
             if_empty: only when it has no messages, as its master knows now.
-            if_unused: only when nobody uses it: it has no consumers, nobody holds a message of it,
-                no get() waits.
+            if_unused: only when it is not used: it has no consumers, no held messages, and
+                no waiting get().
 
         Raises:
-            PreconditionFailed: it has messages or is in use, and that was asked.
+            PreconditionFailed: it has messages or is in use, against the condition.
         """
         check_flags(if_empty=if_empty, if_unused=if_unused)
         self._handle.check()
@@ -678,10 +677,10 @@ class MirroredQueue(Target):
         self._handle.host._delete_queue(self._handle.queue_id, if_empty=if_empty, timeout=DELETE_S)
 
     def _check_left(self, *, if_empty: bool, if_unused: bool) -> None:
-        """Raise PreconditionFailed when the queue must not be deleted on these conditions.
+        """Raise PreconditionFailed when the queue must not be deleted on the conditions.
 
-        Its master is asked: what other nodes know of it is what they were told a while ago. Nobody
-        uses a queue without a master.
+        The master is asked, because other nodes only know its last report. A queue without a master
+        is not in use.
         """
         receiver = self._handle.receiver
         try:
@@ -694,7 +693,7 @@ class MirroredQueue(Target):
             raise PreconditionFailed(text)
         if not if_unused:
             return
-        # What this handle has fetched ahead of calls is in nobody's hands.
+        # Messages that the handle has fetched ahead of calls are not held by a user.
         held = max(found.unacknowledged - receiver.buffered, 0)
         uses = [
             f"{found.consumers} consumer(s): cancel them first" if found.consumers else "",
@@ -710,16 +709,16 @@ class MirroredQueue(Target):
     ) -> int:
         """Move messages of a dead-letter queue back to the queues in which they ended.
 
-        Each exactly once, the oldest first: those that are ready now, at most `count_max`; or
-        those named by `first` and `last`, as in `move_messages`. What has no header
-        `x-death-queue`, or came from a queue that is no more, stays.
+        Each is moved exactly once, the oldest first: the messages ready now, at most `count_max`;
+        or the range of `first` and `last`, as in `move_messages`. Messages without a header
+        `x-death-queue`, or from a deleted queue, stay.
 
         Returns:
-            How many were moved: they are out of this queue for good, and arrive soon.
+            Number of moved messages: they are out of the queue for good, and arrive soon.
 
         Raises:
-            NoQuorum, QueueDown: there is no master; what was moved before is moved.
-            PreconditionFailed, ValueError: of a range, as in `delete_messages`.
+            NoQuorum, QueueDown: there is no master; messages moved before stay moved.
+            PreconditionFailed, ValueError: for a range, as in `delete_messages`.
         """
         from mirrorq.api.redrive import redrive, redrive_range
 
@@ -735,7 +734,7 @@ class MirroredQueue(Target):
         return moved
 
     def transaction(self) -> Transaction:
-        """Puts and acks on this queue that are one op: all of them, or none; see `Transaction`.
+        """Puts and acks on the queue as one op: all of them, or none; see `Transaction`.
 
         Example:
             ```python
@@ -771,13 +770,13 @@ class MirroredQueue(Target):
         loads: Callable[[bytes], Any] | None = None,
         ack: AckAt = "get",
     ) -> QueueAdapter[Any]:
-        """A drop-in `queue.Queue` on this handle.
+        """A drop-in `queue.Queue` on the handle.
 
         Args:
-            dumps: makes bytes of what is put, as `pickle.dumps`; None: bytes are put.
-            loads: makes of bytes what `get` returns, as `pickle.loads`; None: it returns bytes.
-            ack: "get": what `get` returns is taken off the queue then, as from a `queue.Queue`.
-                "task_done": that acks; what a process that dies has not done comes again.
+            dumps: makes bytes of items to put, as `pickle.dumps`; None: bytes are put.
+            loads: makes items of bytes for `get`, as `pickle.loads`; None: `get` returns bytes.
+            ack: "get": an item that `get` returns is then off the queue, as from a `queue.Queue`.
+                "task_done": acks the item; unfinished items of a dead process come again.
         """
         from mirrorq.api.stdlib_queue import QueueAdapter
 
@@ -786,27 +785,27 @@ class MirroredQueue(Target):
     # --- The end --------------------------------------------------------------------------
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Take no more puts on this handle; `get` goes on until nothing is ready.
+        """Take no more puts on the handle; `get` goes on until nothing is ready.
 
-        As `queue.Queue.shutdown`, but of this handle only, and no message is deleted: with
-        `immediate`, `get` and consumers end at once and what was fetched ahead goes back.
-        Acks still work; `close` ends the handle.
+        As `queue.Queue.shutdown`, but for the one handle, and no message is deleted. With
+        `immediate`, `get` and consumers end at once and fetched-ahead messages go back. Acks still
+        work; `close` ends the handle.
         """
         check_flags(immediate=immediate)
         self._handle.check()
         self._handle.shut_down(immediate=immediate)
 
     def close(self) -> None:
-        """Wait up to 5 s for what is open, give back what is held, and close the handle.
+        """Wait up to 5 s for open calls, give held messages back, and close the handle.
 
-        What has no outcome then ends with ConfirmUnknown. The node goes with its last handle
-        if it was made by `MirroredQueue(…)`. May be repeated. Interrupted it goes on by itself:
-        called again it waits for the rest.
+        Calls without an outcome end with ConfirmUnknown. A node made by `MirroredQueue(…)` is
+        closed with its last handle. May be repeated. An interrupted close continues by itself, and
+        another call waits for the rest.
         """
         self._handle.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What its host makes of it: one on a client is pickled as its name, one on a node not."""
+        """Pickle as the host defines: a handle on a client by its name, on a node not at all."""
         return self._handle.host._pickled(self.name)
 
     def __enter__(self) -> MirroredQueue:

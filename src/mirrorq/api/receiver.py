@@ -1,5 +1,4 @@
-"""A message on its way from the session to a `get`, and the number of messages fetched ahead of
-calls.
+"""A message on its way from the session to a `get`, and the number of messages fetched ahead.
 
 get() is the session's consumer number 0. Its credit is the demand of waiting calls, plus a window
 that grows while calls take messages as fast as they come. A message that no call has returned
@@ -48,45 +47,45 @@ NONE_YET = (
     "there, unless with passive=True"
 )
 NOWAIT_S = 1.0
-"""get_nowait() waits so long for the master's word on whether there is a message."""
+"""Seconds that get_nowait() waits for the master's answer about messages."""
 RECALL_ASKS = 3
-"""get_nowait() asks so often while others hold messages: one of them may give some back."""
+"""Questions by get_nowait() while other handles hold messages: they may release messages."""
 CALLS_AHEAD = 4
-"""Calls that take many at once have so many times that fetched ahead of them, when they come as
-fast as messages do: with less they would wait for each credit's way to the master and back."""
+"""Multiple of a call's count fetched ahead for calls that take many, as long as calls are as fast
+as messages. With less, calls would wait for each credit's way to the master and back."""
 CALL_COUNT_MAX = 4096
-"""Of a call, as far as that counts: what one Deliver holds."""
+"""Limit on the counted size of a call: the content of one Deliver."""
 ON_WAY_S = 0.02
-"""Who heard that messages are ready waits so long for them before asking again."""
+"""Seconds that a call waits for messages reported as ready before it asks again."""
 LOOK_S = 1.0
-"""A waiting get() looks this often whether the handle or its host is closed."""
+"""Interval in seconds at which a waiting get() checks if the handle or its host is closed."""
 
 
 class Demand:
-    """What one waiting call would take: its thread holds it, and the receiver knows it while that
-    does."""
+    """The demand of one waiting call. Held by its thread, and known to the receiver during the
+    wait."""
 
     __slots__ = ("__weakref__", "count", "parts")
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.parts: list[Demand] = []
-        """Of a sharded queue, what it wants of each shard."""
+        """For a sharded queue, the demand at each shard."""
 
 
 def unsee(found: Iterable[Message]) -> None:
-    """A call was interrupted before it has returned these: they are the next ones again."""
+    """Put the messages of an interrupted call back in front."""
     for holder, messages in groupby(found, lambda message: message._chunk.handle):
         holder.put_back(list(messages))
 
 
 class Receiving(ABC):
-    """The gets of a handle, of one ring's or of several: what they wait for, and what is told when
-    they have waited in vain. Held by the handle; from any thread."""
+    """The gets of a handle, on one ring or several: conditions of their waits, and errors after a
+    wait in vain. Held by the handle; from any thread."""
 
     def __init__(self, channel: Channel, publisher: Publishing) -> None:
         self.signal = Signal()
-        """Told when there is something that waiting calls should look at."""
+        """Notified when waiting calls should look again."""
         self._channel: Channel = channel
         self._puts = publisher
 
@@ -98,17 +97,17 @@ class Receiving(ABC):
     @property
     @abstractmethod
     def buffered(self) -> int:
-        """Messages here that no call has returned."""
+        """Number of messages here that no call has returned."""
 
     @property
     @abstractmethod
     def went_back(self) -> int:
-        """How often what was here has gone back, or is about to."""
+        """Number of times that messages have gone back, or are about to."""
 
     @property
     @abstractmethod
     def refused(self) -> str:
-        """Why the master did not take get() as a consumer, "" when it did."""
+        """Why the master refused get() as a consumer; "": not refused."""
 
     @property
     @abstractmethod
@@ -117,29 +116,29 @@ class Receiving(ABC):
 
     @abstractmethod
     def want(self, demand: Demand) -> None:
-        """So many messages more are waited for, until `unwant`; also from a loop."""
+        """Add a demand until `unwant`; also from a loop."""
 
     @abstractmethod
     def unwant(self, demand: Demand) -> None:
-        """The call is over."""
+        """Remove the demand of an ended call."""
 
     @abstractmethod
     def take_one(self, found: list[Message]) -> None:
-        """As `take_buffered(found, 1)`, the quickest way."""
+        """Take one message as `take_buffered(found, 1)`, the fastest way."""
 
     @abstractmethod
     def take_buffered(self, found: list[Message], count: int) -> None:
-        """Take up to `count` messages that are here; asks for more when few are left."""
+        """Take up to `count` messages that are here; have more fetched when few are left."""
 
     @abstractmethod
     def take_more(self, found: list[Message], count: int) -> None:
-        """The same, of a call that has waited: it has said already what it wants."""
+        """Take messages for a call that has waited: its demand is known already."""
 
     def getting(self, found: list[Message], block: bool, timeout: float | None) -> Waits[None]:
-        """`get`, into a list that the caller still has when it is interrupted.
+        """Take one message into a list that the caller still has after an interrupt, for `get`.
 
         Raises:
-            Empty, NoQuorum, QueueDown: none in time, and why.
+            Empty, NoQuorum, QueueDown: no message in time, with the reason.
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
@@ -151,7 +150,7 @@ class Receiving(ABC):
             raise channel.why_not(Empty(text + ("" if self.has_had_some else NONE_YET)))
 
     def getting_many(self, found: list[Message], count: int, timeout: float | None) -> Waits[None]:
-        """`get_many`, into such a list: none when there is none in time."""
+        """Take messages for `get_many` into a list; no message when none is ready in time."""
         yield from self._obtaining(found, count, True, timeout)
         if not found:
             nothing = Empty("")
@@ -162,7 +161,7 @@ class Receiving(ABC):
     def _obtaining(
         self, found: list[Message], count: int, block: bool, timeout: float | None
     ) -> Waits[None]:
-        """Take 1 to `count` messages as soon as there is one; none when there is none in time."""
+        """Take 1 to `count` messages as soon as any is ready; no message after the time-out."""
         channel = self._channel
         channel.check_open_for_gets()
         if timeout is not None:
@@ -195,7 +194,7 @@ class Receiving(ABC):
         while True:
             look = clock.monotonic() + LOOK_S
             yield Wait(self.signal, self._may_look, look if until is None else min(until, look))
-            # From here to the return nothing is waited for: who gives up has no message.
+            # From here to the return there is no wait: a call that gives up has no message.
             self.take_more(found, count)
             if found:
                 return
@@ -213,9 +212,9 @@ class Receiving(ABC):
                     is_warned = True
 
     def _obtaining_now(self, found: list[Message], count: int) -> Waits[None]:
-        """Without waiting for a publish: until the master says that nothing is ready.
+        """Take messages without a wait for a publish, until the master has none ready.
 
-        What this handle has put before counts as published: it is waited for.
+        Earlier puts of the handle count as published: the call waits for their outcomes.
         """
         until = clock.monotonic() + NOWAIT_S
         own_count = self._puts.accepted_count
@@ -241,14 +240,14 @@ class Receiving(ABC):
         self.take_more(found, count)
 
     def sizing(self) -> Waits[int]:
-        """`qsize`: messages ready, those that no call has returned."""
+        """Return the number of ready messages that no call has returned, for `qsize`."""
         self._channel.check()
         return (yield from self.counting_ready(self._channel.counting))
 
     def counting_ready(self, counting: Callable[[], Waits[Counts]]) -> Waits[int]:
-        """Messages ready: with the master, who is asked by `counting`, and here.
+        """Return the number of ready messages: at the master, by `counting`, and here.
 
-        What has gone back since the answer was made stands in neither: then it is asked again.
+        If messages went back after the answer, both miss them and the master is asked again.
         """
         while True:
             went_back = self.went_back
@@ -258,14 +257,14 @@ class Receiving(ABC):
                 return ready
 
     def check_refused(self) -> None:
-        """Raise PreconditionFailed when the master did not take get() as a consumer."""
+        """Raise PreconditionFailed when the master refused get() as a consumer."""
         if self.refused:
             raise PreconditionFailed(f"get() on queue {self._channel.name!r}: {self.refused}")
 
 
 class Receiver(Receiving):
-    """The gets of a handle on one ring. Users' threads take from the left of its buffer; what is
-    below the line is the host's."""
+    """The gets of a handle on one ring. Users' threads take from the left of its buffer; the last
+    section is the host's."""
 
     def __init__(self, channel: RingChannel, publisher: Publisher, backlog: Backlog) -> None:
         super().__init__(channel, publisher)
@@ -273,21 +272,21 @@ class Receiver(Receiving):
         self._publisher = publisher
         self._buffer = backlog
         self._calls: Present[Demand] = Present()
-        """What waiting calls would take."""
+        """Demands of waiting calls."""
         self._low = 0
-        """Who leaves so few in the buffer wakes the host, to have more fetched."""
+        """A call that leaves so few in the buffer wakes the host, to fetch more."""
         self._prefetch = channel.config.prefetch
         self._window = Window(self._prefetch)
         self.asked = 1
-        """How many messages the last call asked for."""
+        """Number of messages that the last call asked for."""
         self.ahead_bytes = AHEAD_BYTES
-        """About so many bytes are fetched ahead of calls, at most."""
+        """Approximate limit in bytes on messages fetched ahead of calls."""
         self._went_back = 0
         self._is_subscribed = False
         self._refused = ""
-        """Why the master did not take get() as a consumer, until the next call."""
+        """Why the master refused get() as a consumer, until the next call."""
         self._hint = 0
-        """So many would be taken soon, though no call waits at this handle."""
+        """Number of messages that will be taken soon, though no call waits at the handle."""
 
     # --- Users' threads -------------------------------------------------------------------
 
@@ -313,7 +312,7 @@ class Receiver(Receiving):
 
     @property
     def _demand(self) -> int:
-        """Messages that waiting calls would take."""
+        """Number of messages that waiting calls would take."""
         return sum(call.count for call in self._calls.all()) if self._calls else 0
 
     def want(self, demand: Demand) -> None:
@@ -328,12 +327,12 @@ class Receiver(Receiving):
 
     @property
     def ahead(self) -> int:
-        """How many are fetched ahead of calls."""
+        """Number of messages fetched ahead of calls."""
         return self._window.size
 
     def hint(self, count: int) -> None:
-        """Have some fetched, though nobody waits here: who takes from several handles in turn
-        waits for none of them while another has messages. Until calls stop coming."""
+        """Have messages fetched though no call waits here, until calls stop coming. A call that
+        takes from several handles in turn waits at none of them while another has messages."""
         if self._hint < count and not self._buffer.count():
             self._hint = count
             self._channel.wake()
@@ -364,25 +363,25 @@ class Receiver(Receiving):
             self._publisher.on_taken()
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """A call was interrupted before it has returned these: they are the next ones again."""
+        """Put the messages of an interrupted call back in front."""
         self._buffer.put_back([one for one in messages if not one._is_settled])
 
     # --- The host's thread ----------------------------------------------------------------
 
     @property
     def idle_at_ms(self) -> int | None:
-        """When what is buffered goes back, if no call comes."""
+        """Time at which buffered messages go back, if no call comes."""
         return self._window.idle_at_ms
 
     def feed(self, chunks: Sequence[Chunk], size: int) -> None:
-        """Messages of so many bytes have come."""
+        """Take messages of `size` bytes into the buffer."""
         self._window.on_arrival(sum(chunk.count for chunk in chunks), size)
         self._buffer.add(chunks)
         if self._demand or self.signal.listeners:
             self.signal.notify()
 
     def fetch(self, session: Session, now_ms: int) -> None:
-        """Ask for as many messages as calls want, and what they will want next."""
+        """Ask for as many messages as calls want now and will want next."""
         demand = self._demand
         if not self._is_subscribed:
             if self._refused or not (demand or self._hint):
@@ -399,7 +398,7 @@ class Receiver(Receiving):
         session.want(0, self._buffer.count(), wanted)
 
     def give_back(self, session: Session, keep: int | None = None) -> None:
-        """Return what no call has taken, all but the first `keep` (None: what calls wait for)."""
+        """Return untaken messages after the first `keep` (None: the demand of waiting calls)."""
         self._window.on_idle()
         self._hint = 0
         unseen = self._empty(self._demand if keep is None else keep)
@@ -407,22 +406,22 @@ class Receiver(Receiving):
             session.withdraw(0, tuple(unseen))
 
     def drop_stale(self, session: Session) -> None:
-        """What calls have put back is void where another master serves since they took it."""
+        """Drop messages that calls have put back, if the master has changed since."""
         stale = self._buffer.take_all(lambda one: one._chunk.delivery.epoch != session.epoch)
         self._window.arrived -= len(stale)
         session.drop(names_of(runs_of(stale)))
 
     def drop(self, session: Session) -> None:
-        """What is buffered is void."""
-        # Who has lost a master first asks for what calls wait for: acks of what users hold are
-        # to find their messages where they were.
+        """Drop all buffered messages: they are void."""
+        # After the loss of a master, first ask for waiting calls' demand only, so that acks of held
+        # messages find the messages in place.
         self._window.on_idle()
         self._hint = 0
         session.drop(self._empty(0))
 
     def _empty(self, keep: int) -> list[Delivery]:
-        """Take all but the first `keep` out of the buffer; return their names."""
-        # Before they are gone: who finds none of them here is to see that, too.
+        """Take all messages after the first `keep` out of the buffer; return their names."""
+        # Before they are gone: a call that finds none must also see the change.
         self._went_back += self._buffer.count() > keep
         unseen = self._buffer.shrink(keep)
         self._window.arrived -= sum(run.stop - run.start for run in unseen)
@@ -433,7 +432,7 @@ class Receiver(Receiving):
         return self._buffer.take_out(message.sequence, message.delivery_count + 1)
 
     def on_refused(self, why: str) -> None:
-        """The master does not take get() as a consumer."""
+        """Note that the master refused get() as a consumer."""
         self._is_subscribed = False
         self._hint = 0
         self._refused = why
@@ -443,7 +442,7 @@ class Receiver(Receiving):
 def chunks_of(
     handle: Holder, consumer: int, deliveries: Sequence[Delivery], parts: Sequence[bytes]
 ) -> list[Chunk]:
-    """What is in the frames that hold the bodies of these deliveries.
+    """Return the chunks in the frames with the bodies of deliveries.
 
     Raises:
         ProtocolError: a frame is damaged.

@@ -1,8 +1,8 @@
-"""Moving dead letters back to where they came from.
+"""Moves dead letters back to their queues of origin.
 
-The messages are taken as by any consumer, or browsed where a range is named, for their headers say
-where they came from; then the queue's master moves them by its outbox, so that each arrives exactly
-once and no body travels to the caller's process and back twice.
+Messages are taken as by any consumer, or browsed for a range, because their headers name the
+origin. Then the queue's master moves them by its outbox, so that each arrives exactly once and no
+body travels to the caller's process and back.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirrorq.session.calls import range_request
 
 BATCH_COUNT = 500
 GET_S = 2.0
-"""Longest wait for messages of which the queue has said that they are ready."""
+"""Longest wait in seconds for messages that the queue has reported as ready."""
 MOVE_S = 30.0
 
 
 def redrive(handle: Handle, count_max: int | None) -> int:
-    """Move ready messages of a queue back to where they came from; return how many."""
+    """Move ready messages of a queue back to their origins; return the number of moved messages."""
     if count_max is not None and (not isinstance(count_max, int) or count_max < 0):
         raise ValueError(f"count_max is {count_max}: it must be 0 or more, or None for all")
     ready = in_thread(handle.receiver.counting_ready(handle.counting))
@@ -48,13 +48,13 @@ def redrive(handle: Handle, count_max: int | None) -> int:
             held = []
     finally:
         for message in (*stay, *held):
-            # Nobody has worked on it, yet it was handed out: it comes again with its count raised.
+            # The message was delivered but not worked on: it comes again with its count raised.
             message.nack()
     return moved
 
 
 def redrive_range(handle: Handle, first: int, last: int) -> int:
-    """Move what of a range nobody holds back to where it came from; return how many."""
+    """Move the unheld messages of a range back to their origins; return the number."""
     moved = 0
     origins: dict[str, int] = {}
     while first <= last:
@@ -82,7 +82,7 @@ def _taken(handle: Handle, count_max: int) -> list[Message]:
 
 
 def _origin(handle: Handle, message: Message, origins: dict[str, int]) -> int:
-    """Id of the queue in which it ended; 0 when there is none any more."""
+    """Return the id of the queue in which the message ended; 0: it no longer exists."""
     name = message.headers.get("x-death-queue")
     if not isinstance(name, str):
         return 0

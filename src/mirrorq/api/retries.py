@@ -1,4 +1,4 @@
-"""When a message comes again that a callback has failed on. Pure."""
+"""Delays before a failed message comes again to its callback. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 RETRY_S = 0.1
 RETRY_MAX_S = 60.0
 SPREAD = 0.25
-"""A delay is up to so much of it shorter or longer: what has failed together comes back apart."""
+"""Random share of a delay, shorter or longer: messages that failed together come back apart."""
 
 
 @frozen
 class Retries:
-    """Delays that double with each delivery of a message. A value."""
+    """Delays that double with each delivery of a message. Immutable."""
 
     first_s: float = RETRY_S
     longest_s: float = RETRY_MAX_S
 
     @classmethod
     def of(cls, first: Seconds, longest: Seconds) -> Retries:
-        """Return what a user has said.
+        """Return the delays for a user's values.
 
         Raises:
-            ConfigError: one of them is no time, or the longest is the shorter one.
+            ConfigError: a value is not a time, or the longest is shorter than the first.
         """
         first_ms = milliseconds("retry_delay", first)
         longest_ms = milliseconds("retry_delay_max", longest)
@@ -41,8 +41,8 @@ class Retries:
         return cls(first_ms / 1000, longest_ms / 1000)
 
     def delay_s(self, message: Message) -> float:
-        """Return after how many seconds this message is to come again."""
+        """Return the seconds after which the message comes again."""
         doubled = min(self.first_s * 2.0 ** min(message.delivery_count - 1, 30), self.longest_s)
-        # By its sequence, which is as good as by chance and the same in each run.
+        # Derived from the sequence: as good as random, and the same in each run.
         share = message.sequence * 0x9E3779B97F4A7C15 % 2**64 / 2**64
         return doubled * (1 - SPREAD + 2 * SPREAD * share)

@@ -1,8 +1,8 @@
 """Hosts that several handles of a process use, each closed with its last handle.
 
-*Interrupts*: a collection, or a signal handler, may close a queue in the middle of whatever this
-thread does here, and it may be this very host that a handle gives up then. So giving up never
-waits for the lock: it is noted, and done by who can have the lock, or has it, afterwards.
+*Interrupts*: the garbage collector or a signal handler may close a queue at any point of the code
+here, even a queue on the host in work. So the end of a use never waits for the lock: the use is
+noted, and removed later by a thread that has, or can get, the lock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Host = TypeVar("Host", bound=Closable)
 
 
 class Use:
-    """One handle's use of a shared host: what tells it from the others."""
+    """One handle's use of a shared host: its identity."""
 
 
 @define(eq=False)
@@ -36,7 +36,7 @@ class _Shared(Generic[Host]):
 
     host: Host
     arguments: object
-    """With which it was made."""
+    """Arguments with which the host was made."""
     uses: set[Use] = field(factory=set)
 
 
@@ -47,10 +47,10 @@ class Sharing(Generic[Host]):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._is_busy = False
-        """The lock's owner is looking for a host, or making one."""
+        """True: the lock's owner looks for a host, or makes a host."""
         self._known: dict[Hashable, _Shared[Host]] = {}
         self._ended: deque[Use] = deque()
-        """Uses that are over, and were not taken off yet."""
+        """Ended uses that were not removed yet."""
 
     def begin(
         self,
@@ -60,12 +60,12 @@ class Sharing(Generic[Host]):
         make: Callable[[], Host],
         is_fit: Callable[[Host, object], bool],
     ) -> Host:
-        """Use the host with this key: the one that there is, if it is fit, or a new one.
+        """Use the host with a key: the existing host, if it is fit, or a new host.
 
         Args:
-            arguments: of the host that is made now.
-            make: makes it; what it has made it closes when it raises.
-            is_fit: given the host that there is and its arguments; may raise.
+            arguments: arguments of a new host.
+            make: makes a host; if it raises, it has closed its parts.
+            is_fit: called with the existing host and its arguments; may raise.
         """
         try:
             with self._lock:
@@ -84,13 +84,13 @@ class Sharing(Generic[Host]):
                 Once(self._take_off).run()
 
     def end(self, use: Use) -> None:
-        """The handle is closed, or was never made; the last one closes the host."""
+        """End a use: the handle is closed, or was never made. The last use closes the host."""
         self._ended.append(use)
         Once(self._take_off).run()
 
     def _take_off(self) -> None:
-        """Take off uses that are over, unless the lock's owner does so when he is done. On a
-        thread that nothing interrupts."""
+        """Remove ended uses, unless the busy owner of the lock does so later. On a thread without
+        interrupts."""
         while self._ended and self._lock.acquire(blocking=False):
             try:
                 if self._is_busy:
@@ -106,7 +106,7 @@ class Sharing(Generic[Host]):
             return
         for key, shared in list(self._known.items()):
             if shared.uses == {use}:
-                # In this order: who is interrupted in it does it once more.
+                # In this order: an interrupted removal is repeated.
                 shared.host.close()
                 self._known.pop(key, None)
             shared.uses.discard(use)

@@ -1,16 +1,16 @@
 """`as_queue()`: code written for `queue.Queue` runs unchanged on a mirrored queue.
 
-What that code relies on, and a queue of several processes does not give by itself:
+Guarantees of `queue.Queue` that a queue of several processes lacks without the adapter:
 
-- *What was put is in the queue.* `qsize`, `empty`, `unfinished_tasks` and `join` first wait until
-  what this handle has put so far has an outcome, and ask the master after that.
-- *`get` and `put` raise Empty and Full.* Where NoQuorum or QueueDown is the reason, what they raise
-  is that as well. Calls that have no time-out wait for a master, and say so in the log.
-- *What was got is gone.* It is acked when it is got. With `ack="task_done"` it is held until then,
-  and comes again if its process dies.
+- *A put item is in the queue.* `qsize`, `empty`, `unfinished_tasks` and `join` first wait until
+  earlier puts of the handle have an outcome, and then ask the master.
+- *`get` and `put` raise Empty and Full.* If NoQuorum or QueueDown is the reason, the error has
+  both types. Calls without a time-out wait for a master, and log the wait.
+- *A got item is gone.* It is acked by `get`. With `ack="task_done"` it is held until then, and
+  comes again if its process dies.
 
-*Interrupts*: tasks are counted, and messages claimed, by single operations, as all that users'
-threads share (`waiting`).
+*Interrupts*: tasks are counted, and messages claimed, by single operations, as for all state that
+users' threads share (`waiting`).
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ Item = TypeVar("Item")
 AckAt = Literal["get", "task_done"]
 
 TASKS_MAX = 1 << 20
-"""Who never says that a task is done has no more than so many counted."""
+"""Limit on counted tasks, for programs that never call task_done()."""
 JOIN_PAUSE_S = 0.02
-"""join() asks the queue after this whether others have ended what it has, then after longer."""
+"""Seconds after which join() asks the queue again about other handles' work; the pause grows."""
 JOIN_PAUSE_S_MAX = 0.2
 JOIN_LOOK_S = 1.0
-"""It waits for tasks of its own to be told that they are done, and looks this often."""
+"""Interval in seconds at which join() looks while own tasks are unfinished."""
 SETTLE_S = 1.0
-"""Who counts waits no longer for the outcomes of own puts and acks."""
+"""Limit in seconds for a count's wait for outcomes of own puts and acks."""
 
 
 def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
-    """What there is, once that which this handle has put so far has an outcome. Puts that wait
-    for something else, as for room on a disk, count as ready.
+    """Return the counts after earlier puts of the handle have an outcome. Puts that wait otherwise,
+    as for room on a disk, count as ready.
 
     Raises:
-        NoQuorum, QueueDown: the master has not answered, and why.
+        NoQuorum, QueueDown: the master has not answered, with the reason.
     """
     handle.check()
     until = clock.monotonic() + SETTLE_S
@@ -91,14 +91,14 @@ def settled_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
 
 
 def patient_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
-    """The same; where there is no master, one is waited for."""
+    """Return the counts as `settled_counting`, after a wait for a master if needed."""
     is_warned = False
     while True:
         try:
             return (yield from settled_counting(handle))
         except (NoQuorum, QueueDown) as error:
             if is_host_thread():
-                raise  # nothing is waited for there
+                raise  # a host's thread must not wait
             if not is_warned:
                 log.warning(
                     "queue %s is counted as soon as it has a master: %s", handle.name, error
@@ -107,17 +107,17 @@ def patient_counting(handle: Handle | ShardedHandle) -> Waits[Counts]:
 
 
 def _unfinished(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[int]:
-    """What `join` waits for: messages in the queue, and tasks of this adapter."""
+    """Return the number that `join` waits for: messages in the queue, and tasks of the adapter."""
     if handle.is_shut_for_gets:
         return tasks.count
-    # What is got is a task before it is acked: it is in one of the two, or in both.
+    # A got item is a task before its ack: it is counted in one or both.
     counts = yield from patient_counting(handle)
     messages = counts.ready + counts.unacknowledged + counts.delayed
     return messages + (tasks.count if isinstance(tasks, Counted) else 0)
 
 
 def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
-    """Wait until nothing is unfinished; then the acks of this handle are stable, too."""
+    """Wait until nothing is unfinished; then the acks of the handle are stable, too."""
     signal, pause_s = handle.outcomes.signal, JOIN_PAUSE_S
     while (yield from _unfinished(handle, tasks)):
         was_shut, is_own = handle.is_shut_for_gets, tasks.count > 0
@@ -126,7 +126,7 @@ def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
             is_done = is_own and not tasks.count
             return is_done or handle.is_closed or handle.is_shut_for_gets is not was_shut
 
-        # Who ends a task here says so (`task_done`); others' acks are asked for.
+        # Tasks ended here notify (`task_done`); acks of other handles are polled.
         yield Wait(signal, is_over, clock.monotonic() + (JOIN_LOOK_S if is_own else pause_s))
         pause_s = JOIN_PAUSE_S if is_own else min(2 * pause_s, JOIN_PAUSE_S_MAX)
     until = clock.monotonic() + SETTLE_S
@@ -134,7 +134,7 @@ def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
 
 
 def _name_of(function: Callable[..., object]) -> str:
-    """Where it comes from and what it is called, as far as it says so."""
+    """Return a function's module and name, as far as known."""
     name = getattr(function, "__qualname__", None)
     if name is None:
         return repr(function)
@@ -143,7 +143,7 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 class Items(Generic[Item]):
-    """How items are made bytes and bytes items. Held by an adapter; for any thread."""
+    """Conversion between items and bytes. Held by an adapter; for any thread."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Items(Generic[Item]):
         self._loads = loads
 
     def packed(self, item: Item) -> bytes:
-        """The body that is put."""
+        """Return the body for an item."""
         body: Any = item if self._dumps is None else self._dumped(self._dumps, item)
         return self._handle.checked_body(body)
 
@@ -167,7 +167,7 @@ class Items(Generic[Item]):
             return dumps(item)
         except BaseException as error:
             if isinstance(error, Exception):
-                # Whose error it is its own words do not say: `pickle`'s name none from 3.13 on.
+                # The error's text does not name its source: `pickle`'s only names it from 3.13 on.
                 error.add_note(
                     f"queue {self._handle.name!r}: as_queue's dumps, {_name_of(dumps)}, raised "
                     f"this for an object of type {type(item).__name__}"
@@ -175,7 +175,7 @@ class Items(Generic[Item]):
             raise
 
     def unpacked(self, message: Message) -> Item:
-        """The item in a message, which goes back to the queue if it cannot be read."""
+        """Return the item in a message; an unreadable message goes back to the queue."""
         body: Any = message.body
         if self._loads is None:
             return cast(Item, body)
@@ -188,24 +188,24 @@ class Items(Generic[Item]):
 
 
 class Tasks(ABC):
-    """What got out of one adapter and is not done. Held by that; for any thread."""
+    """Items that an adapter has returned and that are not done. Held by it; for any thread."""
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many there are."""
+        """Number of unfinished tasks."""
 
     @abstractmethod
     def begin(self, message: Message, task: object) -> None:
-        """A call is about to return it; `task` is a new thing that stands for it."""
+        """Begin a task: a call is about to return the message. `task` is its unique token."""
 
     @abstractmethod
     def withdraw(self, message: Message, task: object) -> None:
-        """That call was interrupted, in `begin` or after it."""
+        """Undo a `begin` whose call was interrupted, in `begin` or after it."""
 
     @abstractmethod
     def end(self) -> Settlement | None:
-        """One is done; returns its ack, if that was due. Raises ValueError when there is none."""
+        """End a task; return its ack, if any. Raises ValueError when there is no task."""
 
 
 def _too_many() -> ValueError:
@@ -213,11 +213,11 @@ def _too_many() -> ValueError:
 
 
 class Counted(Tasks):
-    """Tasks whose messages are acked when they are got."""
+    """Tasks whose messages are acked by `get`."""
 
     def __init__(self) -> None:
         self._open: deque[object] = deque(maxlen=TASKS_MAX)
-        """One thing for each: in and out by one operation, and it can be taken back."""
+        """One token per task: added and removed by one operation, and removable again."""
 
     @property
     def count(self) -> int:
@@ -238,17 +238,17 @@ class Counted(Tasks):
 
 
 class Held(Tasks):
-    """Tasks whose messages are acked when they are done.
+    """Tasks whose messages are acked by `task_done`.
 
-    A thread (in a loop: a task) ends its own ones, the oldest first; who has none of its own ends
-    the oldest of all.
+    A thread (in a loop: a task) ends its own tasks, the oldest first; a thread without tasks of its
+    own ends the oldest of all.
     """
 
     def __init__(self, own: Callable[[], deque[Message]]) -> None:
         self._own = own
         self._open: deque[Message] = deque()
         self._claims: dict[Message, int] = {}
-        """Which thread is about to end a message, so that two do not end the same one."""
+        """Message -> thread about to end it, so that two threads do not end the same message."""
 
     @property
     def count(self) -> int:
@@ -289,7 +289,7 @@ class Held(Tasks):
             place += 1
 
     def _is_mine(self, message: Message) -> bool:
-        """Who was interrupted on the way from here to the ack finds its claim again."""
+        """Claim a message for the thread. An interrupted thread finds its claim again."""
         me = get_ident()
         if self._claims.setdefault(message, me) != me:
             return False
@@ -301,14 +301,14 @@ class Held(Tasks):
 
 
 def tasks_of(ack: AckAt, own: Callable[[], deque[Message]]) -> Tasks:
-    """Tasks by what `as_queue(ack=…)` says. `own`: those that the caller has got, for it alone."""
+    """Return tasks for `as_queue(ack=…)`. `own`: returns the messages of the calling thread."""
     if ack not in {"get", "task_done"}:
         raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
     return Counted() if ack == "get" else Held(own)
 
 
 class _OwnOfThread(threading.local):
-    """What one thread has got."""
+    """Messages that one thread has got."""
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -321,11 +321,11 @@ class QueueAdapter(Generic[Item]):
     """`queue.Queue` on a handle; made by `MirroredQueue.as_queue`.
 
     `put()` returns when the message is confirmed, `put(block=False)` when it is accepted. `get()`
-    acks what it returns, or `task_done()` does. `join()` waits until the queue has neither ready,
-    nor unacknowledged, nor delayed messages, and what was got here is done.
+    acks the item that it returns, or `task_done()` does. `join()` waits until the queue has neither
+    ready, nor unacknowledged, nor delayed messages, and items got here are done.
 
-    `qsize`, `empty`, `unfinished_tasks` and `join` know what this handle has put, confirmed or not:
-    they wait for its outcome. They ask the master, and wait for one where there is none.
+    `qsize`, `empty`, `unfinished_tasks` and `join` include puts of the handle, confirmed or not:
+    they wait for their outcomes. They ask the master, and wait for a master if there is none.
 
     *Threads*: every method may be called from any thread.
     """
@@ -357,9 +357,9 @@ class QueueAdapter(Generic[Item]):
 
     @property
     def unfinished_tasks(self) -> int:
-        """Messages that nobody is done with: what `join` waits for.
+        """Number of unfinished messages, for which `join` waits.
 
-        Of what was acked when it was got this adapter counts its own alone.
+        Of items acked by `get` the adapter counts only its own.
         """
         return in_thread(_unfinished(self._handle, self._tasks))
 
@@ -367,13 +367,13 @@ class QueueAdapter(Generic[Item]):
         """Publish; if `block`, wait until it is safe.
 
         Args:
-            item: what `dumps` makes bytes of.
+            item: converted to bytes by `dumps`.
             block: False: as `put_nowait`.
             timeout: seconds to wait for room, and then for the confirmation. None waits.
 
         Raises:
-            Full: it was not accepted, or not confirmed, in time (NoQuorum, QueueDown as well if
-                that is why). What was accepted is published all the same as soon as that can be.
+            Full: it was not accepted, or not confirmed, in time (also NoQuorum, QueueDown for such
+                a reason). An accepted item is published all the same as soon as possible.
         """
         _check_timeout(block, timeout)
         begun = clock.monotonic()
@@ -402,18 +402,18 @@ class QueueAdapter(Generic[Item]):
     def get(self, block: bool = True, timeout: float | None = None) -> Item:
         """Take the next item. Without `timeout` it waits for ever, for a master too.
 
-        What `loads` cannot read goes back to the queue, as what a consumer's callback fails on: it
-        comes again later, and others before it.
+        An item that `loads` cannot read goes back to the queue, as a message whose callback failed:
+        it comes again later, and other items before it.
 
         Args:
             block: False: as `get_nowait`.
             timeout: seconds to wait.
 
         Returns:
-            The item: what `loads` made of a body.
+            The item that `loads` made of a body.
 
         Raises:
-            Empty: none in time (NoQuorum, QueueDown as well if that is why).
+            Empty: no item in time (also NoQuorum, QueueDown for such a reason).
         """
         _check_timeout(block, timeout)
         found: list[Message] = []
@@ -424,7 +424,7 @@ class QueueAdapter(Generic[Item]):
             self._tasks.begin(found[0], task)
             return item
         except BaseException:
-            # Interrupted: it comes again, and is nobody's to be done with.
+            # Interrupted: the item comes again, and is no task of any thread.
             if found:
                 self._tasks.withdraw(found[0], task)
             unsee(found)
@@ -438,14 +438,14 @@ class QueueAdapter(Generic[Item]):
         return self.get(block=False)
 
     def task_done(self) -> None:
-        """Say that one item that was got here is done; from any thread.
+        """End one item that was got here; from any thread.
 
-        With `ack="task_done"` this acks: the oldest item that this thread got and that is not done,
-        else the oldest of all. If it went back to the queue meanwhile it comes again, as whatever
-        `get` returns may; who wants to hear of that listens (`MirroredQueue.add_ack_listener`).
+        With `ack="task_done"` it acks the oldest unfinished item of the calling thread, else the
+        oldest of all. If the message went back to the queue meanwhile it comes again, as any item
+        of `get` may; a listener learns of such messages (`MirroredQueue.add_ack_listener`).
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no unfinished item.
         """
         settlement = self._tasks.end()
         self._handle.outcomes.signal.notify()
@@ -456,7 +456,7 @@ class QueueAdapter(Generic[Item]):
     def join(self) -> None:
         """Wait until everything in the queue has been taken and is done.
 
-        After `shutdown(immediate=True)`: until what was taken here is done.
+        After `shutdown(immediate=True)`: until the items taken here are done.
         """
         in_thread(joining(self._handle, self._tasks))
 
@@ -466,7 +466,7 @@ class QueueAdapter(Generic[Item]):
         return in_thread(handle.receiver.counting_ready(partial(patient_counting, handle)))
 
     def empty(self) -> bool:
-        """Whether there are none."""
+        """Whether there are no items."""
         return self.qsize() == 0
 
     def full(self) -> bool:

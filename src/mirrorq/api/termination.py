@@ -1,18 +1,18 @@
 """SIGTERM and SIGINT end a call that waits for a majority, though the application handles them.
 
-A handler as uvicorn's only notes the signal, and the application ends when its start-up is over: a
-call that waits for a majority would keep it. So while a call is under way in the main thread, or in
-a loop there, the handler is chained: it runs first, and then the call learns of the signal. What
-the call makes of that is its own matter: one whose cluster has a majority goes on to its answer.
+A handler as uvicorn's only notes the signal, and the application ends after its start-up: a call
+that waits for a majority would delay the end. So during a call in the main thread, or in a loop
+there, the handler is chained: it runs first, and then the call learns of the signal. The call
+decides by itself: a call whose cluster has a majority goes on to its answer.
 
 1. Only a handler is chained. The default disposition ends the process by itself, and an ignored
    signal stays ignored.
-2. A handler that the application sets meanwhile stays in charge: ours is taken away only where it
-   still stands. Kept by the application and called later it does what the chained one did.
+2. A handler that the application sets meanwhile keeps control: the chained handler is removed only
+   if still installed. Kept by the application and called later, it calls the original handler.
 3. Nothing is locked: a signal may come between any two bytecodes, and its handler may raise.
 
-*Threads*: calls in other threads than the main one, or in a loop there, learn of no signal: who
-handles it closes the node or the client, which ends them.
+*Threads*: calls in threads other than the main thread, or in a loop there, learn of no signal. The
+code that handles the signal closes the node or the client, which ends the calls.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Interruptible:
 
     def __init__(self) -> None:
         self.why = ""
-        """Why it is to wait no longer; "" while it may."""
+        """Why the call must end its wait; "": it may wait."""
 
     def __enter__(self) -> Interruptible:
         if threading.current_thread() is threading.main_thread():
@@ -53,12 +53,12 @@ class Interruptible:
                 _unchain()
 
     def end(self, why: str) -> None:
-        """It is to wait no longer. From any thread, and in a signal handler."""
+        """End the call's wait. From any thread, and in a signal handler."""
         self.why = self.why or why
         _ended.notify()
 
     def run(self, function: Callable[[], Result]) -> Result:
-        """Run what this call does in the calling thread, which is not where it is waited for."""
+        """Run a part of the call in the calling thread, while another thread waits for the call."""
         _here.call = self
         try:
             return function()
@@ -68,25 +68,25 @@ class Interruptible:
     def wait_for(
         self, waiters: Waiters, condition: Callable[[], bool], timeout: float | None
     ) -> bool:
-        """Wait as `Waiters.wait_for`; the condition is looked at after `end`, too."""
+        """Wait as `Waiters.wait_for`; the condition is also checked after `end`."""
         return wait_among((waiters, _ended), condition, timeout)
 
 
 _calls: Present[Interruptible] = Present()
-"""Those that learn of a signal."""
+"""Calls that learn of a signal."""
 _ended = Waiters()
 _here = threading.local()
 
 
 def interruptible() -> AbstractContextManager[Interruptible]:
-    """The call that the calling thread is in, or else a new one."""
+    """Return the call of the calling thread, or else a new call."""
     call: Interruptible | None = getattr(_here, "call", None)
     return Interruptible() if call is None else nullcontext(call)
 
 
 class _Chained:
-    """A handler that calls the one that it took the place of. Each has one of its own: the
-    application may have chained an earlier one in its turn."""
+    """A handler that calls the handler that it replaced. Each chain makes a new object, because the
+    application may have chained an earlier object in its turn."""
 
     def __init__(self, before: Handler) -> None:
         self.before: Any = before
@@ -104,7 +104,7 @@ class _Chained:
 
 
 def handler_of(number: int) -> Any:
-    """The application's handler, as `signal.getsignal`, also while it is chained."""
+    """Return the application's handler, as `signal.getsignal`, also while it is chained."""
     handler = signal.getsignal(number)
     while isinstance(handler, _Chained):
         handler = handler.before
@@ -118,7 +118,7 @@ def _chain() -> None:
             continue
         with suppress(ValueError):  # the main thread of a subinterpreter sets no handlers
             chained = _Chained(before)
-            # A handler that ran just now may have set another one.
+            # A handler that ran just now may have set another handler.
             chained.before = signal.signal(number, chained)
             if not callable(chained.before):
                 signal.signal(number, chained.before)

@@ -1,8 +1,8 @@
-"""Acks and puts that are one op: `queue.transaction()` and `message.ack_and_put(…)`.
+"""Acks and puts as one op: `queue.transaction()` and `message.ack_and_put(…)`.
 
 The op is a publish frame. Its first body is a `Step`: it lists the messages to ack, and names
-another queue if the other bodies are for that queue. Like any batch the frame uses numbers of the
-producer, also for its first body, so that its outcome is known across failovers: all of it, or
+another queue if the other bodies are for the other queue. Like any batch the frame uses numbers of
+the producer, also for its first body. So its outcome is known across failovers: all of it, or
 nothing.
 """
 
@@ -29,7 +29,7 @@ from mirrorq.wire.ops import encode_step
 
 STEP_BYTES = 64
 RANGE_BYTES = 24
-"""Of the first body, and of each ack in it, at most."""
+"""Limits in bytes of the first body, and of each ack in it."""
 
 
 @define(eq=False)
@@ -44,11 +44,11 @@ class StepPut:
     messages: Sequence[Message]
     target: int = 0
     sequences: dict[int, int] = field(factory=dict)
-    """Index of each body -> its sequence, where some have unique keys."""
+    """Index of each body -> its sequence, if bodies have unique keys."""
 
     @property
     def count(self) -> int:
-        """Numbers that it uses."""
+        """Number of producer's numbers used."""
         return len(self.bodies) + 1
 
     @property
@@ -57,7 +57,7 @@ class StepPut:
 
     @property
     def own_bytes(self) -> int:
-        """Of bodies that are put into this queue."""
+        """Bytes of bodies that are put into the queue itself."""
         return 0 if self.target else self.body_bytes
 
     @property
@@ -66,7 +66,7 @@ class StepPut:
 
     @property
     def frame_bytes(self) -> int:
-        """At most so many."""
+        """Upper limit of the frame's size."""
         overhead = FRAME_OVERHEAD + STEP_BYTES + MESSAGE_OVERHEAD * self.count
         return self.size + overhead
 
@@ -84,7 +84,7 @@ class StepPut:
         return self._finish(None, _error_of(outcome, self.messages))
 
     def _end_unique(self, outcome: Stored) -> list[Confirmation]:
-        """Note sequences: those of messages that repeat others are no neighbours."""
+        """Note sequences: messages that repeat earlier messages are not consecutive."""
         for index in range(outcome.count):
             self.sequences[outcome.index + index] = outcome.first_sequence + index
         if outcome.is_repeated and isinstance(self.confirmation, Confirmation):
@@ -111,7 +111,7 @@ def _error_of(outcome: Failed, messages: Sequence[Message]) -> MirrorQError:
 
 
 def step_put(item: StepPut) -> Put:
-    """The batch of a step: whole, with the deliveries that it acks."""
+    """Return the batch of a step: indivisible, with the deliveries to ack."""
     pieces = tuple(pieces_of(sorted(item.messages, key=lambda message: message.sequence)))
     ranges = tuple(RangeSet((piece.first, piece.last) for piece in pieces))
     bodies = [encode_step(Step(ranges, item.target)), *item.bodies]
@@ -127,14 +127,14 @@ class Transaction:
             t.put(b"next")
         t.result(5)
 
-    Nothing is sent before the end of the block; when an exception leaves it, nothing happens, and
-    the messages are still the caller's to settle. Not for several threads at once.
+    Nothing is sent before the end of the block. If an exception leaves the block, nothing happens,
+    and the caller still has to settle the messages. Not for several threads at once.
     """
 
     def __init__(self, channel: Channel) -> None:
         self._whole = channel
         self._ring: RingChannel | None = None
-        """Where it takes effect, once that is certain: a sharded queue has several such places."""
+        """The ring of the transaction, once certain: a sharded queue has several."""
         self._bodies: list[bytes] = []
         self._properties: list[bytes] = []
         self._terms = PLAIN
@@ -147,9 +147,9 @@ class Transaction:
         """Publish a message with the rest; arguments and errors as in `MirroredQueue.put`.
 
         Raises:
-            ValueError: ttl, priority, delay or persistent is another one than in a put before:
-                they are one for all puts of a transaction. Or, of a sharded queue, the key is of
-                another shard than what came before.
+            ValueError: ttl, priority, delay or persistent differs from an earlier put: all
+                puts of a transaction have equal terms. Or, in a sharded queue, the key belongs to
+                another shard than an earlier part.
         """
         self._check()
         key = place_key(options)
@@ -167,11 +167,11 @@ class Transaction:
         self._properties.append(properties)
 
     def ack(self, message: Message) -> None:
-        """Ack a message of this queue with the rest.
+        """Ack a message of the queue with the rest.
 
         Raises:
-            ValueError: it came from another handle, was settled, or is acked here already. Or, of
-                a sharded queue, it is of another shard than what came before.
+            ValueError: it came from another handle, was settled, or is acked here already. Or, in
+                a sharded queue, it belongs to another shard than an earlier part.
         """
         self._check()
         if not isinstance(message, Message):
@@ -186,7 +186,7 @@ class Transaction:
         self._ring = place
 
     def _placed(self, place: RingChannel, what: str) -> RingChannel:
-        """Where it takes effect, if that can be there."""
+        """Return the ring of a part, if it fits the earlier parts."""
         if self._ring is not None and self._ring is not place:
             raise ValueError(
                 f"{what} is of {place.name!r}, the transaction of {self._ring.name!r}: a "
@@ -196,8 +196,8 @@ class Transaction:
 
     @property
     def confirmation(self) -> Confirmation:
-        """Ends with the `range` of sequences of what was put; with AckRefused or NotConfirmed when
-        nothing took effect, with ConfirmUnknown when that is not known. After the block only."""
+        """Ends with the `range` of sequences of the puts; with AckRefused or NotConfirmed when
+        nothing took effect, with ConfirmUnknown when not known. After the block only."""
         if self._confirmation is None:
             raise ValueError(
                 "the transaction has no outcome: its with block has not ended, or has raised"
@@ -222,7 +222,7 @@ class Transaction:
         self._is_begun = True
 
     def _sending(self) -> Waits[Confirmation]:
-        """The block has ended well: send what was gathered."""
+        """Send the gathered puts and acks at the end of a successful block."""
         ring = self._ring or self._whole.part_of(None)
         return ring.transact(self._bodies, self._properties, self._terms, self._messages)
 

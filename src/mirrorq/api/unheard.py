@@ -1,4 +1,4 @@
-"""Logging in a program that has set up none: where lines go, and what they may contain."""
+"""Logging in a program without logging set-up: target of log lines, and safe content."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from mirrorq.protocol.printable import escaped
 
 
 class Shown(logging.Filter):
-    """Of the logger `mirrorq`: what a line is filled with, a name from elsewhere say, neither ends
-    the line nor is obeyed by a terminal."""
+    """Filter of the logger `mirrorq`: arguments of a line, such as names from outside, cannot end
+    the line or control a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -26,9 +26,9 @@ def _shown(value: object) -> object:
 
 
 class Unheard(logging.NullHandler):
-    """Of the logger `mirrorq`, for programs that have set up no logging: an error goes to standard
-    error, as Python would have it; all else goes nowhere. Where a logger has a handler, that one
-    alone is asked."""
+    """Handler of the logger `mirrorq` for programs without logging set-up: an error goes to
+    standard error, as by Python's default; other lines are dropped. Python's default is off once a
+    logger has a handler."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         last = logging.lastResort
@@ -38,7 +38,7 @@ class Unheard(logging.NullHandler):
 
 
 def _is_heard(name: str) -> bool:
-    """Whether what is logged there reaches anybody."""
+    """Return true if a handler other than a NullHandler gets the logger's lines."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None:
         if any(not isinstance(each, logging.NullHandler) for each in logger.handlers):

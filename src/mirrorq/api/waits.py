@@ -1,12 +1,11 @@
-"""Calls that wait: until when, for which condition, and with which error. Written once for threads
-and asyncio.
+"""Calls that wait, each with a deadline, a condition and an error: for threads and for asyncio.
 
-A call that may wait is a generator. It yields each `Wait`, is sent whether the condition came true
+A call that may wait is a generator. It yields each `Wait`, is sent true if the condition came true
 in time, and returns the result of the call. `in_thread` runs it with a thread that waits;
 `mirrorq.aio` runs the same generator in a loop.
 
-*Interrupts*: an exception in the waiting thread closes the generator, whose `finally` takes back
-what the call had begun.
+*Interrupts*: an exception in the waiting thread closes the generator, whose `finally` undoes the
+call's begun work.
 """
 
 from __future__ import annotations
@@ -24,45 +23,44 @@ from mirrorq.waiting import Waiters, wait_among
 log = logging.getLogger("mirrorq")
 
 QUIET_S = 2.0
-"""Who waits for longer than this is told for what."""
+"""A longer wait is logged with its reason, in seconds."""
 TOLD_S = 10.0
-"""Of all who wait for one handle, one is told in this time."""
+"""Among the waits at one handle, one is logged in so many seconds."""
 
 NOTEBOOK = "ipykernel"
-"""The module of whatever runs a notebook."""
+"""The module that a notebook runs in."""
 
 Result = TypeVar("Result")
 
 
 class Signal:
-    """Tells who waits that something has changed. Held by a handle; rung by its host's thread and
-    by users' threads, and waited for by any thread, or by whoever listens."""
+    """Notifies waiting threads and listeners of a change. Held by a handle. Notified by its host's
+    thread and by users' threads; any thread may wait."""
 
     def __init__(self) -> None:
         self._waiters = Waiters()
         self.listeners: list[Callable[[], None]] = []
-        """Called at each `notify`: who waits without a thread."""
+        """Called at each `notify`: waits without a thread."""
         self._told_at = -TOLD_S
 
     @property
     def waiters(self) -> int:
-        """How many threads wait."""
+        """Number of waiting threads."""
         return self._waiters.count
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the condition holds; it is looked at after each `notify`."""
+        """Wait until the condition holds; it is checked after each `notify`."""
         return self._waiters.wait_for(condition, timeout)
 
     def tell(self, text: Callable[[], str]) -> None:
-        """Say in the log for what somebody has been waiting, unless another one has just been
-        told; "" says nothing."""
+        """Log the reason of a long wait, unless another was logged recently; "" logs nothing."""
         now = clock.monotonic()
         if now - self._told_at >= TOLD_S and (told := text()):
             self._told_at = now
             log.info("%s", told)
 
     def notify(self) -> None:
-        """Have all who wait look."""
+        """Have all waiting calls check their conditions."""
         if self._waiters.count:
             self._waiters.notify()
         for listener in self.listeners:
@@ -72,7 +70,7 @@ class Signal:
 def wait_for_any(
     signals: Collection[Signal], condition: Callable[[], bool], timeout: float | None
 ) -> bool:
-    """Wait until the condition holds; it is looked at after each `notify` of any of these."""
+    """Wait until the condition holds; it is checked after each `notify` of any signal."""
     return wait_among([signal._waiters for signal in signals], condition, timeout)
 
 
@@ -80,20 +78,20 @@ class Wait(NamedTuple):
     """One wait of a call."""
 
     signal: Signal
-    """What says that the condition may have come true."""
+    """Notified when the condition may have come true."""
     condition: Callable[[], bool]
     until: float | None
-    """When it is given up, as `time.monotonic` tells it; None: never."""
+    """Deadline by the clock `time.monotonic`; None: never."""
     is_short: bool = False
-    """Whether a thread with an event loop may wait, too: for a second at most, once a handle."""
+    """True: a thread with an event loop may wait, too: for a second at most, once a handle."""
 
 
 Waits = Generator[Wait, bool, Result]
-"""A call that may wait: it yields waits and is sent whether each came true in time."""
+"""A call that may wait: it yields waits and is sent true for each condition met in time."""
 
 
 def telling(wait: Wait, text: Callable[[], str]) -> Waits[bool]:
-    """Wait; who waits for long is told in the log what for, by this text."""
+    """Wait; a long wait is logged with the text."""
     quiet_until = clock.monotonic() + QUIET_S
     if wait.until is None or wait.until > quiet_until:
         if (yield wait._replace(until=quiet_until)):
@@ -103,7 +101,7 @@ def telling(wait: Wait, text: Callable[[], str]) -> Waits[bool]:
 
 
 def check_no_loop() -> None:
-    """Raise RuntimeError if an event loop runs on this thread: a call that waits would stop it.
+    """Raise RuntimeError if an event loop runs on the calling thread: a wait would stop the loop.
 
     A notebook runs its cells in an event loop that waits for each cell: no error is raised there.
     """
@@ -120,10 +118,10 @@ def check_no_loop() -> None:
 
 
 def in_thread(call: Waits[Result]) -> Result:
-    """Run a call on this thread, which waits.
+    """Run a call on the calling thread, which waits.
 
     Raises:
-        RuntimeError: it would have to wait, and an event loop runs on this thread.
+        RuntimeError: it would have to wait, and an event loop runs on the thread.
     """
     try:
         wait = next(call)

@@ -1,9 +1,9 @@
-"""To whom a node keeps connections, and under what name. Pure.
+"""The endpoints to which a node keeps connections, and the names of the processes there. Pure.
 
-Nodes that the configuration names are reached where it says, until they say that they have moved:
-an endpoint other than they had in this cluster before. Others are reached where they or the catalog
-say. A process whose name is not known (an endpoint that a joining node was given) or cannot be
-used (another's who has the same name) goes by "?" and its endpoint.
+A node of the configuration is reached at its configured endpoint until it reports a new one: an
+endpoint other than the node had in the cluster before. Other nodes are reached where they or the
+catalog say. A process without a usable name goes by "?" and its endpoint. Its name is unknown (a
+joining node was given the endpoint), or another node has the same name.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from attrs import define
 from mirrorq.protocol.control import Unwelcome
 
 STRANGERS_MAX = 64
-"""Processes that are no nodes of the cluster and that this node talks to; others wait."""
+"""Maximum number of processes outside the cluster to which a node talks; the rest wait."""
 MARK = "?"
-"""First character of what is no node's name."""
+"""First character of the key of a process that has no node name."""
 
 
 @define
 class _Stranger:
     word: Unwelcome
-    """What it is told."""
+    """The refusal that is sent to the process."""
     heard_ms: int
 
 
 class Addresses:
-    """The connections that a node wants: the whole of them, never what has to be done for it.
+    """The connections that a node wants, as a whole; never the steps to get there.
 
-    A node that replays the catalog sees others come, be forgotten and come again in one step; what
-    it does about that is the difference between what it wants in the end and what it has.
+    A node that replays the catalog sees nodes come, be forgotten and come again in one step. The
+    driver acts on the difference between the wanted connections and the open connections.
     """
 
     def __init__(
@@ -42,22 +42,21 @@ class Addresses:
         self._static = {name: at for name, at in static.items() if name != own}
         self._known = dict(self._static)
         self._said: dict[str, str] = {}
-        """Named node -> where it, or the catalog, said first that it is: as others see it."""
+        """Configured node -> endpoint first named by the node or the catalog, as others see it."""
         self._listed: dict[str, str] = {}
-        """Nodes of the catalog, with the endpoints that it has."""
+        """Nodes of the catalog, with their endpoints there."""
         self._strangers: dict[str, _Stranger] = {}
         self.seeds = {MARK + seed: seed for seed in seeds if seed != endpoint}
-        """Name in `wanted` -> endpoint through which to join."""
+        """Key in `wanted` -> endpoint through which to join."""
         self.has_changed = True
 
     def wanted(self) -> dict[str, str]:
-        """Everybody to keep connections to, and where: by the name of a node, or "?" and its
-        endpoint."""
+        """Return the endpoints of all connections to keep, by node name or by "?" and endpoint."""
         strangers = {key: key[len(MARK) :] for key in self._strangers}
         return {**self._known, **self.seeds, **strangers}
 
     def take_change(self) -> dict[str, str] | None:
-        """What is wanted, if that may be something else than the last time; None: it is not."""
+        """Return the wanted connections if they may have changed since the last call; else None."""
         if not self.has_changed:
             return None
         self.has_changed = False
@@ -66,15 +65,15 @@ class Addresses:
     # --- Nodes ----------------------------------------------------------------------------
 
     def is_static(self, name: str) -> bool:
-        """Whether the configuration names this node."""
+        """Return true if the configuration names the node."""
         return name in self._static
 
     def endpoint_of(self, name: str) -> str:
-        """Where this node is looked for, "" when that is not known."""
+        """Return the endpoint at which a node is looked for; "": not known."""
         return self._own_endpoint if name == self._own else self._known.get(name, "")
 
     def learn(self, name: str, endpoint: str) -> bool:
-        """A node is at this endpoint. Returns whether it is connected to, there or elsewhere."""
+        """Note a node's endpoint. Return true if the node is connected to, there or elsewhere."""
         if name == self._own or name[:1] == MARK or not endpoint:
             return name in self._known
         if name in self._static and self._said.setdefault(name, endpoint) == endpoint:
@@ -91,11 +90,11 @@ class Addresses:
         return True
 
     def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
-        """The catalog has these nodes now: name -> endpoint. Returns who is no more in it."""
+        """Take the catalog's nodes: name -> endpoint. Return the nodes that have left."""
         gone = tuple(name for name in self._listed if name not in nodes)
         before, self._listed = self._listed, dict(nodes)
         for name, endpoint in nodes.items():
-            # What it said before may be older than what the node itself has said since.
+            # The catalog's endpoint may be older than the node's own last report.
             if before.get(name) != endpoint:
                 self.learn(name, endpoint)
         for name in gone:
@@ -103,18 +102,18 @@ class Addresses:
         return gone
 
     def is_needed(self, name: str) -> bool:
-        """Whether a node that is silent is still one to be connected to."""
+        """Return true if connections to a silent node are still needed."""
         return name in self._static or name in self._listed
 
     def forget(self, name: str) -> None:
-        """No more connections to this node, unless the configuration names it."""
+        """Keep no more connections to a node, unless the configuration names it."""
         if name not in self._static and self._known.pop(name, None) is not None:
             self.has_changed = True
 
     # --- Strangers ------------------------------------------------------------------------
 
     def tell(self, now_ms: int, endpoint: str, word: Unwelcome) -> str:
-        """Say something to the process there. Returns its name in `wanted`, "" for none."""
+        """Have a refusal sent to a process. Return its key in `wanted`; "": no refusal is sent."""
         key = MARK + endpoint
         if not endpoint or endpoint == self._own_endpoint or key in self.seeds:
             return ""
@@ -126,18 +125,18 @@ class Addresses:
         return key
 
     def word_for(self, key: str) -> Unwelcome | None:
-        """What this stranger is told, None for nothing."""
+        """Return the refusal to send to a stranger; None: there is none."""
         stranger = self._strangers.get(key)
         return None if stranger is None else stranger.word
 
     def end_silent(self, before_ms: int) -> None:
-        """Leave strangers that were last heard before."""
+        """Drop strangers that were last heard before a time."""
         for key, stranger in list(self._strangers.items()):
             if stranger.heard_ms < before_ms:
                 del self._strangers[key]
                 self.has_changed = True
 
     def end_seeds(self) -> None:
-        """This node has joined."""
+        """Forget the endpoints to join through: the node has joined."""
         self.seeds = {}
         self.has_changed = True

@@ -1,7 +1,7 @@
-"""CommitBatches: which writes of queues and of Raft each commit of the store carries. Pure.
+"""CommitBatches: the writes of queues and of Raft that each commit of the store carries. Pure.
 
-The engine closes a round at the end of a step that has something to write. The driver commits
-rounds in order and tells the number of the last one that is on disk.
+The engine closes a batch at the end of a step that has something to write. The driver commits
+batches in order and reports the number of the last batch on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class CommitBatch(Struct, frozen=True, gc=False):
 
     number: int
     writes: tuple[tuple[int, int], ...]
-    """(queue, number of its write)."""
+    """(queue, number of the queue's write)."""
     raft: int
     """Number of Raft's write; 0: none."""
 
@@ -30,41 +30,41 @@ class _Open:
 
 
 class CommitBatches:
-    """The round that is being filled, and those that are not on disk yet."""
+    """The batch that is being filled, and the closed batches that are not on disk yet."""
 
     def __init__(self) -> None:
         self.last = 0
-        """Number of the round that was closed last."""
+        """Number of the batch that was closed last: `EngineEffects.round`."""
         self._open = _Open()
         self._closed: deque[CommitBatch] = deque()
 
     @property
     def waiting(self) -> tuple[CommitBatch, ...]:
-        """Closed, and not on disk yet."""
+        """Closed batches that are not on disk yet."""
         return tuple(self._closed)
 
     def note_write(self, queue_id: int, number: int) -> None:
         self._open.writes.append((queue_id, number))
 
     def note_raft(self, number: int) -> None:
-        """Writes of Raft in one round are merged: the last number stands for all."""
+        """Raft's writes in one batch are merged: the last number stands for all."""
         self._open.raft = number
 
     def close(self) -> int:
-        """End the round that is being filled; return its number."""
+        """Close the batch that is being filled; return its number."""
         self.last += 1
         self._closed.append(CommitBatch(self.last, tuple(self._open.writes), self._open.raft))
         self._open = _Open()
         return self.last
 
     def committed(self, number: int) -> Iterator[CommitBatch]:
-        """The rounds that are on disk now, up to this one, each once."""
+        """Yield the batches up to `number` that are now on disk, each once."""
         while self._closed and self._closed[0].number <= number:
             yield self._closed.popleft()
 
     def forget(self, queue_id: int) -> None:
-        """A later copy of the queue counts its writes from 1 again: it must not take these for
-        its own."""
+        """Drop a queue's writes from all open and closed batches. A later copy of the queue counts
+        its writes from 1 again and must not count the dropped writes as its own."""
         self._open.writes = list(_without(self._open.writes, queue_id))
         for place, closed in enumerate(self._closed):
             writes = tuple(_without(closed.writes, queue_id))

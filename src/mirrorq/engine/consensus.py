@@ -1,7 +1,7 @@
-"""This node's part in founding its cluster, and in Raft: what the catalog's log has, who leads.
+"""A node's part in founding its cluster and in Raft: the catalog's log and the leader.
 
-The engine's `follower` applies the entries and snapshots that Raft has agreed on; its `leadership`
-acts on who leads.
+The engine's `follower` applies the entries and snapshots that Raft has agreed on. The engine's
+`leadership` acts on changes of the leader.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Consensus:
     """Raft and founding, which step each other.
 
     Args:
-        context: what the engine's parts share.
-        raft: as the disk has it.
+        context: shared by the engine's parts.
+        raft: Raft's state as read from the disk.
         joins: endpoints of a cluster through which an empty store joins it.
-        on_installed: told that the catalog becomes that of a snapshot.
-        on_stepped: told after each step whether this node leads anew or no longer.
+        on_installed: called with the snapshot that replaces the catalog.
+        on_stepped: called after each step; true if the node began or ceased to lead.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Consensus:
     ) -> None:
         self.raft = raft
         self.joins = joins
-        """() once this store is in a cluster."""
+        """Endpoints to join through; () once the store is in a cluster."""
         self.founding = Founding(
             context.store,
             context.admission.names,
@@ -72,23 +72,23 @@ class Consensus:
             may_found=not joins,
         )
         self.led_ms = now_ms
-        """When this node last knew of a leader: of a majority that it is in contact with."""
+        """When the node last knew of a leader, and so of a majority in contact with it."""
         self.has_news = True
-        """Raft or the founding has been stepped: there may be something to tend."""
+        """True if Raft or the founding has been stepped, so that `tend` has to look."""
         self._context = context
         self._on_installed = on_installed
         self._on_stepped = on_stepped
         self._voters = raft.voters
-        """After its last step."""
+        """Raft's voters after its last step."""
         self._led_by: StoreId | None = None
         self._led_until_ms = now_ms
-        """Until then at least it knows of that leader, if it leads on."""
+        """The node knows of the same leader at least until then, if the leader stays."""
         self._number = 0
-        """Of the last proposal to Raft."""
+        """Number of the last proposal to Raft."""
         self._named_term = 0
         """Term in which this leader has proposed an id for the cluster."""
         self._tended: object = None
-        """Of Raft: what `tend` has looked at; none of it changes while all is idle."""
+        """The state of Raft that `tend` saw last. The state does not change while Raft is idle."""
         self._admissions: dict[StoreId, None] = {}
         """Stores that ask to be voters."""
         self._tick, self._founding_tick = context.timers.new(), context.timers.new()
@@ -98,10 +98,10 @@ class Consensus:
         self._asked_ms = now_ms
         """When this store, founded already, last asked to be a voter."""
         self._directed_ms: dict[str, int] = {}
-        """Node -> when it may be told again where others are."""
+        """Node -> when the next directory may be sent to the node."""
 
     def start(self, now_ms: int) -> None:
-        """The node starts: what its disk has was applied."""
+        """Start the founding if needed. The content of the disk has been applied before."""
         if self.joins and self.raft.founding != joining(self.joins):
             self.step(now_ms, Promise(joining(self.joins)))
         if not self.raft.is_founded:
@@ -111,7 +111,7 @@ class Consensus:
 
     @property
     def leading(self) -> Leading | None:
-        """What this node knows as the leader, None when it is none."""
+        """The leader's state, None when the node does not lead."""
         raft = self.raft
         if not raft.is_leader:
             return None
@@ -125,13 +125,13 @@ class Consensus:
         )
 
     def is_foreign(self, store: StoreId) -> bool:
-        """Whether a store is certainly none of this cluster's (or no longer): only the leader
-        knows, for its voters are the newest."""
+        """Return true if a store certainly does not belong to the cluster, or no longer does. Only
+        the leader can tell: its list of voters is the newest."""
         raft = self.raft
         return raft.is_leader and raft.own_term_applied and store not in raft.voters
 
     def is_peer_foreign(self, peer: Peer, store: StoreId) -> bool:
-        """The same of one whose messages come often, or that is known to be forgotten."""
+        """The same as `is_foreign` for a peer, cached. True also for a forgotten peer."""
         if peer.is_past:
             return True
         voters = self._voters
@@ -142,7 +142,7 @@ class Consensus:
         return False
 
     def waiting_text(self) -> str:
-        """What keeps this node from being founded, "" when it is."""
+        """Return why the node is not founded yet; "": founded."""
         if self.raft.is_founded:
             return ""
         if self.joins:
@@ -157,7 +157,7 @@ class Consensus:
     # --- Steps ----------------------------------------------------------------------------
 
     def step(self, now_ms: int, event: RaftEvent) -> None:
-        """Step Raft, and do what it wants done."""
+        """Step Raft and carry out its effects."""
         raft, out = self.raft, self._context.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
         effects: RaftEffects = raft.step(now_ms, event)
@@ -182,7 +182,7 @@ class Consensus:
         self._on_stepped(now_ms, is_news)
 
     def found(self, now_ms: int, event: FoundingEvent) -> None:
-        """Step the founding, and do what it wants done."""
+        """Step the founding and carry out its effects."""
         self.has_news = True
         effects = self.founding.step(now_ms, event)
         if not self.raft.is_founded:
@@ -204,7 +204,7 @@ class Consensus:
     # --- Time -----------------------------------------------------------------------------
 
     def run_timers(self, now_ms: int) -> None:
-        """Step what is due."""
+        """Step the timers that are due."""
         if self._founding_tick.at_ms <= now_ms:
             self.found(now_ms, FoundingTick())
         if self._tick.at_ms <= now_ms:
@@ -212,14 +212,14 @@ class Consensus:
             self._seek(now_ms)
 
     def led_at(self, now_ms: int) -> int:
-        """When there was a leader last, as of now: between two steps too, which may lie far apart
-        on a busy machine. Who votes alone leads while it runs."""
+        """Return the last time at which there was a leader, as of now. Two steps may lie far apart
+        on a busy machine. A node that is the only voter leads as long as it runs."""
         raft = self.raft
         is_alone = raft.voters == (raft.store,) and raft.leader == raft.store
         return now_ms if is_alone or now_ms < self._led_until_ms else self.led_ms
 
     def note_leader(self, now_ms: int) -> None:
-        """Note whether there is a leader, once in each step of the engine."""
+        """Note if there is a leader, once in each step of the engine."""
         if now_ms < self._led_until_ms:
             self.led_ms = now_ms
             return
@@ -231,11 +231,11 @@ class Consensus:
                 self.led_ms = now_ms
 
     def _seek(self, now_ms: int) -> None:
-        """Without a leader: ask once more to be a voter, and where other voters are.
+        """Without a leader: ask once more to be a voter, and ask for the endpoints of the voters.
 
-        A leader that could commit nothing any more may have taken this store in, and those after
-        it do not know of it. And voters may have no address that is known to the others: what
-        registers them stands in no log that is left.
+        A leader that could no longer commit may have admitted this store; later leaders do not know
+        of the store. Other nodes may also have no endpoint for some voters: no remaining log has
+        the registration.
         """
         raft, context = self.raft, self._context
         if raft.leader is not None or not raft.is_founded:
@@ -253,14 +253,14 @@ class Consensus:
             context.out.send.extend((peer.name, directory) for peer in peers)
 
     def on_directory(self, now_ms: int, sender: str, told: Directory) -> None:
-        """A node says where nodes are: the way to a cluster, or to voters of the own one."""
+        """Learn reported endpoints: of a cluster to join, or of the own cluster's voters."""
         admission = self._context.admission
         if not self.raft.is_founded:
             for name, endpoint in told.nodes:
                 admission.meet(name, endpoint)
         elif self.raft.leader is None:
             more = admission.on_directory(told, self.raft.voters)
-            # Once a while, or two that each lack what the other cannot use would talk for ever.
+            # Limit the rate: two nodes, each of no help to the other, would never stop.
             if more is not None and now_ms >= self._directed_ms.get(sender, now_ms):
                 self._directed_ms[sender] = now_ms + self._context.config.election_ms
                 self._context.out.send.append((sender, more))
@@ -268,7 +268,7 @@ class Consensus:
     # --- As leader ------------------------------------------------------------------------
 
     def tend(self, now_ms: int) -> None:
-        """Give the cluster its id, end votes of forgotten stores, admit others: all as leader."""
+        """As leader: give the cluster its id, end votes of forgotten stores, admit new stores."""
         raft = self.raft
         self.has_news = False
         tended = (raft.role, raft.term, raft.commit_index, raft.applied_index, raft.last_index)
@@ -293,7 +293,7 @@ class Consensus:
                 self._admit(now_ms)
 
     def _admit(self, now_ms: int) -> None:
-        """Make stores that ask for it voters: the old one of that name goes first."""
+        """Make asking stores voters; an old voter of the same node name goes first."""
         voters = self.raft.voters
         for store in list(self._admissions):
             if store in voters or self._context.catalog.is_past(store):
@@ -308,11 +308,11 @@ class Consensus:
         self.step(now_ms, ProposeVoters(self._number, voters))
 
     def propose(self, now_ms: int, command: CatalogCommand) -> None:
-        """A wish of the leader's own."""
+        """Propose a command of the leader itself."""
         self.log(now_ms, pack(self._context.me, NOBODY, command))
 
     def log(self, now_ms: int, data: bytes) -> None:
-        """Put a proposal into Raft's log, if this node leads."""
+        """Put a proposal into Raft's log, if the node leads."""
         self._number += 1
         self.step(now_ms, Propose(self._number, data))
 

@@ -1,4 +1,4 @@
-"""What the parts of one node's engine share. Each of them is given it."""
+"""The state that the parts of one node's engine share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorq.replication.events import NodeGone
 
 
 class EngineContext:
-    """What the parts of one node's engine share, from the node's start to its end."""
+    """Shared by the parts of one node's engine, from the node's start to its end."""
 
     def __init__(
         self, me: MemberId, config: Config, hosting: Hosting, admission: PeerAdmission
@@ -25,32 +25,32 @@ class EngineContext:
         self.hosting = hosting
         self.admission = admission
         self.catalog: Catalog = hosting.catalog
-        """As applied here; another one after a snapshot."""
+        """The catalog as applied here; a snapshot replaces the object."""
         self.has_lease_news = True
-        """Raft was stepped, or the lease answered: `LeaseKeeping` is to look."""
+        """True after a step of Raft or an answer about the lease: `LeaseKeeping` has to look."""
         self.was_registered = False
-        """What `is_registered` said when the catalog was last applied."""
+        """The value of `is_registered` when the catalog was last applied."""
         self.alarms: tuple[str, ...] = ()
-        """Names of those that are raised here."""
+        """Names of the alarms raised at the node."""
         self.spooled: tuple[int, ...] = ()
-        """`Hello.spooled` of this node."""
+        """`Hello.spooled` of the node."""
         self.timers = Timers()
-        """When parts of the engine want to be woken; those of a queue are its copy's."""
+        """Timers of the engine's parts. A queue's timers belong to its copy."""
         self.out = EngineEffects()
-        """What this step comes to."""
+        """The effects of the current step."""
 
     @property
     def is_registered(self) -> bool:
-        """Whether the catalog knows this incarnation of the node: it takes part."""
+        """True if the catalog knows this incarnation of the node, so that the node takes part."""
         record = self.catalog.node(self.me.node)
         return record is not None and record.member == self.me
 
     def notice(self, kind: str, text: str) -> None:
-        """Tell whoever runs the node."""
+        """Report an event to the operator of the node."""
         self.out.notices.append(Notice(kind, text))
 
     def on_gone(self, node: str) -> None:
-        """A peer is not heard any more."""
+        """Tell the masters here that a peer is silent or dead."""
         self.hosting.post_masters(NodeGone(node))
         peer = self.admission.peers.find(node)
         member = None if peer is None else peer.member
@@ -60,7 +60,7 @@ class EngineContext:
             self.notice("gone", f"node {node} is silent or dead")
 
     def on_forgotten(self, node: str) -> None:
-        """A peer is none of the cluster's any more."""
-        # Not every master has found it silent before: to some it may not have been.
+        """Tell the masters here that a peer was removed from the cluster."""
+        # Some masters may not have seen the node silent before.
         self.hosting.post_masters(NodeGone(node))
         self.notice("left", f"node {node} was forgotten")

@@ -97,7 +97,7 @@ from mirrorq.replication.events import (
 from mirrorq.replication.events import WriteAll as WriteAllOf
 
 LATE_FACTOR = 5
-"""Raft is told of a step that is late by more than a heartbeat divided by this."""
+"""Raft is told of a step that is late by more than a heartbeat divided by the factor."""
 
 
 class Engine:
@@ -167,15 +167,15 @@ class Engine:
     def _begin_timers(self, now_ms: int) -> None:
         context, config = self._context, self.config
         self._hello = context.timers.new()
-        """When this node sends its next sign of life, if another node listens."""
+        """When the node sends its next hello, if another node listens."""
         self._is_hello_open = True
-        """Whether the time of the next sign of life is still to be set."""
+        """Whether the time of the next hello is still to be set."""
         self._hello_ms = now_ms - config.heartbeat_ms
-        """When this node sent its last sign of life."""
+        """When the node sent its last hello."""
         self._again = context.timers.new()
         """When requests to the catalog's leader are sent again."""
         self._wanted_ms = FOREVER_MS
-        """When the last step wanted the next one."""
+        """Wake-up time that the last step returned."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
 
     def _start(self, now_ms: int, image: RaftImage) -> None:
@@ -204,7 +204,7 @@ class Engine:
         self._leadership.on_raft(now_ms, is_news=False, has_applied=True)
 
     def _make_page(self, now_ms: int) -> None:
-        """Make one page of a snapshot of the catalog; one that is being sent is not replaced."""
+        """Make one page of a snapshot of the catalog. A snapshot on its way is not replaced."""
         follower = self._follower
         if not follower.is_making_snapshot:
             if self._consensus.raft.is_sending_snapshot:
@@ -219,12 +219,12 @@ class Engine:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog, as far as this node has applied the log."""
+        """The catalog, as far as the node has applied the log."""
         return self._context.catalog
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """Names of the alarms raised at this node. The driver sets them."""
+        """Names of the alarms raised at the node, set by the driver."""
         return self._context.alarms
 
     @alarms.setter
@@ -232,12 +232,12 @@ class Engine:
         self._context.alarms = names
 
     def note_spooled(self, messages: int, oldest_s: int) -> None:
-        """Note how many messages wait in this node's spools; signs of life tell other nodes."""
+        """Note how many messages wait in the node's spools; hellos tell other nodes."""
         self._context.spooled = (messages, oldest_s) if messages else ()
 
     @property
     def leader(self) -> str | None:
-        """Name of the catalog's leader, as far as this node knows; None: there is none."""
+        """Name of the catalog's leader, as far as the node knows; None: no leader."""
         leader = self._consensus.raft.leader
         return leader.node if leader is not None else None
 
@@ -247,12 +247,12 @@ class Engine:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the catalog knows this incarnation of the node. Then the node takes part."""
+        """Whether the catalog knows the node's incarnation. Then the node takes part."""
         return self._context.is_registered
 
     @property
     def outdated(self) -> str:
-        """Why this node has stopped following the catalog; "": it follows."""
+        """Why the node has stopped following the catalog; "": it follows."""
         return self._follower.outdated
 
     @property
@@ -260,22 +260,22 @@ class Engine:
         return self._consensus.raft.voters
 
     def is_paused(self, now_ms: int) -> bool:
-        """Whether this node has no contact with a majority of the cluster."""
+        """Return true if the node has no contact with a majority of the cluster."""
         return now_ms - self._consensus.led_at(now_ms) > self.config.heartbeat_ms
 
     def is_alive(self, member: MemberId) -> bool:
-        """Whether this incarnation of a node runs, as far as this node knows."""
+        """Return true if an incarnation of a node runs, as far as the local node knows."""
         return member == self.me or self._leadership.is_alive(member)
 
     def alarms_of(self, member: MemberId) -> tuple[str, ...]:
-        """Return the alarms that this incarnation of a node has told last."""
+        """Return the alarms last reported by an incarnation of a node."""
         if member == self.me:
             return self.alarms
         said = self._last_hello(member)
         return () if said is None else said.alarms
 
     def spooled_by(self, member: MemberId) -> tuple[int, int]:
-        """Return (messages, seconds that the oldest one waits) of a node's spools."""
+        """Return (messages, seconds of the oldest message's wait) of a node's spools."""
         said = self._last_hello(member)
         known = self._context.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
@@ -288,7 +288,7 @@ class Engine:
 
     @property
     def has_portions(self) -> bool:
-        """Whether work that is done in portions has a next portion."""
+        """Whether work in portions has a next portion."""
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
@@ -330,7 +330,7 @@ class Engine:
         return is_newest and now_ms < self.hosting.lease.until_ms
 
     def waiting_text(self) -> str:
-        """Return why this node takes part in no cluster; "": it takes part."""
+        """Return why the node takes part in no cluster; "": it takes part."""
         if self.outdated:
             return f"has stopped following the catalog: {self.outdated}"
         if self._admission.unwelcome and self._may_be_kept_out:
@@ -339,12 +339,12 @@ class Engine:
 
     @property
     def is_out_for_good(self) -> bool:
-        """Whether the cluster has forgotten this store: `waiting_text` says why."""
+        """Whether the cluster has forgotten the store: `waiting_text` says why."""
         return self._admission.is_out_for_good and self._may_be_kept_out
 
     @property
     def _may_be_kept_out(self) -> bool:
-        """Whether the word that this node is kept out is believed: not while it takes part."""
+        """Whether a refusal of the node is believed: not while the node takes part."""
         return not self.is_registered or self.leader is None
 
     # --- The step -----------------------------------------------------------------------
@@ -412,7 +412,7 @@ class Engine:
         return out
 
     def _run_queues(self, now_ms: int, steady_us: int) -> None:
-        """Step the copies that have events or are due, and ask the leader for what they want."""
+        """Step the copies that have events or are due, and send their requests to the leader."""
         hosting = self.hosting
         until_ms = hosting.handing_until_ms
         hosting.run(now_ms, steady_us)
@@ -447,7 +447,7 @@ class Engine:
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
-                    # Other nodes wait for this word to take the node for dead (`failure_detector`).
+                    # Other nodes need this hello to declare the node dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
                 self._leader_requests.begin(event.token, event.command)
@@ -514,7 +514,7 @@ class Engine:
             self._greetings.on_hello(now_ms, hello)
 
     def _on_queue(self, member: MemberId, kind: type, message: object) -> None:
-        """Take a message of a queue's ring, or one between a handle and the queue's master."""
+        """Take a message of a queue's ring, or between a handle and the queue's master."""
         if kind is SessionRequest:
             self.hosting.take_request(message)  # type: ignore[arg-type]
         elif kind is SessionReply:
@@ -581,7 +581,7 @@ class Engine:
             self._again.set(self.requests.next_ms(has_leader))
 
     def _show_life(self, now_ms: int) -> None:
-        """Send signs of life and reports, and find nodes that have fallen silent."""
+        """Send hellos and reports, and find nodes that have fallen silent."""
         hosting, peers = self.hosting, self._admission.peers
         self._greetings.say_to_all()
         for name in self._admission.newly_silent(now_ms, self._consensus.raft.voters):

@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out: the driver's and the simulator's words.
+"""Inputs and outputs of an engine, exchanged with the driver or the simulator.
 
 Pure data.
 """
@@ -25,7 +25,7 @@ from mirrorq.protocol.sessions import SessionReply, SessionRequest
 
 
 class FromPeer(Struct, frozen=True, gc=False):
-    """A decoded message of another node. `incarnation` is that of its connection."""
+    """A decoded message of another node. `incarnation` belongs to the message's connection."""
 
     node: str
     incarnation: int
@@ -33,71 +33,71 @@ class FromPeer(Struct, frozen=True, gc=False):
 
 
 class FromSession(Struct, frozen=True, gc=False):
-    """A request of a handle that lives on this node."""
+    """A request of a handle on the local node."""
 
     request: SessionRequest
 
 
 class SessionOpened(Struct, frozen=True, gc=False):
-    """A handle on this node is open on a queue."""
+    """A handle on the local node has opened a queue."""
 
     session: SessionId
     queue_id: int
 
 
 class SessionClosed(Struct, frozen=True, gc=False):
-    """It is closed: what it held goes back, and an exclusive queue of it ends."""
+    """The handle is closed. Its deliveries are released; its exclusive queue ends."""
 
     session: SessionId
     queue_id: int
 
 
 class LinkUp(Struct, frozen=True, gc=False):
-    """The connections to another node stand: what may be gone on them is said again."""
+    """The connections to another node are up: messages that may have been lost are sent again."""
 
     node: str
 
 
 class LinkDown(Struct, frozen=True, gc=False):
-    """They do not: it may be dead, or out of reach."""
+    """The connections to another node are down: the node may be dead or unreachable."""
 
     node: str
 
 
 class Probed(Struct, frozen=True, gc=False):
-    """The outcome of a probe that was asked for: a plain TCP connect to the node."""
+    """The outcome of a requested probe: a plain TCP connect to the node."""
 
     node: str
     refused: bool
 
 
 class Ask(Struct, frozen=True, gc=False):
-    """Somebody on this node wants a catalog command done; answered by Answer(token)."""
+    """A user of the node requests a catalog command. `Answer` with the same token replies."""
 
     token: int
     command: CatalogCommand
 
 
 class Forget(Struct, frozen=True, gc=False):
-    """Nobody waits for the answer to this token any more."""
+    """The caller of a token has stopped waiting for the answer."""
 
     token: int
 
 
 class Committed(Struct, frozen=True, gc=False):
-    """The writes of this round, and all before, are on disk."""
+    """The writes of a round, and of all rounds before, are on disk."""
 
     round: int
 
 
 class FromRail(Struct, frozen=True, gc=False):
-    """Ops that the rail has put on this disk. What it did not take comes as `FromPeer`."""
+    """Ops that the rail has put on the local disk. Other ops arrive as `FromPeer`."""
 
     message: Data
 
 
 class RailLetGo(Struct, frozen=True, gc=False):
-    """The rail has not taken this queue, or has given it back."""
+    """The rail has not taken a queue, or has given a queue back."""
 
     queue_id: int
 
@@ -109,7 +109,7 @@ class NotSent(Struct, frozen=True, gc=False):
 
 
 class Damaged(Struct, frozen=True, gc=False):
-    """The driver has read a frame of a queue that is not as it was written."""
+    """The driver has read a damaged frame of a queue."""
 
     queue_id: int
     first: int
@@ -118,11 +118,11 @@ class Damaged(Struct, frozen=True, gc=False):
 
 
 class Release(Struct, frozen=True, gc=False):
-    """The node is closing: give the lease up and hand nothing out any more."""
+    """The node is closing: release the lease and deliver nothing more."""
 
 
 class WriteAll(Struct, frozen=True, gc=False):
-    """The node's last round: what is written behind goes to the disk in it."""
+    """The node's last round: all deferred writes go to the disk."""
 
 
 EngineEvent = (
@@ -149,7 +149,7 @@ EngineEvent = (
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """What came of a command: `error` is "" or the name of an exception, `text` what that says."""
+    """Outcome of a command. `error`: "" or the name of an exception; `text`: its message."""
 
     token: int
     value: int
@@ -158,7 +158,7 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class MasterChange(Struct, frozen=True, gc=False):
-    """For handles on this node: who serves the queue. `term` 0: the queue is deleted."""
+    """For handles on the local node: the queue's master. `master_epoch` 0: the queue is deleted."""
 
     queue_id: int
     master_epoch: int
@@ -166,26 +166,26 @@ class MasterChange(Struct, frozen=True, gc=False):
 
 
 class MasterLinkLost(Struct, frozen=True, gc=False):
-    """For handles on this node: what was on the way to the master may be gone."""
+    """For handles on the local node: messages on the way to the master may be lost."""
 
     queue_id: int
 
 
 class EngineEffects(Struct):
-    """What one round wants done, in the order of the fields."""
+    """The effects of one round, in the order in which the driver carries them out."""
 
     send_first: list[tuple[str, object]] = field(default_factory=list)
-    """Ring messages: frames leave before the own disk write (R1)."""
+    """Ring messages: frames leave before the local disk write (R1)."""
     replies: list[SessionReply] = field(default_factory=list)
-    """Deliver and Browsed without frames; for sessions here and on other nodes. They tell of
-    ops that were stable before this round, so they wait for no write of it."""
+    """Deliver and Browsed without frames, for sessions here and on other nodes. Their ops were
+    stable before the round, so they do not wait for its writes."""
     changes: list[MasterChange | MasterLinkLost] = field(default_factory=list)
     writes: list[QueueWrite] = field(default_factory=list)
     raft: RaftWrite | None = None
     round: int = 0
     """Step Committed(round) after the commit, when there was anything to write."""
     send: list[tuple[str, object]] = field(default_factory=list)
-    """After the commit: what Raft says rests on its disk."""
+    """Sent after the commit: Raft's messages rely on Raft's state on disk."""
     reads: list[tuple[str, FetchFrames]] = field(default_factory=list)
     loads: list[OutboxLoad] = field(default_factory=list)
     """Answered by OutboxLoaded (`outbox_packing`)."""
@@ -193,10 +193,10 @@ class EngineEffects(Struct):
     notices: list[Notice] = field(default_factory=list)
     probes: list[str] = field(default_factory=list)
     contacts: dict[str, str] | None = None
-    """Node -> endpoint: keep connections to just these from now on. A process whose name is not
-    known or cannot be used is "?" and its endpoint. None: to whom it was before."""
+    """Node -> endpoint: the complete set of connections from now on. The key of a process without a
+    usable name is "?" and its endpoint. None: no change."""
     rail: list[tuple[int, RailArm | RailDisarm]] = field(default_factory=list)
-    """Queues that the rail may have, or is to give back; after the step, without waiting."""
+    """Queues that the rail takes or gives back; carried out after the step, without waiting."""
     wake_at_ms: int | None = None
 
     @property

@@ -1,8 +1,8 @@
-"""The catalog as it is applied on this node, and who is told what has changed in it.
+"""The catalog as the node applies it, and the notification of parts about changes.
 
-All of it goes in portions. A step applies so many entries that are committed, or reads one page of
-a snapshot that has come. Until its last page is read, the catalog is the one before, the entries
-behind it wait, and no lease counts that needs them (`applied_max`).
+All work is done in portions. A step applies a limited number of committed entries, or reads one
+page of a snapshot. Until its last page is read, the old catalog counts and the entries behind the
+snapshot wait. No lease that depends on the waiting entries is valid (`applied_max`).
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from mirrorq.protocol.commands import DropCopy
 from mirrorq.protocol.effects import RaftEntry, RaftSnapshot
 
 COMPACT_ENTRIES = 1000
-"""Raft's log is replaced by a snapshot after so many applied entries; after as many as the last
-snapshot had records, if these are more: so an entry costs no more than a record of a snapshot."""
+"""A snapshot replaces Raft's log after so many applied entries, or after as many as the last
+snapshot had records if that is more. So an entry costs no more than a record of a snapshot."""
 APPLIED_MAX = 64
-"""Entries applied in one step, with the queues that they change."""
+"""Budget of one step: each entry counts 1, and each queue that the entry changes counts 1."""
 
 
 class Follower:
-    """Applies what Raft has agreed on."""
+    """Applies entries and snapshots on which Raft has agreed."""
 
     def __init__(
         self, context: EngineContext, leadership: Leadership, leader_requests: LeaderRequests
     ) -> None:
         self.outdated = ""
-        """Why this node has stopped following the catalog, "" as a rule. It still votes and keeps
-        entries; it hands out nothing, for its queues' views may have changed."""
+        """Reason why the node has stopped following the catalog; "" in normal operation. A stopped
+        node still votes and keeps entries. It delivers nothing, because views may have changed."""
         self.applied_max = FOREVER_MS
-        """The last entry that counts as applied: the last before one that it cannot apply, or
+        """Last entry that counts as applied: the entry before an unknown entry, or the last entry
         before a snapshot that is being read."""
         self._context = context
         self._leadership = leadership
@@ -48,26 +48,26 @@ class Follower:
         self._since_compact = 0
         """Entries applied since the last snapshot was begun."""
         self._compact_at = COMPACT_ENTRIES
-        """After so many the next one is."""
+        """Number of entries after which the next snapshot is made."""
         self._applied = 0
-        """Index of the last entry."""
+        """Index of the last applied entry."""
         self._pages: Iterator[Compact] | None = None
-        """Left of the snapshot that is being made."""
+        """Remaining pages of the snapshot that is being made."""
         self._reading: Iterator[Catalog | None] | None = None
-        """A snapshot that has come and is being read."""
+        """The received snapshot that is being read."""
         self._read_index = 0
-        """Its index."""
+        """Index of the snapshot that is being read."""
 
     # --- Entries --------------------------------------------------------------------------
 
     def apply_portion(self, now_ms: int, raft: Raft) -> None:
-        """Apply entries that are committed, as many as may change `APPLIED_MAX` queues."""
+        """Apply committed entries until `APPLIED_MAX` entries and changed queues are reached."""
         left = APPLIED_MAX
         while left > 0 and (entry := raft.take_committed()) is not None:
             left -= 1 + self.apply(now_ms, entry)
 
     def apply(self, now_ms: int, entry: RaftEntry) -> int:
-        """Apply the next entry; return how many queues it has changed."""
+        """Apply the next entry; return the number of queues that the entry has changed."""
         if self.outdated:
             return 0
         self._since_compact += 1
@@ -107,8 +107,8 @@ class Follower:
             self._context.on_forgotten(name)
 
     def _stop(self, applied: int, text: str) -> None:
-        """Others apply what this node cannot: left out, its catalog would be another one for good.
-        Not applied, it is there for the version that knows it."""
+        """Stop following the catalog before an entry that this version cannot apply. Skipping the
+        entry would make catalogs differ for good. A later version will apply it."""
         self.outdated, self.applied_max = text, applied
         self._context.notice("catalog", f"stops following the catalog: {text}")
 
@@ -125,7 +125,7 @@ class Follower:
         return self._since_compact >= self._compact_at
 
     def begin_snapshot(self) -> None:
-        """Have a snapshot of the catalog as it is now made, page by page."""
+        """Begin a snapshot of the current catalog, made page by page."""
         self._note_snapshot()
         index, pages = self._applied, enumerate(self._context.catalog.pages())
         self._pages = (Compact(index, page, number, last) for number, (page, last) in pages)
@@ -135,7 +135,7 @@ class Follower:
         self._compact_at = max(COMPACT_ENTRIES, self._context.catalog.size.records)
 
     def next_page(self) -> Compact:
-        """Return the next page of the snapshot; the last one replaces the log before it."""
+        """Return the next page of the snapshot; the last page replaces the log before it."""
         assert self._pages is not None
         page = next(self._pages)
         if page.is_last:
@@ -150,14 +150,14 @@ class Follower:
         return self._reading is not None
 
     def restore(self, snapshot: RaftSnapshot) -> None:
-        """Begin with a snapshot, which is read page by page."""
+        """Begin to read a snapshot page by page."""
         self._pages, self._since_compact = None, 0
         if snapshot.pages:
             self.applied_max = min(self.applied_max, self._applied)
             self._reading, self._read_index = Catalog.read(snapshot.pages), snapshot.index
 
     def restore_page(self, now_ms: int) -> None:
-        """Read the next page; with the last one the catalog is the snapshot's."""
+        """Read the next page; the last page makes the snapshot the catalog."""
         assert self._reading is not None
         try:
             catalog = next(self._reading)

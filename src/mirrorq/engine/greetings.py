@@ -1,4 +1,4 @@
-"""Hellos: what this node says of itself, and what it does when another one has come."""
+"""Hellos: the local node's state for other nodes, and the handling of hellos from other nodes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mirrorq.replication.events import NodeGone
 
 
 class Greetings:
-    """Says this node's hellos and takes in those of others. The engine has it.
+    """Sends the node's hellos and handles received hellos. The engine owns the object.
 
     Args:
-        context: what the engine's parts share.
-        endpoint: where others reach this node, "" when it listens nowhere.
+        context: shared by the engine's parts.
+        endpoint: where other nodes reach the local node, "" when it listens nowhere.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Greetings:
         self._endpoint = endpoint
 
     def hello(self) -> Hello:
-        """What this node says of itself now."""
+        """Return the hello with the node's current state."""
         context = self._context
         me = context.me
         return Hello(
@@ -47,23 +47,23 @@ class Greetings:
         )
 
     def say(self, node: str) -> None:
-        """Say hello to who is reached under this name."""
+        """Send a hello to one peer."""
         self._context.out.send.append((node, self.hello()))
 
     def say_to_all(self) -> None:
-        """Say hello to every peer, and to those through whom this node joins."""
+        """Send a hello to every peer and to the endpoints through which the node joins."""
         out, admission = self._context.out, self._context.admission
         hello = self.hello()
         out.send += [(peer.name, hello) for peer in admission.peers.all()]
         out.send += [(key, hello) for key in admission.contacts.seeds]
 
     def on_hello(self, now_ms: int, hello: Hello) -> None:
-        """A process says that it is a node, and lives."""
+        """Handle a hello: admit, welcome or keep out the process that sent it."""
         raft, admission = self._consensus.raft, self._context.admission
         peer = admission.peers.find(hello.node)
         seen = (raft.role, raft.term, raft.applied_index, raft.last_index)
         if peer is not None and peer.is_greeted(hello, seen):
-            # The very same as before, and nothing has changed here by which it is judged.
+            # An equal hello as before, and the state by which hellos are judged is unchanged.
             assert peer.member is not None
             peer.heard_ms = now_ms
             heard = Heard(peer.member, hello.unheard, hello.broken)
@@ -91,7 +91,7 @@ class Greetings:
         self._leadership.supervise(now_ms, Heard(member, hello.unheard, hello.broken))
 
     def _welcome(self, member: MemberId) -> None:
-        """Another incarnation of a peer has come: nothing of the old one, nothing told to it."""
+        """Welcome a new incarnation of a peer: old state ends, reports are sent again."""
         hosting = self._context.hosting
         self._context.notice(
             "came", f"node {member.node} has come, incarnation {member.incarnation}"
@@ -101,10 +101,10 @@ class Greetings:
         self.say_all(member.node)
 
     def say_all(self, node: str) -> None:
-        """Say hello to who may have heard nothing yet, and what else is said only once.
+        """Send a hello, and have the reports that are normally sent once sent again.
 
-        Its hello may come before there is a way back to it: what is said then is gone, so all of
-        it is said again when the connection to it is up.
+        A peer's hello may come before the connection back to the peer is up. Messages sent in
+        between are lost, so all are sent again when the connection is up.
         """
         hosting = self._context.hosting
         hosting.reports.tell_again()
@@ -113,8 +113,8 @@ class Greetings:
         hosting.reports.remind(node)
 
     def remind(self) -> None:
-        """Tell incarnations that have just begun what the masters of queues that are down had said,
-        a portion of it: one of them may go on with less, and counts the loss."""
+        """Send newly started nodes the last reports about queues whose master is down, in portions.
+        A node may be promoted with fewer messages and counts the loss against the report."""
         context = self._context
         for node, report in context.hosting.reports.next_reminders():
             record = context.catalog.queue(report.queue_id)
@@ -129,10 +129,10 @@ class Greetings:
             admission.say_unwelcome(key)
 
     def may_ask(self, member: MemberId, message: AdmissionRequest) -> bool:
-        """Whether a store may ask this node to be made a voter.
+        """Return true if a store may ask the node to be made a voter.
 
-        One that has a log has to have this cluster's: of another's, terms and indices may be the
-        same, and Raft would take one for the other. No store is ever a voter of two clusters.
+        A store with a log must belong to the same cluster. Terms and indices of another cluster's
+        log may be equal, and Raft would mix the logs up. No store is ever a voter of two clusters.
         """
         raft = self._consensus.raft
         if not raft.is_founded:

@@ -1,10 +1,10 @@
-"""The queues of a node: its copies of them, and the handles that use them there. Pure.
+"""The queues of a node: its copies, and the local handles that use queues. Pure.
 
-A copy is a `Replica`, made when a view names this node, and dropped when the queue is deleted or
-the catalog agrees. What comes for a copy waits until the end of the engine's step, so that all of
-it is one step of the replica and one write.
+A copy is a `Replica`. A copy is made when a view names the node, and dropped when the queue is
+deleted or the catalog agrees. Events for a copy are collected until the end of the engine's step,
+so that they form one step of the replica and one write.
 
-Requests go to the master, wherever it is; replies come back to the handle or the courier.
+Requests go to the master on any node. Replies come back to the handle or the courier.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.pages import PageCache
 
 EARLY_COUNT_MAX = 1000
-"""Requests of a term that is not known here yet; a handle whose request is dropped finds out
-after failure_ms and asks again."""
+"""Limit on stored requests of a term not known here yet. A handle whose request was dropped
+attaches again after failure_ms."""
 LEFTOVER_FACTOR = 5
-"""A copy that no view names any more stays for so many failure_ms: who was out for a moment, by a
-policy or a break, is sent a delta."""
+"""A copy that no view names any more is kept for so many failure_ms. A member that leaves for a
+moment, by a policy or a broken connection, then needs only a delta."""
 RUN_MAX = 64
-"""Copies stepped in one step of the engine. With fewer there are more commits."""
+"""Copies stepped in one step of the engine. A lower limit means more commits."""
 TOLD_MAX = 64
-"""Queues of whose masters handles are told in one step, and copies that are told what the catalog
-says of them."""
+"""Per step: queues whose handles are notified of the master, and copies that are notified of
+catalog changes."""
 NEVER_MS = -(1 << 62)
-"""Before every time."""
+"""Earlier than every time."""
 TICK = Tick()
 ORDINARY = (False,) * 5
-"""How a copy stands as a rule: see `_note_standing`."""
+"""The usual standing of a copy: see `_note_standing`."""
 
 
 class _Targets:
-    """What queues are told of each other; see `courier.Targets`."""
+    """The information that queues get about each other; see `courier.Targets`."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
@@ -94,7 +94,7 @@ class _Targets:
         catalog = self._hosting.catalog
         sharded = catalog.sharded_named(name)
         if sharded is not None:
-            # Who ends up there has no key that is known here: one shard after the other.
+            # The key of the message is not known here, so the shards take turns.
             self._counter += 1
             rings = [ring for ring in sharded.rings if catalog.queue(ring) is not None]
             running = [ring for ring in rings if (self.serving(ring) or (0, False))[1]] or rings
@@ -118,7 +118,7 @@ class _Targets:
 
 
 class Hosting:
-    """All queues of which this node has a copy or a handle."""
+    """All queues of which the node has a copy or a handle."""
 
     def __init__(
         self,
@@ -134,10 +134,10 @@ class Hosting:
         """Continue from the copies on disk.
 
         Args:
-            read_page: reads pages of this node's disk.
-            catalog: to be replaced when a snapshot has come.
-            requests: takes what is wanted of the catalog.
-            is_alive: whether this incarnation of a node runs, as far as is known here.
+            read_page: reads pages of the node's disk.
+            catalog: replaced when a snapshot is installed.
+            requests: takes requests to the catalog.
+            is_alive: returns true if an incarnation of a node runs, as far as known here.
         """
         self.me = me
         self.catalog = catalog
@@ -155,55 +155,55 @@ class Hosting:
         self.reports = QueueReports()
         self.sync_reports = SyncReports(me)
         self.promises: list[Yielded] = []
-        """To be sent to the catalog's leader."""
+        """Promises to send to the catalog's leader."""
         self.has_asked = False
-        """Copies have asked something of the catalog in this step."""
+        """True if copies have made requests to the catalog in this step."""
         self.news = News()
-        """What handles may have to be told: who serves their queue."""
+        """Queues whose handles may need to learn of a new master."""
         self._config = config
         self._codec = codec
         self._requests = requests
         self._orphans = OrphanedCopies(LEFTOVER_FACTOR * config.failure_ms)
         self._targets = _Targets(self)
         self._early: list[SessionRequest] = []
-        """Of a term that this node is still to learn of."""
+        """Requests of a term not known here yet."""
         self.inbox: dict[int, list[ReplicaEvent]] = {}
-        """What came for copies since they were stepped."""
+        """Events for copies since their last step."""
         self._at_once: dict[int, None] = {}
-        """Copies to be stepped before this step of the engine ends."""
+        """Copies to be stepped before the engine's step ends."""
         self.runs_all = False
-        """The next step of the engine steps all of them: it may be the last one."""
+        """True if the next step of the engine must step all copies: the step may be the last."""
         self.due = Deadlines()
-        """When copies want to be stepped next, if nothing comes."""
+        """When each copy is to be stepped next, if no event comes."""
         self.stepped: Iterable[int] = ()
-        """The queues whose copies were stepped in the last step of the engine."""
+        """Queues whose copies were stepped in the last step of the engine."""
         self.led: Sequence[Replica] = ()
-        """Of these copies the masters, and those that were masters before it."""
+        """The masters among the stepped copies, and copies that were masters before the step."""
         self.handing_until_ms = NEVER_MS
-        """Until then some queue here wants the lease, if none of them does anything."""
+        """A queue here wants the lease until then, if no queue has new work."""
         self._broken = {i: None for i, image in self.images.items() if image.broken}
         self._begin_notes()
 
     def _begin_notes(self) -> None:
-        """What is noted of its queues, so that no step looks at all of them, and of the step."""
+        """Set up the indexes of queues by kind, so that no step scans all queues."""
         self.holding: dict[int, None] = {}
         """Queues that hold messages back from the store (`durability: replicated`)."""
         self._joining: dict[int, None] = {}
         """Queues whose copy here is a member that is not in sync."""
         self._neighbours: dict[int, None] = {}
-        """Queues whose master here knows other queues: it sends to them, or they to it."""
+        """Queues whose master here exchanges messages with other queues, in either direction."""
         self.mending: dict[int, None] = {}
-        """Queues whose copy here is in sync, and has bodies that are damaged."""
+        """Queues whose copy here is in sync and has damaged bodies."""
         self.damage_count = 0
-        """Damaged frames that were found since the start."""
+        """Damaged frames found since the start."""
         self._handing: dict[int, int] = {}
-        """Queue that is led here -> until when it wants the lease."""
+        """Queue mastered here -> time until which the queue wants the lease."""
         self.is_handing_stale = False
-        """A master here is no more: `handing_until_ms` may be its wish."""
+        """True if a master here has ended, so `handing_until_ms` may be out of date."""
         self._asked_to_yield: dict[int, None] = {}
-        """Queues of which the leader waits for that, in this step."""
+        """Queues whose yield the leader waits for in this step."""
         self._yielding: dict[int, None] = {}
-        """Queues that a master here has given up in their epoch."""
+        """Queues that a master here has yielded in their epoch."""
         self._kinds = (
             self.holding,
             self._joining,
@@ -212,31 +212,31 @@ class Hosting:
             self._neighbours,
         )
         self._standing: dict[int, tuple[bool, ...]] = {}
-        """Queue -> which of these kinds it is of; what is of none is not in it."""
+        """Queue -> its kinds. Queues of no kind are left out."""
         self._definitions: dict[int, Definition] = {}
-        """By which copies here were told to go."""
+        """Definitions last sent to the copies here."""
         self.redefining: dict[int, None] = {}
-        """Queues for which something else may hold."""
+        """Queues whose definition may have changed."""
         self.changed: dict[int, None] = {}
-        """Queues whose copies here are still to be told what the catalog says of them."""
+        """Queues whose copies have not been notified of catalog changes yet."""
         self.tells_left = TOLD_MAX
-        """So many of them may be told in this step."""
+        """Remaining number of copies that may be notified in this step."""
         self._told_epochs: dict[int, int] = {}
-        """Views of copies here of which listeners have been told."""
+        """Epochs of the views that have been reported to listeners."""
         self.out = EngineEffects()
-        """Where what this step of the engine comes to goes."""
+        """Effects of the engine's current step."""
 
     # --- The step -------------------------------------------------------------------------
 
     def begin(self, out: EngineEffects) -> None:
-        """A step of the engine begins."""
+        """Begin a step of the engine."""
         self.out = out
         self.stepped = self.led = ()
         self.tells_left = TOLD_MAX
 
     @property
     def broken(self) -> tuple[int, ...]:
-        """Queues whose copies on this disk cannot be read, and are to be taken from others."""
+        """Queues whose copies on disk are unreadable and must be fetched from other members."""
         if not self._broken:
             return ()
         for queue_id in list(self._broken):
@@ -246,26 +246,26 @@ class Hosting:
         return tuple(self._broken)
 
     def count_held_back(self) -> None:
-        """What is held back from the store will need room there, too."""
+        """Reserve room in the store for messages that are held back."""
         for queue_id in self.holding:
             self.room.hold(self.replicas[queue_id].ring.append_cost)
 
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
-        """Something came for a queue; dropped when there is no copy here. What the catalog says of
-        it goes first."""
+        """Add an event for a queue; drop it when there is no copy here. Catalog changes are
+        delivered to the copy first."""
         if queue_id in self.changed:
             self._tell_changed(queue_id)
         if queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
     def post_at_once(self, queue_id: int, event: ReplicaEvent) -> None:
-        """The same of what the rail gives, which counts as written with this step: its copy is
-        stepped now, however many others wait."""
+        """Add an event of the rail. The copy is stepped in this step, however many copies wait,
+        because the rail's ops count as written with the step."""
         self._at_once[queue_id] = None
         self.post(queue_id, event)
 
     def ask_to_yield(self, queue_id: int, epoch: int) -> None:
-        """The leader wants the copy here to hand out nothing more in this epoch, and to hear so."""
+        """Ask the copy here to stop deliveries in an epoch and to confirm the end to the leader."""
         if queue_id in self.replicas:
             self.post(queue_id, YieldAsked(epoch))
             self._asked_to_yield[queue_id] = None
@@ -275,14 +275,14 @@ class Hosting:
             self.inbox.setdefault(queue_id, []).append(event)
 
     def post_masters(self, event: ReplicaEvent) -> None:
-        """What only masters are concerned with: of a thousand queues a third are led here. (What
-        has come before in this step may make a master of another copy.)"""
+        """Add an event for masters only; most queues here are not mastered here. Copies with events
+        are included: an event of the step may make a copy master."""
         inbox = self.inbox
         for queue_id in {**self._handing, **inbox}:
             inbox.setdefault(queue_id, []).append(event)
 
     def run(self, now_ms: int, steady_us: int) -> None:
-        """Step the copies that something came for."""
+        """Step the copies that have events."""
         if self.due.next_ms <= now_ms:
             for queue_id in self.due.take_due(now_ms, RUN_MAX):
                 self.inbox.setdefault(queue_id, []).append(TICK)
@@ -311,8 +311,8 @@ class Hosting:
             self.handing_until_ms = max(self._handing.values(), default=NEVER_MS)
 
     def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
-        """Take what came for the copies that are to be stepped now, those first that have waited
-        longest; the engine steps again at once while there are more."""
+        """Take the events of the copies to step now, longest waiting first. The engine steps again
+        at once while events are left."""
         at_once, self._at_once = self._at_once, {}
         inbox = self.inbox
         chosen: Iterable[int] = tuple(inbox)
@@ -336,7 +336,7 @@ class Hosting:
             self.handing_until_ms = max(self.handing_until_ms, wanted_ms)
 
     def promise_again(self) -> None:
-        """Tell the leader, until the view changes, that nothing more is handed out in it."""
+        """Repeat to the leader, until the view changes, that deliveries in the epoch have ended."""
         for queue_id in self._yielding:
             self._promise(self.replicas[queue_id])
 
@@ -372,7 +372,7 @@ class Hosting:
         self.due.set(queue_id, effects.wake_at_ms)
 
     def _note_standing(self, replica: Replica) -> None:
-        """Among which queues it is now: as a rule among those that it was among before."""
+        """Update the kinds of a queue. In most steps nothing changes."""
         ring, master, queue_id = replica.ring, replica.master, replica.queue_id
         if ring.in_sync and not ring.append_cost and queue_id not in self._standing:
             is_known = master is not None and (master.has_yielded or master.has_neighbours)
@@ -394,7 +394,7 @@ class Hosting:
                 _keep(queues, queue_id, is_one)
 
     def _carry_out_loads(self, queue_id: int, effects: ReplicaEffects) -> None:
-        """What names queues: batches for others, and what listeners are told."""
+        """Add effects that need queue names: loads for other queues, notices for listeners."""
         out = self.out
         record = self.catalog.queue(queue_id)
         for load in effects.loads:
@@ -407,7 +407,7 @@ class Hosting:
             out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
 
     def take_reports(self, now_ms: int) -> list[object]:
-        """What all nodes are to be told of the copies here, for their status."""
+        """Return the reports on the copies here that all nodes need for `status()`."""
         joining = self.sync_reports.due(now_ms, self._joining, self.replicas)
         return [*joining, *self.reports.due(self.replicas)]
 
@@ -416,7 +416,7 @@ class Hosting:
             self.post(queue_id, Persisted(write_number))
 
     def on_link(self, node: str) -> None:
-        """A connection ended or came anew: what was on the way may be gone."""
+        """Handle a lost or new connection: messages on the way may be lost."""
         self.post_all(LinkLost(node))
         for queue_id in self.sessions.queues():
             if self._is_mastered_by(queue_id, node):
@@ -434,10 +434,10 @@ class Hosting:
     # --- What the catalog says ------------------------------------------------------------
 
     def on_catalog_replaced(self, catalog: Catalog) -> None:
-        """A snapshot has come, or this node begins with its own.
+        """Take the catalog of a snapshot, or the node's own at its start.
 
-        A queue that was declared after that one is still to come with the entries behind it, and
-        its copy is on this disk already.
+        A queue declared after the snapshot is in the entries behind it. The queue's copy may be on
+        this disk already.
         """
         self.catalog = catalog
         self.news.of_all = True
@@ -445,13 +445,13 @@ class Hosting:
             self.changed.update(dict.fromkeys(queues))
 
     def note_changed(self, queues: Iterable[int]) -> None:
-        """These were declared, defined anew, given another view, or deleted. As a rule their copies
-        here are told at once."""
+        """Note queues that were declared, redefined, deleted or given a view. Most copies here are
+        notified at once."""
         self.changed.update(dict.fromkeys(queues))
         self.tell_changed()
 
     def tell_changed(self) -> None:
-        """Tell so many copies in one step what the catalog says of them."""
+        """Notify copies of catalog changes, at most `TOLD_MAX` in a step."""
         for queue_id in list(islice(self.changed, self.tells_left)):
             self.tells_left -= 1
             self._tell_changed(queue_id)
@@ -461,7 +461,7 @@ class Hosting:
         record = self.catalog.queue(queue_id)
         self.news.queues[queue_id] = None
         if record is None:
-            # One that was declared after a snapshot stands in the log behind it.
+            # A queue declared after the snapshot is in the log behind it.
             if self.catalog.is_deleted(queue_id):
                 self._drop(queue_id)
         else:
@@ -476,11 +476,11 @@ class Hosting:
         self._take_early(queue_id)
 
     def note_policies(self) -> None:
-        """Policies have changed: something else may hold for every copy here."""
+        """Note a change of policies: the definition of every copy here may have changed."""
         self.redefining.update(dict.fromkeys(self.replicas))
 
     def redefine(self) -> None:
-        """Tell so many copies at a time what holds for them now, where that is something else."""
+        """Notify copies whose definition has changed, at most `TOLD_MAX` at a time."""
         for queue_id in list(islice(self.redefining, TOLD_MAX)):
             del self.redefining[queue_id]
             record = self.catalog.queue(queue_id)
@@ -490,7 +490,7 @@ class Hosting:
                 self._tell_changed(queue_id)
 
     def _copy_for(self, record: QueueRecord) -> Replica | None:
-        """This node's copy of a queue: made when the view names it and there is none."""
+        """Return the node's copy of a queue. Make a copy if the view names the node."""
         replica = self.replicas.get(record.id)
         is_mine = any(member.id == self.me for member in record.view.members)
         if replica is None and is_mine:
@@ -532,14 +532,14 @@ class Hosting:
             self.out.notices.append(Notice("view", text, queue_id))
 
     def _drop(self, queue_id: int) -> None:
-        """The queue is no more: its store is emptied."""
+        """Drop a deleted queue: its store is emptied."""
         self.drop_copy(queue_id)
         self.reports.drop(queue_id)
         self.sync_reports.drop(queue_id)
         self._tell(self.sessions.tell_deleted(queue_id))
 
     def drop_copy(self, queue_id: int) -> None:
-        """Forget all that this node has of a queue, on disk and in memory."""
+        """Remove the node's copy of a queue, on disk and in memory."""
         self._orphans.note(queue_id, False)
         self.images.pop(queue_id, None)
         self.inbox.pop(queue_id, None)
@@ -562,7 +562,7 @@ class Hosting:
         self.out.writes.append(QueueWrite(queue_id, reset=True))
 
     def ask_for_leftovers(self, now_ms: int) -> None:
-        """Ask whether copies that no view names may go."""
+        """Ask the leader to drop copies that no view names."""
         for queue_id in self._orphans.due(now_ms):
             record = self.catalog.queue(queue_id)
             if record is not None:
@@ -580,13 +580,13 @@ class Hosting:
         self.end_owner(session)
 
     def end_owner(self, owner: SessionId) -> None:
-        """The handle is no more, or got nothing, and its exclusive queue ends with it."""
+        """End a handle's exclusive queue: the handle is closed, or its declaration has failed."""
         if self.sessions.disown(owner):
             for queue_id in self.catalog.load_counts.of_handles.get(owner, ()):
                 self._requests.wish(DeleteQueue(queue_id))
 
     def _is_ownerless(self, record: QueueRecord) -> bool:
-        """Whether its owner was a handle on this incarnation of this node, and is no more."""
+        """Return true if the owner was a handle on this incarnation of the node and is closed."""
         return (
             record.owner is not None
             and record.owner_incarnation == self.me
@@ -594,19 +594,19 @@ class Hosting:
         )
 
     def note_liveness(self, news: LivenessNews) -> None:
-        """Whether these nodes are alive is judged differently: it is news of what they lead."""
+        """Note nodes whose liveness has changed: handles of their queues may need news."""
         self.news.of_all |= news.of_all
         ends = (node for link in news.links for node in link)
         self.note_nodes((*news.nodes, *ends))
 
     def note_nodes(self, nodes: Iterable[str]) -> None:
-        """Something about these nodes has changed: it is news of what they lead."""
+        """Note a change of nodes: handles of the queues mastered there may need news."""
         for node in nodes:
             self.news.queues.update(self.catalog.load_counts.masters.get(node, {}))
 
     def tell_masters(self) -> None:
-        """Tell handles on this node who serves their queue, when that has changed: of so many
-        queues at a time."""
+        """Notify local handles and neighbour queues of changed masters, at most `TOLD_MAX` queues
+        at a time."""
         news = self.news
         if news.of_all:
             news.queues.update(dict.fromkeys(self.sessions.queues()))
@@ -619,21 +619,21 @@ class Hosting:
         for queue_id in self.sessions.among(told):
             record = self.catalog.queue(queue_id)
             if record is None:
-                # It may have gone between its declaration and the opening of the handle.
+                # The queue may have gone between its declaration and the opening of the handle.
                 if self.catalog.is_deleted(queue_id):
                     self._tell(self.sessions.tell(queue_id, *NO_MORE))
             elif record.is_ending:
-                # Its users are done with it; what is left is between it and other queues.
+                # Users are done with the queue; only its outbox to other queues is left.
                 self._tell(self.sessions.tell(queue_id, *NO_MORE))
             else:
                 is_available = self.is_alive(record.view.members[0].id)
                 self._tell(self.sessions.tell(queue_id, record.view.master_epoch, is_available))
 
     def _tell_neighbours(self, queues: Sequence[int] | None) -> None:
-        """Tell the queues here that send to others, or were sent to, what has become of those.
+        """Notify queues here that exchange messages with changed queues.
 
         Args:
-            queues: None: it may be any.
+            queues: the changed queues. None: all may have changed.
         """
         for queue_id in self._neighbours:
             master = self.replicas[queue_id].master
@@ -651,7 +651,7 @@ class Hosting:
     # --- Requests and replies -------------------------------------------------------------
 
     def route(self, request: SessionRequest) -> None:
-        """To the queue's master, wherever it is. A stale epoch is dropped there."""
+        """Send a request to the queue's master on any node. The master drops a stale epoch."""
         record = self.catalog.queue(request.queue_id)
         if record is None:
             return
@@ -662,7 +662,7 @@ class Hosting:
             self.out.send.append((master.node, request))
 
     def take_request(self, request: SessionRequest) -> None:
-        """One of another node. News of a view may reach that node before it comes here."""
+        """Take a request of another node. The other node may learn of a view before this node."""
         record = self.catalog.queue(request.queue_id)
         if record is None:
             is_early = not self.catalog.is_deleted(request.queue_id)
@@ -674,7 +674,7 @@ class Hosting:
             self._early.append(request)
 
     def _take_early(self, queue_id: int) -> None:
-        """The queue's view has changed: requests that waited for it are no longer early."""
+        """Take the requests that waited for a queue's new view."""
         if self._early:
             early, self._early = self._early, []
             for request in early:
@@ -684,7 +684,7 @@ class Hosting:
                     self._early.append(request)
 
     def take_reply(self, reply: SessionReply) -> None:
-        """One of a master, here or on another node, for a handle here or for a courier."""
+        """Deliver a reply of any master to a local handle, or to a courier."""
         session, me = reply.session, self.me
         if not is_courier(session):
             self.out.replies.append(reply)
@@ -695,7 +695,7 @@ class Hosting:
 
 
 def _keep(queues: dict[int, None], queue_id: int, is_one: bool) -> None:
-    """Have the queue among these, or not."""
+    """Add the queue to a kind, or remove it."""
     if is_one:
         queues[queue_id] = None
     elif queue_id in queues:

@@ -1,4 +1,4 @@
-"""How what nodes want of the catalog gets to its leader, into the log, and back as an answer."""
+"""The way of a catalog request: to the leader, into the log, and back as an answer."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mirrorq.protocol.identities import StoreId
 
 
 class LeaderRequests:
-    """What one node asks the catalog's leader, and what it is asked as that. The engine has it.
+    """Sends catalog requests, and answers requests as leader. The engine owns the object.
 
     Args:
-        context: what the engine's parts share.
-        requests: what this node has asked and has no answer to.
-        registration: how this node takes part.
+        context: shared by the engine's parts.
+        requests: open requests of the node.
+        registration: the command that registers the node.
     """
 
     def __init__(
@@ -55,31 +55,31 @@ class LeaderRequests:
     # --- Asking ---------------------------------------------------------------------------
 
     def begin(self, token: int, command: CatalogCommand) -> None:
-        """What a user of this node wants of the catalog."""
+        """Begin a catalog request of a user of the node."""
         self._requests.add(token, command)
         if isinstance(command, DeclareQueue) and command.owner is not None:
             self._context.hosting.sessions.own(command.owner)
 
     def forget(self, token: int) -> None:
-        """The user does not wait any more."""
+        """End the requests of a user who has stopped waiting."""
         for ask in self._requests.take_all(token):
             self._end(ask, "forgotten")
 
     def stop(self) -> None:
-        """The node is about to end: that is a shutdown, and no failure."""
+        """Announce the end of the node as a shutdown, not a failure."""
         if self._context.is_registered:
             me = self._context.me
             self._requests.wish(NodeStopped(me.node, me.store, me.incarnation))
 
     def go_on(self, now_ms: int) -> None:
-        """A step in which there is something that has no outcome, or this node is no member."""
+        """Continue open requests and deletions, or the node's registration."""
         if self._requests.has_endings:
             self.tell_endings(now_ms)
         if self._requests or not self._context.was_registered:
             self.send(now_ms)
 
     def send(self, now_ms: int) -> None:
-        """Send catalog requests to the leader, and again when nothing came of them."""
+        """Send catalog requests to the leader; repeat requests without an outcome."""
         raft, context = self._consensus.raft, self._context
         if (
             not context.was_registered
@@ -104,7 +104,7 @@ class LeaderRequests:
     def to_leader(
         self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease | Yielded
     ) -> None:
-        """Send something to the leader, which may be this node; without one it is dropped."""
+        """Send a message to the leader, possibly the node itself; without a leader, drop it."""
         leader = self._consensus.raft.leader
         if leader is None:
             return
@@ -118,7 +118,7 @@ class LeaderRequests:
     # --- Being asked ----------------------------------------------------------------------
 
     def on_request(self, now_ms: int, request: CatalogRequest) -> None:
-        """A node asks this one, which may lead."""
+        """Handle a catalog request of a node, in the role of a possible leader."""
         command = self._leadership.admit(request)
         if isinstance(command, DeclareQueue | DeclareShards) and self._is_assembling():
             command = CatalogAnswer(request.number, 0, retry=True)
@@ -129,13 +129,13 @@ class LeaderRequests:
             self.on_answer(answer)
         elif answer is not None:
             self._context.out.send.append((request.member.node, answer))
-        # What the leader is asked for may need a judgement first.
+        # The controller may have to judge the request first.
         self._leadership.supervise(now_ms, ControllerTick())
 
     def _log(
         self, now_ms: int, request: CatalogRequest, command: CatalogCommand
     ) -> CatalogAnswer | None:
-        """Put a command into Raft's log, or refuse one that is too large for it."""
+        """Put a command into Raft's log, or refuse a command that is too large for the log."""
         data = pack(request.member, request.number, command, request.oldest)
         if len(data) <= COMMAND_BYTES_MAX:
             self._consensus.log(now_ms, data)
@@ -147,7 +147,7 @@ class LeaderRequests:
         return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
 
     def _is_assembling(self) -> bool:
-        """Whether a voter that runs is about to register: a first view should have it."""
+        """Return true if a running voter is about to register: a first view should have it."""
         context = self._context
         for peer in context.admission.peers.all():
             member = peer.member
@@ -162,12 +162,12 @@ class LeaderRequests:
     # --- Answers --------------------------------------------------------------------------
 
     def on_answer(self, answer: CatalogAnswer) -> None:
-        """A refusal; what was done is seen when the command is applied here."""
+        """Handle a refusal. Success is seen when the command is applied here."""
         if answer.retry:
             self._requests.retry(answer.number)
             return
         if answer.error and self._requests.is_about(answer.number, RegisterNode):
-            # It is asked again after a while, as that of any request that had no answer.
+            # The registration is repeated later, as any request without an answer.
             self._context.admission.on_unwelcome(answer.text)
             return
         ask = self._requests.take(answer.number)
@@ -177,13 +177,13 @@ class LeaderRequests:
     def on_applied(
         self, now_ms: int, number: int, command: CatalogCommand, result: CatalogResult
     ) -> None:
-        """What this node has asked under this number was applied here."""
+        """End a request of the node whose command was applied here."""
         ask = self._requests.take(number)
         if ask is None:
             return
         answer = Answer(ask.token, result.value, result.error, result.text)
         if isinstance(command, DeleteQueue) and ask.token != NOBODY and not result.error:
-            # As a rule its outbox is empty in a moment, and its name free when that is told.
+            # Mostly the outbox empties at once; the answer then means that the name is free.
             if self._context.catalog.is_ending(command.queue_id):
                 until_ms = now_ms + self._context.config.failure_ms
                 self._requests.await_end(command.queue_id, until_ms, ask, answer)
@@ -191,7 +191,7 @@ class LeaderRequests:
         self._answer(ask, answer)
 
     def tell_endings(self, now_ms: int) -> None:
-        """Answer deletions whose queues are gone by now, or take long."""
+        """Answer deletions whose queues are gone, or whose deadline has passed."""
         for ask, answer in self._requests.ended(now_ms, self._context.catalog.is_deleted):
             self._answer(ask, answer)
 
@@ -201,7 +201,7 @@ class LeaderRequests:
             self._context.out.answers.append(answer)
 
     def _end(self, ask: PendingRequest, error: str) -> None:
-        """Who declared an exclusive queue and got none owns none."""
+        """End a request. If a declaration fails, the handle owns no exclusive queue."""
         command = ask.command
         if error and isinstance(command, DeclareQueue) and command.owner is not None:
             self._context.hosting.end_owner(command.owner)

@@ -1,6 +1,6 @@
-"""What the catalog's leader does: the controller is told, and what it wants is done.
+"""The catalog leader's work: feeds the controller with events and carries out its effects.
 
-Every node has one: it judges who is alive for its own use, too, and is ready to lead.
+Every node has a controller. Each node judges liveness for its own use, too, and is ready to lead.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mirrorq.protocol.identities import MemberId, StoreId
 
 
 class _Probes:
-    """One probe a node at a time: an old outcome must not explain a newer end."""
+    """One probe per node at a time: an old outcome must not explain a newer failure."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
         self._next: dict[str, int] = {}
 
     def begin(self, node: str, number: int) -> bool:
-        """Whether to probe the node now; else that comes after the probe under way."""
+        """Return true to probe the node now. Otherwise the probe follows the running probe."""
         if node in self._open:
             self._next[node] = number
             return False
@@ -35,24 +35,24 @@ class _Probes:
         return True
 
     def end(self, node: str) -> tuple[int | None, int | None]:
-        """A probe has its outcome: its number, and that of the next one that is wanted."""
+        """End a probe. Return its number and the number of the next wanted probe."""
         return self._open.pop(node, None), self._next.pop(node, None)
 
 
 class Leadership:
-    """This node's controller, its probes, and what is still to be told to it. The engine has it.
+    """The node's controller, probes, and changes not yet passed to the controller.
 
     Args:
-        context: what the engine's parts share.
+        context: shared by the engine's parts.
         consensus: takes proposals.
-        holder: of this node's lease; as leader it answers itself.
+        holder: holder of the node's lease; a leader answers its own requests.
     """
 
     def __init__(
         self, context: EngineContext, consensus: Consensus, holder: LeaseHolder, now_ms: int
     ) -> None:
         self.tick = context.timers.new()
-        """When the controller wants to look again."""
+        """When the controller wants its next step."""
         self.tick.set(now_ms)
         self._context = context
         self._consensus = consensus
@@ -63,24 +63,24 @@ class Leadership:
         )
         self._probes = _Probes()
         self._changed = Changes()
-        """What applied commands have changed and the controller is still to be told."""
+        """Changes by applied commands that the controller has not seen yet."""
         self._contact_ms: int | None = None
-        """Last majority contact that the controller was told of."""
+        """Last majority contact that the controller has seen."""
 
     def is_alive(self, member: MemberId) -> bool:
-        """Whether this incarnation of another node runs, as far as this node knows."""
+        """Return true if an incarnation of another node runs, as far as the local node knows."""
         return self._controller.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
     def unheard(self) -> tuple[str, ...]:
-        """Names of nodes that are not heard here."""
+        """Return the names of nodes that are silent here."""
         return self._controller.unheard()
 
     def admit(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
-        """What to put into the log for a node that asks, or the answer that refuses it."""
+        """Return the command to log for a requesting node, or the answer that refuses it."""
         return self._controller.admit(request, self._consensus.leading)
 
     def supervise(self, now_ms: int, event: Event) -> None:
-        """Tell the controller, and do what it wants done."""
+        """Step the controller with an event and carry out its effects."""
         context, out = self._context, self._context.out
         effects = self._controller.step(now_ms, event, self._consensus.leading)
         self.tick.set(FOREVER_MS if effects.wake_at_ms is None else effects.wake_at_ms)
@@ -111,14 +111,14 @@ class Leadership:
                 self.supervise(now_ms, ControllerTick())
 
     def note_changed(self, result: CatalogResult) -> None:
-        """A command was applied here that has changed something."""
+        """Note the changes of an applied command."""
         self._changed.note(result)
 
     def on_raft(self, now_ms: int, *, is_news: bool, has_applied: bool) -> None:
-        """Raft was stepped.
+        """Step the controller after Raft was stepped.
 
         Args:
-            is_news: this node leads now, or no longer.
+            is_news: the node began or ceased to lead.
             has_applied: there are new entries.
         """
         if self._controller.is_asked_for_leases:
@@ -130,7 +130,7 @@ class Leadership:
             self.supervise(now_ms, changed.told())
 
     def on_probed(self, now_ms: int, node: str, *, refused: bool) -> None:
-        """The outcome of a probe."""
+        """Handle the outcome of a probe."""
         number, newer = self._probes.end(node)
         if newer is not None:
             self._probe(node, newer)

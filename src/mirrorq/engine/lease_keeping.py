@@ -1,4 +1,4 @@
-"""The lease that this node holds while a queue that it leads hands out; see `leases`."""
+"""The node's lease, held while a queue mastered here delivers; see `leases`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mirrorq.replication.events import LeaseChanged
 
 
 class LeaseKeeping:
-    """Asks for this node's lease while it is wanted, and tells its masters. The engine has it.
+    """Requests the node's lease while needed and notifies masters. The engine owns the object.
 
     Args:
-        context: what the engine's parts share.
-        holder: asks for the lease, and knows how long it holds.
+        context: shared by the engine's parts.
+        holder: requests the lease and knows how long it is valid.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class LeaseKeeping:
         leader_requests: LeaderRequests,
     ) -> None:
         self.next_ms = LONG_AGO_MS
-        """Before this there is nothing to do here, unless there is news."""
+        """Before then there is nothing to do here, unless there is news."""
         self._context = context
         self._holder = holder
         self._consensus = consensus
@@ -37,30 +37,30 @@ class LeaseKeeping:
         self._leader_requests = leader_requests
         self._is_released = False
         self._begun_ms = consensus.led_ms
-        """A start has no contact with a majority until it first has: that is no news."""
+        """Start of the node. Lack of contact before the first majority contact is not reported."""
         self._is_told_paused = False
         self._look_ms = LONG_AGO_MS
-        """Before this nothing changes by time alone. What is over already is looked at again at
-        each step: contact with a majority may come back."""
+        """Before then nothing changes by time alone. A past time means a look at each step: contact
+        with a majority may come back."""
         self._due = context.timers.new()
-        """When the lease is to be asked for again."""
+        """When to request the lease again."""
 
     def on_answer(self, answer: LeaseAnswer) -> None:
-        """The leader has granted it, or not."""
+        """Take the leader's answer to a lease request."""
         self._holder.on_answer(answer)
         self._context.has_lease_news = True
 
     def release(self, now_ms: int) -> None:
-        """Give the lease up for good: the node is about to end."""
+        """Release the lease for good: the node is about to end."""
         self._is_released = True
         self._context.has_lease_news = True
         self._leader_requests.to_leader(now_ms, self._holder.release(now_ms))
 
     def hold(self, now_ms: int) -> None:
-        """Ask for the lease when that is due, and tell the masters what has changed.
+        """Request the lease when due, and notify the masters of changes.
 
         Called when there is news (`EngineContext.has_lease_news`), when `next_ms` has come, and
-        when a queue begins to hand out.
+        when a queue begins to deliver.
         """
         is_wanted = now_ms < self._context.hosting.handing_until_ms and not self._is_released
         if is_wanted:
@@ -73,7 +73,7 @@ class LeaseKeeping:
         self.next_ms = min(self._look_ms, self._due.at_ms)
 
     def _look(self, now_ms: int) -> None:
-        """Work out what holds now, and until when it does if nothing comes."""
+        """Compute the lease and the pause state, and until when both hold without news."""
         context, follower, raft = self._context, self._follower, self._consensus.raft
         lease = context.hosting.lease
         was_held, was_paused = now_ms < lease.until_ms, lease.paused

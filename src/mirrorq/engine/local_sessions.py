@@ -1,7 +1,7 @@
-"""The handles on this node, as its engine knows them: for whom, what they were told. Pure.
+"""The node's local handles: their queues and the last master that each was notified of. Pure.
 
-A handle has to know who serves its queue. It is told when that changes, never twice the same.
-A handle may own an exclusive queue, which ends with it.
+A handle has to know its queue's master. The handle is notified of each change once. A handle may
+own an exclusive queue, which ends with the handle.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from mirrorq.engine.events import MasterChange
 from mirrorq.protocol.identities import SessionId
 
 NO_MORE = (0, False)
-"""What is told of a queue that was deleted, or is about to be."""
+"""Sent to handles of a queue that is deleted or about to be deleted."""
 
 
 @define
 class News:
-    """What has changed since handles were told last: of a thousand queues it is mostly one."""
+    """Changes since the last notification of handles: mostly of one queue in a thousand."""
 
     of_all: bool = True
-    """Who is alive, or the whole catalog."""
+    """True after a change of liveness or of the whole catalog."""
     queues: dict[int, None] = field(factory=dict)
-    """These have another view, or another handle."""
+    """Queues with a new view or a new handle."""
 
     def __bool__(self) -> bool:
         return self.of_all or bool(self.queues)
 
 
 class LocalSessions:
-    """Sessions that are open on this node."""
+    """Sessions that are open on the node."""
 
     def __init__(self) -> None:
         self._queue_of: dict[SessionId, int] = {}
         self._counts: dict[int, int] = {}
-        """Queue -> sessions that are open."""
+        """Queue -> number of open sessions."""
         self._owners: dict[SessionId, None] = {}
-        """Handles on this node that own an exclusive queue, or are to."""
+        """Local handles that own an exclusive queue, or are about to."""
         self._told: dict[int, tuple[int, bool]] = {}
 
     def open(self, session: SessionId, queue_id: int) -> None:
@@ -60,15 +60,15 @@ class LocalSessions:
                 del self._counts[queue_id]
 
     def queues(self) -> Iterable[int]:
-        """Each queue of which a handle is open, once."""
+        """Return each queue with an open handle, once."""
         return tuple(self._counts)
 
     def among(self, queues: Iterable[int]) -> Iterable[int]:
-        """Those of these queues of which a handle is open."""
+        """Return the given queues that have an open handle."""
         return [queue_id for queue_id in queues if queue_id in self._counts]
 
     def tell(self, queue_id: int, master_epoch: int, is_available: bool) -> MasterChange | None:
-        """What handles of a queue are to hear of its master, when that is news."""
+        """Return the notice of a queue's master for its handles; None: handles know already."""
         known = (master_epoch, is_available)
         if self._told.get(queue_id) == known:
             return None
@@ -76,7 +76,7 @@ class LocalSessions:
         return MasterChange(queue_id, *known)
 
     def tell_deleted(self, queue_id: int) -> MasterChange | None:
-        """The same in the moment in which the queue goes."""
+        """Return the notice of a queue's deletion; None: no handle is open."""
         self._told.pop(queue_id, None)
         if queue_id not in self._counts:
             return None
@@ -91,7 +91,7 @@ class LocalSessions:
         return owner in self._owners
 
     def disown(self, owner: SessionId) -> bool:
-        """Say whether this handle owned a queue, or was to."""
+        """Forget an owner. Return true if the handle owned a queue, or was about to."""
         was_owner = owner in self._owners
         self._owners.pop(owner, None)
         return was_owner

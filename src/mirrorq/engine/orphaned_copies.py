@@ -1,41 +1,42 @@
-"""Copies on this node that no view names any more: when to ask whether they may go. Pure.
+"""Copies on the node that no view names any more, and when to request their removal. Pure.
 
-A policy takes a node out of a queue's view, and its copy stays: in memory and in the store. It
-is worth something for a while, as a delta is all that is sent should the node be wanted again.
-Then the catalog's leader is asked (`DropCopy`). It lets a copy go when as many members are in sync
-as the policy wants, one of them certainly running, and this node is not to be one of them
-(`cluster.controller`); the catalog does when the view is still the same and names neither this
-store nor an older incarnation of it. Until then the node asks again now and then: that nobody lets
-it go is how a copy stays that may be the last good one.
+A policy takes a node out of a queue's view, and the copy stays in memory and in the store. The copy
+is useful for a while: if the node becomes a member again, a delta is enough.
 
-The command goes through the log, so a later view that names this node comes after it: such a
-member joins with nothing, as one that never had a copy.
+Later the node requests the removal from the catalog's leader (`DropCopy`). The leader agrees under
+three conditions (`cluster.controller`). As many members are in sync as the policy wants, at least
+one certainly runs, and the node is not to become a member. The catalog removes the copy if the view
+is unchanged and does not name the store or an older incarnation. Until then the node repeats the
+request. A refused removal keeps a copy that may be the last good copy.
+
+The command goes through the log, so a later view that names the node comes after it. Such a member
+joins with nothing, like a new member.
 """
 
 from __future__ import annotations
 
 AT_ONCE = 16
-"""Copies that are asked for at a time: a policy may drop thousands."""
+"""Copies to request at a time: a policy may orphan thousands."""
 
 
 class OrphanedCopies:
-    """When to ask for which copy."""
+    """When to request the removal of each copy."""
 
     def __init__(self, wait_ms: int) -> None:
-        """Each copy is asked for after `wait_ms`, and again after every further one."""
+        """Each copy is requested after `wait_ms`, and again after every further `wait_ms`."""
         self._wait_ms = wait_ms
         self._ask_ms: dict[int, int | None] = {}
-        """Queue id -> when to ask; None: not yet worked out."""
+        """Queue id -> when to request; None: not yet computed."""
 
     def note(self, queue_id: int, is_left: bool) -> None:
-        """Say whether this node has a copy of a queue whose view does not name its store."""
+        """Note if the node has a copy of a queue whose view does not name its store."""
         if is_left:
             self._ask_ms.setdefault(queue_id, None)
         else:
             self._ask_ms.pop(queue_id, None)
 
     def due(self, now_ms: int) -> tuple[int, ...]:
-        """Return the queues to ask for now."""
+        """Return the queues whose removal to request now."""
         found: list[int] = []
         for queue_id, ask_ms in self._ask_ms.items():
             if ask_ms is not None and now_ms < ask_ms:

@@ -1,8 +1,8 @@
-"""Who may talk to this node: other processes say hello, and some of them are kept out. Pure.
+"""Admission of peers: processes send hellos, and some are kept out. Pure.
 
-A process is kept out that has the name of another, belongs to another cluster, or was forgotten.
-It is told why, at the endpoint that it names, so that its user reads it there. The words are
-trusted for what a user is shown only, and by a node that has no leader.
+A process is kept out if its node name is in use, or if it belongs to another cluster or was
+forgotten. The refusal goes to the endpoint that the process names, where its user reads it. A node
+uses a received refusal only to inform its user, and only while the node has no leader.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
 
 STRANGER_FACTOR = 10
-"""Who is no node is left alone when it was silent for so many failure_ms."""
+"""A process outside the cluster is dropped after a silence of so many failure_ms."""
 
 
 class PeerAdmission:
-    """Keeps this node's contacts, and its peers by name."""
+    """Keeps the node's contacts, and its peers by name."""
 
     def __init__(
         self,
@@ -40,31 +40,31 @@ class PeerAdmission:
         self.peers = Peers(failure_ms)
         self.contacts = Addresses(me.node, endpoint, peers, joins)
         self.unwelcome = ""
-        """Why a cluster keeps this node out, as one of its nodes has said."""
+        """Reason why a cluster keeps the node out, as reported by a node of the cluster."""
         self.is_out_for_good = False
-        """No wait changes that."""
+        """True if waiting cannot help."""
         self._failure_ms = failure_ms
         self._noticed: dict[str, None] = {}
-        """What is told once a life."""
+        """Texts that are reported once in the life of the node."""
         self.out = EngineEffects()
-        """Where what this step of the engine comes to goes."""
+        """Effects of the engine's current step."""
         for name in self.names:
             self.peers.add(name)
 
     def end(self) -> None:
-        """A step ends: the connections that are wanted now, if they are others than before."""
+        """End a step: add the wanted connections to the effects if they have changed."""
         wanted = self.contacts.take_change()
         if wanted is not None:
             self.out.contacts = wanted
 
     def on_founded(self) -> None:
-        """This node is in a cluster: it looks for none any more."""
+        """Stop looking for a cluster: the node is in a cluster."""
         self.contacts.end_seeds()
         self.unwelcome, self.is_out_for_good = "", False
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody is to hear from this node now and then."""
+        """Whether any process expects hellos from the node."""
         return bool(self.peers) or bool(self.contacts.seeds)
 
     # --- Hellos ---------------------------------------------------------------------------
@@ -72,8 +72,8 @@ class PeerAdmission:
     def reason_against(
         self, hello: Hello, catalog: Catalog, voters: tuple[StoreId, ...]
     ) -> Unwelcome | None:
-        """Why the process that says hello is kept out, with no text: without a word to it. None: it
-        may in."""
+        """Return why the sender of a hello is kept out; None: admitted. An empty text means that no
+        refusal is sent."""
         store = StoreId(hello.node, hello.store)
         if hello.node == self.me.node:
             text = f"another node calls itself {hello.node}: give each node a name of its own"
@@ -91,7 +91,7 @@ class PeerAdmission:
             self._notice_once("set back", f"kept out: {set_back_text(hello.node)}")
             return Unwelcome(set_back_text(hello.node), is_final=True, store=hello.store)
         if store not in voters and self.peers.on_rival(hello):
-            # Believing each in turn would end the other's sessions several times a second.
+            # Believing each in turn would end the sessions of the other several times a second.
             return Unwelcome(
                 f"a node named {hello.node} is alive in this cluster: use another name",
                 store=hello.store,
@@ -99,7 +99,7 @@ class PeerAdmission:
         return None
 
     def take_in(self, now_ms: int, hello: Hello) -> bool | None:
-        """Note a sign of life: whether it is of a new life; None when it is of an old one."""
+        """Note a hello. Return true for a new incarnation, None for an outdated incarnation."""
         is_new = self.peers.on_hello(now_ms, hello)
         if is_new is not None:
             self.contacts.learn(hello.node, hello.endpoint)
@@ -116,9 +116,9 @@ class PeerAdmission:
     # --- Words ----------------------------------------------------------------------------
 
     def keep_out(self, now_ms: int, hello: Hello, word: Unwelcome) -> str:
-        """Have a process told why it is ignored; its name leads to another, or to nobody.
+        """Have a refusal sent to a process; its node name would lead elsewhere.
 
-        Returns what it goes by here, "" when it is not told.
+        Returns the process's key here; "": no refusal is sent.
         """
         return self.contacts.tell(now_ms, hello.endpoint, word)
 
@@ -136,10 +136,10 @@ class PeerAdmission:
     def may_ask(
         self, member: MemberId, message: AdmissionRequest, catalog: Catalog, is_alive: bool
     ) -> bool:
-        """Whether a store may ask to be a voter here; it learns whom else to ask, or why not.
+        """Return true if a store may ask to be a voter. The store gets a directory or a refusal.
 
         Args:
-            is_alive: the life that the catalog knows under its name runs.
+            is_alive: the incarnation that the catalog knows under the name runs.
         """
         record = catalog.node(member.node)
         is_expected = message.joins or self.contacts.is_static(member.node) or record is not None
@@ -159,18 +159,18 @@ class PeerAdmission:
     # --- Who is there ---------------------------------------------------------------------
 
     def meet(self, name: str, endpoint: str) -> None:
-        """Somebody says that a node is at this endpoint."""
+        """Note a reported endpoint of a node."""
         if self.contacts.learn(name, endpoint):
             self.peers.add(name)
 
     def directory(self, voters: tuple[StoreId, ...]) -> Directory:
-        """Where the voters are, this node among them, as far as it knows."""
+        """Return the known endpoints of the voters, the local node included."""
         names = dict.fromkeys(voter.node for voter in voters)
         nodes = tuple((name, self.contacts.endpoint_of(name)) for name in names)
         return Directory(tuple(node for node in nodes if node[1]))
 
     def on_directory(self, told: Directory, voters: tuple[StoreId, ...]) -> Directory | None:
-        """Look for voters that are not heard where another says; return what it lacks, or None."""
+        """Look for silent voters where told. Return the endpoints missing there, or None."""
         for name, endpoint in told.nodes:
             peer = self.peers.find(name)
             if any(voter.node == name for voter in voters) and (peer is None or peer.gone):
@@ -179,7 +179,7 @@ class PeerAdmission:
         return known if any(name not in names for name, _ in known.nodes) else None
 
     def list_nodes(self, catalog: Catalog) -> tuple[str, ...]:
-        """Connect to who is in the catalog, and to no one who is no more; return who that is."""
+        """Connect to the catalog's nodes only. Return the nodes that have left the catalog."""
         nodes = {node.name: node.endpoint for node in catalog.nodes()}
         nodes.pop(self.me.node, None)
         forgotten = self.contacts.list_nodes(nodes)
@@ -195,10 +195,10 @@ class PeerAdmission:
         return forgotten
 
     def newly_silent(self, now_ms: int, voters: tuple[StoreId, ...]) -> list[str]:
-        """Peers that are silent from now on; who is silent and needed no more is left.
+        """Return peers that have just fallen silent, and drop silent peers that are not needed.
 
         Args:
-            voters: some of them may not be registered yet, and are needed all the same.
+            voters: needed even if not registered yet.
         """
         silent = [peer.name for peer in self.peers.newly_silent(now_ms)]
         for peer in self.peers.all():
@@ -211,7 +211,7 @@ class PeerAdmission:
 
 
 def foreign_text(store: StoreId) -> str:
-    """What is said of a store that is none of this cluster's."""
+    """Text for a store that does not belong to the cluster."""
     return (
         f"the store {store.store} of a node that calls itself {store.node} does not "
         "belong to this cluster: it is ignored. Two nodes have that name, or the store is of "

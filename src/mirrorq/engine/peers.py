@@ -1,7 +1,7 @@
-"""Which incarnation of each peer this node talks to, and when it was last heard. Pure.
+"""The incarnation of each peer to which the node talks, and when it was last heard. Pure.
 
-Handles that live on a peer are taken for gone when nothing came from it for failure_ms, or
-when it is known dead; who may be *replaced* is judged by `failure_detector`, with more care.
+Handles on a peer count as gone after failure_ms of silence, or when the peer is known dead. The
+decision to *replace* a member is taken by `failure_detector`, with more care.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from mirrorq.protocol.identities import MemberId, StoreId
 
 @define
 class Peer:
-    """What this node knows of one other, by name."""
+    """The local node's knowledge of one other node, by name."""
 
     name: str
     member: MemberId | None = None
-    """Its newest incarnation that has said hello; None before."""
+    """Newest incarnation that has sent a hello; None before."""
     store: StoreId | None = None
-    """The store of that incarnation."""
+    """The store of `member`."""
     voters: tuple[StoreId, ...] | None = None
-    """The voters among which that store is, when they were last looked at."""
+    """The voters at the last check that included `store`."""
     heard_ms: int = 0
     gone: bool = True
     is_past: bool = False
-    """That store was forgotten: it may still vote, and nothing else."""
+    """True if the store was forgotten: it may still vote, and nothing else."""
     is_kept_out: bool = False
-    """Its messages about queues are dropped: it is no voter of this cluster, or not any more."""
+    """True if messages about queues are dropped: the store is not a voter of the cluster."""
     rival: int = 0
-    """Another store that says hello under this name while this one is alive; 0: none."""
+    """Another store that sends hellos under the same name while the peer is alive; 0: none."""
     is_rival_told: bool = False
     greeting: tuple[Hello, object] | None = None
-    """Its last hello, and the state of the catalog by which it was taken in."""
+    """The peer's last hello, and the state of Raft with which it was admitted."""
 
     def is_greeted(self, hello: Hello, seen: object) -> bool:
-        """Whether it is well and has said just this, and been taken in in this very state."""
+        """Return true if the peer is well and was admitted with an equal hello and state."""
         if self.gone or self.rival or self.greeting is None:
             return False
         return self.greeting == (hello, seen)
 
     def bar(self) -> None:
-        """Its store was forgotten."""
+        """Note that the peer's store was forgotten."""
         self.is_past = self.gone = True
         self.greeting = None
 
 
 class Peers:
-    """All other nodes that this one knows by name."""
+    """All other nodes that the local node knows by name."""
 
     def __init__(self, failure_ms: int) -> None:
         self._failure_ms = failure_ms
@@ -64,7 +64,7 @@ class Peers:
         return self._peers.get(name)
 
     def greet(self, hello: Hello, seen: object) -> None:
-        """It was taken in: see `Peer.is_greeted`."""
+        """Note that a peer was admitted with a hello: see `Peer.is_greeted`."""
         self._peers[hello.node].greeting = (hello, seen)
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Peers:
         return tuple(self._peers.values())
 
     def is_outlived(self, member: MemberId) -> bool:
-        """Whether a later incarnation of its store is here: what it said has come late."""
+        """Return true if a later incarnation of the store is here, so that a message came late."""
         peer = self._peers.get(member.node)
         known = None if peer is None or peer.gone else peer.member
         return (
@@ -84,7 +84,7 @@ class Peers:
         )
 
     def on_hello(self, now_ms: int, hello: Hello) -> bool | None:
-        """Note a sign of life: whether its incarnation is new; None when it is of an old one."""
+        """Note a hello. Return true for a new incarnation, None for an outdated incarnation."""
         peer = self.add(hello.node)
         member = MemberId(hello.node, hello.store, hello.incarnation)
         known = peer.member
@@ -102,10 +102,10 @@ class Peers:
         return member != known
 
     def on_rival(self, hello: Hello) -> bool:
-        """Note a hello of a second store under the name of a peer that is taken for alive.
+        """Note a hello of a second store under a peer's name. Return true if the peer lives.
 
-        A restart with an empty store looks like this until the old incarnation is known to be gone;
-        two nodes with one name go on like this. True: this peer was alive.
+        A restart with an empty store looks the same until the old incarnation is known to be gone.
+        Two nodes with one name never stop.
         """
         peer = self.add(hello.node)
         if peer.gone or peer.member is None or peer.member.store == hello.store:
@@ -115,14 +115,14 @@ class Peers:
         return True
 
     def new_rival(self, node: str) -> bool:
-        """This peer speaks though another has come: both live. True when that is news."""
+        """Return true once if a peer still speaks although a rival has come: both are alive."""
         peer = self.add(node)
         is_news = peer.rival != 0 and not peer.is_rival_told
         peer.is_rival_told = peer.is_rival_told or is_news
         return is_news
 
     def on_heard(self, now_ms: int, name: str, incarnation: int) -> Peer | None:
-        """Something came; who from, or None when that incarnation has not said hello yet."""
+        """Return the sender of a message; None if the incarnation has not sent a hello yet."""
         peer = self._peers.get(name)
         if peer is None or peer.member is None or peer.member.incarnation != incarnation:
             return None
@@ -131,7 +131,7 @@ class Peers:
         return peer
 
     def end(self, member: MemberId) -> bool:
-        """This incarnation is known dead. True when that is news."""
+        """Note that an incarnation is dead. Return true if the death is news."""
         peer = self._peers.get(member.node)
         if peer is None or peer.member != member or peer.gone:
             return False
@@ -139,7 +139,7 @@ class Peers:
         return True
 
     def newly_silent(self, now_ms: int) -> tuple[Peer, ...]:
-        """Peers that have now been silent for failure_ms."""
+        """Return peers that have just reached failure_ms of silence."""
         found = []
         for peer in self._peers.values():
             if not peer.gone and now_ms - peer.heard_ms >= self._failure_ms:

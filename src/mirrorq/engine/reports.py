@@ -1,10 +1,10 @@
-"""What the masters of queues count, as each node has heard: for `status()` on any of them. Pure.
+"""Message counts of all queues, as reported by their masters: for `status()` on any node. Pure.
 
-A master tells all nodes at each sign of life, when something has changed. Nothing is decided by
-it, but that an unclean promotion counts its loss against the last report.
+A master sends its counts to all nodes at each heartbeat, when they have changed. Nothing is decided
+by them, except that an unclean promotion counts its loss against the last report.
 
-Counts change only in a step of the replica, so that at a sign of life only those queues are looked
-at that were stepped since the last one: a thousand idle queues cost nothing.
+Counts change only in a step of the replica. A heartbeat therefore looks only at queues that were
+stepped since the last heartbeat: a thousand idle queues cost nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
 
 REPORTED_MAX = 256
-"""Queues that are looked at for a report at one sign of life, and queues of whose reports a node
-that has come is reminded in one step."""
+"""Queues looked at for a report at one heartbeat, and queues whose reports are sent to a new node
+in one step."""
 
 
 class QueueReports:
@@ -30,19 +30,19 @@ class QueueReports:
         self._known: dict[int, tuple[QueueReport, int]] = {}
         self._told: dict[int, QueueReport] = {}
         self._stepped: dict[int, None] = {}
-        """Queues whose counts may be others than what was told."""
+        """Queues whose counts may differ from the last report."""
         self._to_remind: deque[tuple[str, int]] = deque()
-        """(node that has come, queue)."""
+        """(new node, queue)."""
 
     def get(self, queue_id: int) -> tuple[QueueReport, int] | None:
-        """The last report of a queue's master, and when it came."""
+        """Return the last report of a queue's master and the time of its arrival."""
         return self._known.get(queue_id)
 
     def __contains__(self, queue_id: int) -> bool:
         return queue_id in self._known
 
     def note(self, now_ms: int, catalog: Catalog, sender: MemberId, report: QueueReport) -> None:
-        """A master's report, or what another node remembers of it: the newest term counts."""
+        """Note a master's report, or another node's memory of a report: the newest term counts."""
         known = self._known.get(report.queue_id)
         record = catalog.queue(report.queue_id)
         is_masters = record is not None and record.view.members[0].id == sender
@@ -50,43 +50,43 @@ class QueueReports:
             self._known[report.queue_id] = (report, now_ms)
 
     def remind(self, node: str) -> None:
-        """A node has come: it is to be told the reports of queues that are down."""
+        """Note that a new node needs the reports of queues whose master is down."""
         self._to_remind.extend(zip(repeat(node), tuple(self._known), strict=False))
 
     @property
     def is_reminding(self) -> bool:
-        """Whether there are such reports to look at."""
+        """Whether reports for new nodes are left to look at."""
         return bool(self._to_remind)
 
     def next_reminders(self) -> Iterator[tuple[str, QueueReport]]:
-        """Give so many of them, each with the node."""
+        """Yield at most `REPORTED_MAX` reports, each with the new node."""
         for _ in range(min(REPORTED_MAX, len(self._to_remind))):
             node, queue_id = self._to_remind.popleft()
             if queue_id in self._known:
                 yield node, self._known[queue_id][0]
 
     def note_step(self, queue_id: int) -> None:
-        """The copy here of this queue was stepped."""
+        """Note that the copy of a queue was stepped."""
         self._stepped[queue_id] = None
 
     def tell_again(self) -> None:
-        """A node has come that has heard nothing yet."""
+        """Have all reports sent again: a new node has none."""
         self._stepped.update(dict.fromkeys(self._told))
         self._told.clear()
 
     def drop(self, queue_id: int) -> None:
-        """The queue is no more."""
+        """Forget a deleted queue."""
         self._known.pop(queue_id, None)
         self._told.pop(queue_id, None)
 
     def drop_copy(self, queue_id: int) -> None:
-        """This node has no copy of the queue any more, and so is not its master."""
+        """Forget the own reports on a queue: the node has no copy and cannot be its master."""
         self._told.pop(queue_id, None)
         self._stepped.pop(queue_id, None)
 
     def due(self, replicas: Mapping[int, Replica]) -> list[QueueReport]:
-        """What has changed here and is to be told to all: of so many queues at one heartbeat, those
-        first that have waited longest."""
+        """Return changed reports to send to all nodes, at most `REPORTED_MAX` queues at one
+        heartbeat. The longest waiting queues come first."""
         found = []
         for queue_id in list(islice(self._stepped, REPORTED_MAX)):
             del self._stepped[queue_id]

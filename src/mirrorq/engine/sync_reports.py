@@ -1,7 +1,7 @@
-"""How far joining members are, as each node has heard: for `status()` on any of them.
+"""Progress of joining members, as reported to each node: for `status()` on any node.
 
-A joining member tells all nodes at each sign of life, when something has changed. Nothing is
-decided by it.
+A joining member reports to all nodes at each heartbeat, when its progress has changed. Nothing is
+decided by the reports.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mirrorq.replication.replica import Replica
 
 @frozen
 class SyncProgress:
-    """How far the synchronisation of a queue is, all members that take part together."""
+    """Progress of a queue's synchronisation, summed over all joining members."""
 
     messages: int
     messages_left: int
     bytes_left: int
     ms_left: int
-    """0 = not known."""
+    """Milliseconds; 0: not known."""
 
     @property
     def share(self) -> float:
-        """0 to 1."""
+        """Synchronised share, from 0 to 1."""
         return 1 - self.messages_left / self.messages if self.messages else 0.0
 
 
@@ -39,10 +39,10 @@ class SyncReports:
     def __init__(self, me: MemberId) -> None:
         self._me = me
         self._known: dict[int, dict[MemberId, SyncReport]] = {}
-        """Queue -> member -> what it said."""
+        """Queue -> member -> last report."""
         self._told: dict[int, SyncReport] = {}
         self._left: dict[int, None] = {}
-        """Queues to look at before those again that were looked at."""
+        """Queues left to look at in this round."""
 
     def note(self, member: MemberId, report: SyncReport) -> None:
         known = self._known.setdefault(report.queue_id, {})
@@ -51,18 +51,18 @@ class SyncReports:
         known[member] = report
 
     def tell_again(self) -> None:
-        """A node has come that has heard nothing yet."""
+        """Have all reports sent again: a new node has none."""
         self._told.clear()
 
     def drop(self, queue_id: int) -> None:
-        """The queue is no more."""
+        """Forget a deleted queue."""
         self._told.pop(queue_id, None)
         self._known.pop(queue_id, None)
 
     def due(
         self, now_ms: int, joining: Mapping[int, None], replicas: Mapping[int, Replica]
     ) -> list[SyncReport]:
-        """What has changed here and is to be told to all: of so many queues at one heartbeat.
+        """Return changed reports to send to all nodes, at most `REPORTED_MAX` queues at once.
 
         Args:
             joining: the queues whose copy here is not in sync.
@@ -85,7 +85,7 @@ class SyncReports:
     def of(
         self, now_ms: int, members: Iterable[MemberId], queue_id: int, own: Replica | None
     ) -> SyncProgress | None:
-        """The progress of these members together; None when there are none."""
+        """Return the progress of the given members together; None when there are none."""
         reports = []
         for member in members:
             report = self._known.get(queue_id, {}).get(member)

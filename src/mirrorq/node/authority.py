@@ -1,5 +1,4 @@
-"""Decides by keys which processes may connect to a node. A change of `keys.toml` counts within a
-second.
+"""Decides by keys which processes may connect. A change of `keys.toml` counts within a second.
 
 The transport asks at each handshake and at each message from a node. So a key that leaves the list
 loses its rights without a restart.
@@ -27,13 +26,13 @@ log = logging.getLogger("mirrorq")
 
 _CODEC = FrameCodec()
 LOOK_MS = 1000
-"""How often the file is looked at."""
+"""Interval between two looks at the file, in milliseconds."""
 
 
 class Authority:
     """The keys of one node. A `transport.Guard`.
 
-    *Threads*: the node thread's.
+    *Threads*: the node thread only.
     """
 
     def __init__(self, security: Security) -> None:
@@ -45,36 +44,36 @@ class Authority:
         self._take(security.keys)
 
     def key(self, public_key: str) -> Key | None:
-        """The entry of this key, None when it is not (any more) listed."""
+        """Return the entry of a public key; None: not listed, or no longer."""
         return self._by_key.get(public_key)
 
     def permits(self, public_key: str, catalog: Catalog) -> Permits | None:
-        """What the owner of this key may do as a client; None: everything."""
+        """Return the rights of a key's owner as a client; None: everything is allowed."""
         known = self._by_key[public_key]
         return Permits(known, catalog, _CODEC) if known.role is Role.CLIENT else None
 
     def admits(self, public_key: str) -> bool:
-        """Whether the owner of this key may connect."""
+        """Return true if the owner of a key may connect."""
         return public_key in self._by_key
 
     def is_node(self, public_key: str, node: str) -> bool:
-        """Whether it is the key of the node of this name."""
+        """Return true if the key belongs to the node with the given name."""
         return self._nodes.get(node) == public_key
 
     def is_any_node(self, public_key: str) -> bool:
-        """Whether it is the key of some node."""
+        """Return true if the key belongs to any node."""
         known = self._by_key.get(public_key)
         return known is not None and known.role is Role.PEER
 
     def keys_of(self, node: str) -> tuple[str, ...]:
-        """A node's key; those of all nodes for who is known by its endpoint only."""
+        """Return a node's key; the keys of all nodes for a process known by endpoint only."""
         known = self._nodes.get(node)
         if known is not None:
             return (known,)
         return tuple(self._nodes.values()) if node.startswith("?") else ()
 
     def refresh(self) -> None:
-        """Read the file again if it has changed. What is wrong with it leaves all as it was."""
+        """Read the file again if it has changed. An invalid file changes nothing."""
         now_ms = clock.now_ms()
         if self._path is None or now_ms - self._looked_ms < LOOK_MS:
             return

@@ -1,8 +1,8 @@
 """Names of disconnected clients: a node refuses them for as long as it runs.
 
-A client that hears of its disconnection ends. A client that does not hear (it hung, or its
-connection broke at that moment) comes back under its name, to any node. So every node remembers the
-name. A program that connects anew has another name.
+A client that receives the news of its disconnection ends. Another client may miss the news, because
+the client hung or its connection broke. Such a client comes back under the same name to any node.
+So every node remembers the name. A program that connects anew has another name.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from mirrorq.monitoring.presence import parts_of_tag
 
 NAMES_MAX = 4096
-"""The oldest is forgotten."""
+"""Maximum number of names; the oldest is forgotten."""
 
 
 def expulsion_text(node: str, why: str) -> str:
-    """What the client and whoever uses it are told."""
+    """Return the text for a disconnected client and its users."""
     reason = f": {why}" if why else ""
     return f"disconnected by an administrator at node {node}{reason}. connect() again to go on"
 
 
 def consumer_text(node: str, why: str) -> str:
-    """What a consumer that was disconnected, and whoever uses it, are told."""
+    """Return the text for a disconnected consumer and its users."""
     reason = f": {why}" if why else ""
     return f"disconnected by an administrator at node {node}{reason}. consume() again to go on"
 
 
 def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]:
-    """(name of the error class, text) when a client, or the consumer of a tag, was to be
-    disconnected: ("", "") if it was."""
+    """Return (name of the error class, text) for an attempt to disconnect a client, or the consumer
+    of a tag; ("", "") after success."""
     if count:
         return "", ""
     is_tag = parts_of_tag(name) is not None
@@ -49,18 +49,18 @@ def outcome_of(name: str, count: int, unheard: Sequence[str]) -> tuple[str, str]
 
 
 class Bans:
-    """Names of clients that one node takes no more. The gateway has it; the node thread's."""
+    """Names of clients that a node refuses. The gateway owns the object. Node thread only."""
 
     def __init__(self) -> None:
         self._why: dict[str, str] = {}
 
     def note(self, name: str, text: str) -> None:
-        """The client of this name is taken no more."""
+        """Refuse the client with the given name from now on."""
         self._why.pop(name, None)
         self._why[name] = text
         if len(self._why) > NAMES_MAX:
             del self._why[next(iter(self._why))]
 
     def why(self, name: str) -> str:
-        """Why it is not taken, "" when it is."""
+        """Return why a client is refused; "": accepted."""
         return self._why.get(name, "")

@@ -1,8 +1,8 @@
-"""Calls of the node's own process: served on its thread, while the thread that calls waits.
+"""Calls of the node's own process: served on the node thread, while the calling thread waits.
 
-What a client asks its entry node for, a program asks its own node for in the same words, and one
-request handler serves both. After `close`, once the node thread has failed, and in a forked child
-every call raises.
+A program asks its own node with the same messages that a client sends to its entry node, and one
+request handler serves both. Every call raises after `close`, once the node thread has failed, and
+in a forked child.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 ANSWER_S = 30.0
-"""The node thread makes a round within this, unless the machine stands still."""
+"""Limit in seconds for a round of the node thread, unless the machine stands still."""
 LOOK_S = 1.0
-"""Who waits looks this often whether the node still runs."""
+"""Interval in seconds at which a waiting thread checks that the node still runs."""
 SILENCE_S = 2.0
-"""A call that waits longer for the cluster says in the log what it waits for."""
+"""A call that waits longer for the cluster logs the reason, in seconds."""
 Result = TypeVar("Result")
 
 
 @define(eq=False)
 class _Call:
-    """One call: of the thread that waits for it, and of the node thread that serves it."""
+    """One call, shared by the waiting thread and the node thread that serves the call."""
 
     message: ClientCall
     since_ms: int = field(factory=clock.now_ms)
     left: deque[None] = field(factory=lambda: deque([None]))
-    """Whoever takes it out decides: the node thread that begins, or who does not wait any more."""
+    """The side that takes the item decides: the node thread begins, or the caller gives up."""
     done: Latch = field(factory=Latch)
     answer: ClientAnswer | None = None
     so_far: ClientAnswer | None = None
-    """What is done already, while more than that is waited for."""
+    """A partial outcome, while the caller waits for the rest."""
 
     def take(self) -> bool:
-        """Whether nobody has begun, nor given it up."""
+        """Return true if the call was neither begun nor given up before."""
         try:
             self.left.pop()
         except IndexError:
@@ -72,17 +72,16 @@ class _Call:
 
 
 class NodeCalls:
-    """The calls of one node's own process: those that wait, and those that the node thread serves.
+    """The calls of one node's own process: calls that wait, and calls that the node thread serves.
 
-    `Node` has it. Any thread may call what stands above "On the node thread", which says whose the
-    rest is.
+    `Node` owns the object. Any thread may call the methods above "On the node thread".
 
     Args:
-        name: of the node.
-        driver: its thread.
-        handler: serves calls there.
-        others: whom to start when there is no majority.
-        silent_text: returns where no other node answers, and why; blocks for a moment.
+        name: name of the node.
+        driver: driver with the node thread.
+        handler: serves calls on the node thread.
+        others: other nodes to start when there is no majority.
+        silent_text: returns the endpoints without a running node, and why; blocks for a moment.
     """
 
     identity = b""
@@ -106,9 +105,9 @@ class NodeCalls:
         self._closed = Latch()
         self._numbers = itertools.count(1)
         self._calls = Calls(self, driver, self._session, self._note_done)
-        """The node thread's, as the next."""
+        """For the node thread only, as is `_open`."""
         self._open: dict[int, _Call] = {}
-        """By number: those that the node thread serves."""
+        """Calls that the node thread serves, by number."""
 
     # --- Whether calls are taken ----------------------------------------------------------
 
@@ -117,11 +116,11 @@ class NodeCalls:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Take no calls any more."""
+        """Take no more calls."""
         self._closed.set()
 
     def check_process(self) -> None:
-        """Raise MirrorQError in a forked child: the node is its parent's."""
+        """Raise MirrorQError in a forked child: the node belongs to the parent."""
         if os.getpid() != self._pid:
             raise MirrorQError(
                 f"node {self._name} was made in process {self._pid}; this is process "
@@ -140,10 +139,10 @@ class NodeCalls:
     # --- One look -------------------------------------------------------------------------
 
     def run(self, function: Callable[[], Result], timeout: float, default: Result) -> Result:
-        """Call a function on the node thread; `default` when it does not answer in time.
+        """Call a function on the node thread; return `default` if no result comes in time.
 
         Args:
-            function: must not raise, which would end the node.
+            function: must not raise, because an exception would end the node.
             timeout: in seconds.
         """
         if threading.current_thread() is self._driver.thread:
@@ -166,10 +165,10 @@ class NodeCalls:
     # --- Waiting --------------------------------------------------------------------------
 
     def ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
-        """Have a call served.
+        """Have a call served and return the answer.
 
         Raises:
-            NoQuorum: nothing came of it in time.
+            NoQuorum: the cluster did not answer within `timeout` seconds.
         """
         self.check_open()
         one = _Call(ClientCall(next(self._numbers), call))
@@ -196,10 +195,10 @@ class NodeCalls:
         """Wait until the node takes part in a cluster that has a majority.
 
         Args:
-            is_ready: whether it does; called on the node thread.
+            is_ready: returns true when the node takes part; called on the node thread.
 
         Raises:
-            NoQuorum: that did not come within `timeout` seconds.
+            NoQuorum: the node was not ready within `timeout` seconds.
         """
         self.check_open()
         ready = Latch()
@@ -219,11 +218,11 @@ class NodeCalls:
     def _wait(
         self, done: Latch, timeout: float | None, check: Callable[[], None], *, is_told: bool
     ) -> bool:
-        """Wait until the node thread says that something is done; False: it did not in time.
+        """Wait until the node thread sets a latch. Return false if the time is over.
 
         Args:
-            check: called now and then; raises when that will not come.
-            is_told: who waits for the cluster is told what it lacks, after a moment.
+            check: called from time to time; raises when the wait is in vain.
+            is_told: log after a moment why the cluster does not answer.
         """
         began_ms, waited_s = clock.now_ms(), 0.0
         needs_cluster = is_told
@@ -247,7 +246,7 @@ class NodeCalls:
     def _wait_once(
         self, call: Interruptible, done: Latch, timeout: float, needs_cluster: bool
     ) -> bool:
-        """Wait until something is done, or no wait brings it, which raises."""
+        """Wait once until the latch is set. Raises when no wait can help."""
 
         def error() -> MirrorQError | None:
             return self._hopeless(call, needs_cluster)
@@ -259,7 +258,7 @@ class NodeCalls:
         return done.is_set()
 
     def _hopeless(self, call: Interruptible, needs_cluster: bool) -> MirrorQError | None:
-        """Why a call is to wait no longer, None while it may."""
+        """Return the error for a call that must not wait longer; None: the call may wait."""
         if needs_cluster and self._driver.engine.is_out_for_good:
             return NoQuorum(f"node {self._name} {self._waiting_text()}")
         if call.why and self._lacks_majority():
@@ -274,7 +273,7 @@ class NodeCalls:
         return engine.lease.paused or bool(engine.waiting_text())
 
     def _check(self, one: _Call) -> None:
-        """Raise for a call that nobody will answer."""
+        """Raise for a call that the node thread does not answer."""
         self.check_open()
         if clock.now_ms() - one.since_ms >= ANSWER_S * 1000 and one.take():
             raise NoQuorum(f"node {self._name} is busy: its thread did not answer. Ask again")
@@ -288,7 +287,7 @@ class NodeCalls:
         )
 
     def _waiting_text(self) -> str:
-        """Whom this node waits for."""
+        """Return the reason why the node does not answer."""
         engine = self._driver.engine
         text = engine.waiting_text()
         if not text and engine.is_paused(clock.now_ms()):
@@ -300,7 +299,7 @@ class NodeCalls:
         return f". No node answers at {silent}" if silent else ""
 
     def _cure_text(self, *, is_told: bool) -> str:
-        """What to do about it. is_told: who only looks is not kept waiting for reasons."""
+        """Return advice. `is_told` false: do not block to find silent nodes."""
         silence = self._silence() if is_told and not is_host_thread() else ""
         if not self._others:
             return silence
@@ -309,7 +308,7 @@ class NodeCalls:
     # --- On the node thread ---------------------------------------------------------------
 
     def send(self, message: ClientAnswer) -> None:
-        """Give the answer to who waits for it, as a link sends it to a client."""
+        """Give an answer to the waiting caller, as a link sends an answer to a client."""
         one = self._open.pop(message.number, None)
         if one is not None:
             one.answer = message
@@ -325,7 +324,7 @@ class NodeCalls:
             self._handler.serve(self._calls, one.message)
 
     def _forget(self, one: _Call, is_given_up: bool) -> None:
-        """Nobody waits any more; what was given up has no handle, and nobody owns its queue."""
+        """Drop a call that has ended. The queue of an abandoned exclusive declaration ends."""
         number, call = one.message.number, one.message.call
         self._open.pop(number, None)
         self._calls.forget(number)

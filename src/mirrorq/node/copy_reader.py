@@ -1,8 +1,8 @@
-"""What a node's own copy of a queue shows, without its master: for who reads and takes nothing.
+"""Reads of a queue's local copy without its master, for readers that take no messages.
 
-Any copy in sync will do: applied states at the same lsn are equal (Lemma 3), so a copy that has
-applied what the master had when it was asked shows no less than the master did. Used on the node
-thread; an answer is bounded in ranges and, unless one message alone is larger, in bytes.
+Any copy in sync is suitable: applied states at the same lsn are equal (Lemma 3). A copy that has
+applied the master's ops up to the request shows no less than the master did. Used on the node
+thread. An answer is bounded in ranges and, unless a single message is larger, in bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mirrorq.replication.state.queue_state import QueueState
 
 RANGES_MAX = 10_000
-"""Most pieces of one answer; the caller goes on from there."""
+"""Maximum number of pieces in an answer; the caller continues from there."""
 
 
 def read_copy(
@@ -31,16 +31,16 @@ def read_copy(
     bytes_max: int,
     applied: int,
 ) -> CopyPage | None:
-    """Read from the copy on this node; None when it has not come so far yet.
+    """Read from the local copy; None when the copy has not applied enough ops yet.
 
     Args:
         span: first and last sequence.
-        bytes_max: of frames; 0: the pieces alone.
-        applied: the lsn that the copy has to have applied.
+        bytes_max: limit for frames; 0: the pieces alone.
+        applied: the lsn that the copy must have applied.
 
     Raises:
-        QueueNotFound, QueueDown: there is no copy here that may be asked.
-        StoreCorrupt: the first frame is not as it was written, or not there.
+        QueueNotFound, QueueDown: there is no readable copy here.
+        StoreCorrupt: the first frame is damaged or missing.
     """
     state = _state(engine, queue_id)
     if state.applied < applied:
@@ -64,8 +64,8 @@ def seek_copy(engine: Engine, queue_id: int, stamp_ms: int, applied: int) -> int
     """Find the first live message published at `stamp_ms` or later, as `read_copy` reads.
 
     Returns:
-        Its sequence; the next sequence that will be given when there is none; None when the
-        copy has not come so far yet.
+        The message's sequence; the next free sequence when there is no such message; None when
+        the copy has not applied enough ops yet.
     """
     state = _state(engine, queue_id)
     if state.applied < applied:
@@ -93,7 +93,7 @@ def _state(engine: Engine, queue_id: int) -> QueueState:
 
 
 def _pieces(state: QueueState, first: int, last: int) -> list[Piece]:
-    """The first pieces from first to last, up to RANGES_MAX."""
+    """Return the first pieces from first to last, up to RANGES_MAX."""
     pieces: list[Piece] = []
     while first <= last and len(pieces) < RANGES_MAX:
         low, high = state.live.run(first, last)

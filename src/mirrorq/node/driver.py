@@ -1,13 +1,13 @@
 """The node thread: steps the engine and carries its effects out, in the order of their fields.
 
-A round: take in all that has arrived, let handles turn their users' calls into requests, step
-the engine once, send frames right, make one commit for all queues, then send, read, reply.
-The commit is made inline: the hand-off to another thread costs more than the write at low load,
-and at high load rounds grow by themselves.
+A round takes in all input and lets handles turn their users' calls into requests. It then steps the
+engine once, sends frames at once, makes one commit for all queues, then sends, reads, replies. The
+commit is made inline: the hand-off to another thread costs more than the write at low load, and at
+high load rounds grow by themselves.
 
-A commit that the disk or the map refuses (full) is kept and tried again; what rests on it is
-not carried out before, and everything else goes on. Any other failure of the store ends the
-node: it must not speak for a disk that it does not know.
+A commit that the disk or the map refuses (full) is kept and tried again. Effects that depend on the
+commit wait for it, and everything else continues. Any other failure of the store ends the node: its
+disk is in an unknown state.
 """
 
 from __future__ import annotations
@@ -98,25 +98,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 RETRY_MS = 100
-"""A commit that found the disk full is tried again after this."""
+"""Delay before a commit that found the disk full is tried again, in milliseconds."""
 WAITING_SENDS_MAX = 1000
-"""Messages of rounds without a write that wait for a commit before them; beyond, the older half is
-thrown away."""
+"""Limit on messages of rounds without a write that wait for an earlier commit. Beyond the limit the
+older half is dropped."""
 POLL_MS_MAX = 10_000
-"""Longest wait of an idle node without peers; everything that matters wakes it."""
+"""Longest wait of an idle node without peers, in milliseconds. Every event ends the wait."""
 
 _DATA_TYPES = (SessionRequest, SessionReply)
 _WITH_BODIES = (Deliver, Browsed)
 _ABOUT_NODES = (NodeQuestion, NodeAnswer)
-"""Served past the engine."""
+"""Messages that are served without the engine."""
 
 
 class ClientSide(ServesClients, CountsClients, Protocol):
-    """What serves processes that are no nodes (implemented by `gateway`)."""
+    """The part of a node that serves clients (implemented by `gateway`)."""
 
     wake_ms: int | None
     left_ms: int
-    """When the last client left, or this began."""
+    """When the last client left, or the gateway began."""
 
     def on_message(self, inbound: ClientMessage) -> None: ...
 
@@ -129,16 +129,16 @@ class ClientSide(ServesClients, CountsClients, Protocol):
 
 @define(eq=False)
 class _Port(Port):
-    """A handle on this node, or a client's session that it serves."""
+    """A handle on the node, or a client's session that the node serves."""
 
     session: SessionId = field(kw_only=True)
 
 
 class Driver(HostThread[_Port]):
-    """One node's thread: has its engine, the commits that wait, and the handles that it steps.
+    """One node's thread, with its engine, its waiting commits, and the handles that it steps.
 
-    `Node` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise; it
-    closes the store, the transport and the rail at its end.
+    `Node` makes the driver. All methods are for the node thread, except `call`, `wake` and methods
+    that state otherwise. The driver closes the store, the transport and the rail at its end.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class Driver(HostThread[_Port]):
         super().__init__("mirrorq-node", f"node {engine.me.node}")
         self.engine = engine
         self.blocked_by = ""
-        """Why commits wait, "" when they do not."""
+        """Why commits wait; "": they do not wait."""
         self._blocked_since_ms = 0
         self.gateway: ClientSide | None = None
         """Takes messages of clients; called on the node thread."""
         self.complaints = LogLimit(log)
-        """Where what others cause is written; the node thread's."""
+        """Rate-limited log of faults that other processes cause. Node thread only."""
         self.oversize = Oversize(log)
         self.queries = NodeQueries(self)
         self.timings = Timings()
@@ -173,17 +173,17 @@ class Driver(HostThread[_Port]):
         self._session_numbers = itertools.count(1)
         self._tokens = itertools.count(1)
         self._answers: dict[int, Callable[[Answer], None]] = {}
-        """Who waits for the answers to what was asked of the catalog, by token."""
+        """Callbacks for answers of the catalog, by token."""
         self.waits = Waits()
-        """What calls wait for; the node thread's."""
+        """Waits of calls. Node thread only."""
         self._commits: deque[EngineEffects] = deque()
         self._sends_lost = False
-        """What was to be sent after a commit that waits for long was thrown away."""
+        """True if messages were dropped that waited long for a commit."""
         self._reads: deque[tuple[str, FetchFrames]] = deque()
-        """What joining members have asked for: one chunk a round, so that it delays nothing."""
+        """Fetches of joining members. One chunk is read in a round, so that a round stays short."""
         self._is_room_set = False
-        """Nothing was given to the store since it was asked how much room there is, there was
-        plenty, and no queue wants more or holds anything back."""
+        """True if the store's room is known: plenty, unchanged since the last check, and no queue
+        wants more or holds messages back."""
         self._retry_at_ms = 0
         self._wake_at_ms: int | None = 0
         self._doorbell = Doorbell()
@@ -191,7 +191,7 @@ class Driver(HostThread[_Port]):
     # --- From other threads -------------------------------------------------------------
 
     def new_session(self) -> SessionId:
-        """A name for one more handle that this node steps."""
+        """Return an id for one more handle that the node steps."""
         me = self.engine.me
         return SessionId(me.node, me.incarnation, next(self._session_numbers))
 
@@ -207,13 +207,13 @@ class Driver(HostThread[_Port]):
     def read_copy(
         self, queue_id: int, span: tuple[int, int], bytes_max: int, applied: int
     ) -> CopyPage | None:
-        """What lives in this node's copy: see `copy_reader`. None also while a body that is
-        damaged here is on its way from another member.
+        """Read from the local copy: see `copy_reader`. None also while a damaged body is being
+        fetched from another member.
 
         Raises:
-            QueueNotFound, QueueDown: there is no copy here that may be asked, or no member that
-                could be asked has the first message whole.
-            StoreCorrupt: the same, and there is no other member.
+            QueueNotFound, QueueDown: there is no readable copy here, or no reachable member has the
+                first message undamaged.
+            StoreCorrupt: the first message is damaged and there is no other member.
         """
         try:
             return read_copy(self.engine, self._frames, queue_id, span, bytes_max, applied)
@@ -233,7 +233,7 @@ class Driver(HostThread[_Port]):
             return None
 
     def _note_damage(self, queue_id: int, error: StoreCorrupt) -> None:
-        """The engine is told, and has it mended."""
+        """Report damage to the engine, which fetches the messages from another member."""
         if error.span is None:
             log.error("queue %d: %s", queue_id, error)
         else:
@@ -244,23 +244,23 @@ class Driver(HostThread[_Port]):
         self._events.append(event)
 
     def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
-        """Send a message to another node, past the engine."""
+        """Send a message to another node, without the engine."""
         self._send([(node, message)])
 
     def ask(self, command: CatalogCommand, answered: Callable[[Answer], None]) -> int:
-        """Have a catalog command done and be called back with the answer; return its token."""
+        """Request a catalog command; return its token. `answered` is called with the answer."""
         token = next(self._tokens)
         self._answers[token] = answered
         self.post(Ask(token, command))
         return token
 
     def when(self, key: object, holds: Callable[[], bool], function: Callable[[], None]) -> None:
-        """Have a function called once, after the first step of the engine after which the
-        condition holds, or when this thread ends. On the node thread."""
+        """Call a function once on the node thread: after the first step of the engine after which
+        the condition holds, or at the end of the thread. On the node thread."""
         self.waits.begin(key, lambda: holds() or None, lambda _: function(), at_end=function)
 
     def forget(self, token: int) -> None:
-        """Nobody waits for the answer to what was asked under this token any more."""
+        """Drop the callback of a token: the answer is not wanted any more."""
         self._answers.pop(token, None)
         self.post(Forget(token))
 
@@ -359,7 +359,7 @@ class Driver(HostThread[_Port]):
             self._read_next()
         now_ms = clock.now_ms()
         if self._ports.due:
-            # What users have called meanwhile is for the next round, which comes at once.
+            # Calls that users made meanwhile are for the next round, which begins at once.
             self._step_ports(now_ms)
         if self._transport is not None:
             self._transport.flush()
@@ -376,10 +376,10 @@ class Driver(HostThread[_Port]):
                 self._rail.carry_out(queue_id, one)
 
     def _set_room(self) -> None:
-        """What the store takes for sure in the commit of this round."""
+        """Tell the engine how much the store certainly takes in the commit of the round."""
         room = self.engine.room
         if self._commits:
-            # They come first, and what they take is not known before they are on the disk.
+            # Waiting commits come first; their size is known only after they are on disk.
             room.set(0, 0, self.blocked_by)
             return
         if room.wanted:
@@ -388,7 +388,7 @@ class Driver(HostThread[_Port]):
         self._is_room_set = not room.advice
 
     def _connect(self, wanted: Mapping[str, str]) -> None:
-        """Have connections to just these: what stands already is left as it is."""
+        """Connect to exactly the wanted nodes; existing connections to them stay."""
         transport = self._transport
         if transport is None:
             return
@@ -399,13 +399,13 @@ class Driver(HostThread[_Port]):
             try:
                 transport.connect_peer(node, endpoint)
             except ConfigError as error:
-                # Others have said where they are; what the user said was checked at start.
+                # Other nodes reported the endpoint; the user's own endpoints were checked at start.
                 self.complaints.warn("cannot connect to %s: %s", node, error)
 
     # --- Input --------------------------------------------------------------------------
 
     def _poll(self) -> int:
-        """Wait for what comes, and take it in. Returns the time."""
+        """Wait for input and take it in. Returns the time."""
         timeout_ms = self._timeout_ms()
         began_ms = clock.now_ms()
         if self._transport is None:
@@ -417,7 +417,7 @@ class Driver(HostThread[_Port]):
                 else:
                     self._on_inbound(inbound)
             if self._rail is not None:
-                # First: it came before anything that asks for what the log holds.
+                # First: ops of the rail came before messages that ask for the log's content.
                 self._events[:0] = self._rail.take()
         now_ms = clock.now_ms()
         if now_ms - began_ms > timeout_ms:
@@ -471,7 +471,7 @@ class Driver(HostThread[_Port]):
             case Disconnected():
                 self.post(LinkDown(inbound.peer))
             case SendLost():
-                # The ring and the sessions say again what matters, as after a reconnect.
+                # The ring and the sessions repeat important messages, as after a reconnect.
                 self.post(LinkUp(inbound.peer))
             case ProbeResult():
                 self.post(Probed(inbound.peer, inbound.refused))
@@ -497,8 +497,8 @@ class Driver(HostThread[_Port]):
     # --- Effects ------------------------------------------------------------------------
 
     def _wait_for_disk(self, effects: EngineEffects) -> None:
-        """Put a round behind those that are not on disk: one that writes nothing is kept with the
-        last of them, for there is no bound to how many of these a full disk lets pass."""
+        """Put a round behind the rounds that are not on disk. A round without a write is merged
+        into the last waiting round: a full disk would make their number unbounded."""
         if effects.round or not self._commits:
             self._commits.append(effects)
             return
@@ -515,7 +515,7 @@ class Driver(HostThread[_Port]):
             del last.send[: -WAITING_SENDS_MAX // 2], last.reads[:-WAITING_SENDS_MAX]
 
     def _commit_all(self) -> None:
-        """Rounds in order: each waits for its own commit, and for all before it."""
+        """Commit rounds in order: each waits for its own commit and all earlier commits."""
         if self._commits and clock.now_ms() < self._retry_at_ms:
             return
         while self._commits:
@@ -527,7 +527,7 @@ class Driver(HostThread[_Port]):
             if effects.round:
                 self.post(Committed(effects.round))
         if self._sends_lost and self._transport is not None:
-            # The ring and the sessions say again what matters, as after a reconnect.
+            # The ring and the sessions repeat important messages, as after a reconnect.
             self._sends_lost = False
             for node in self._transport.peers:
                 self.post(LinkUp(node))
@@ -554,7 +554,7 @@ class Driver(HostThread[_Port]):
 
     @property
     def stuck_text(self) -> str:
-        """Why nothing of this node's users moves, "" when it does or may do so in a moment."""
+        """Why the node's users are blocked; "": not blocked, or only for a moment."""
         why = self.blocked_by
         waited_ms = clock.now_ms() - self._blocked_since_ms
         return f"cannot write: {why}" if why and waited_ms >= self.engine.config.failure_ms else ""
@@ -580,7 +580,7 @@ class Driver(HostThread[_Port]):
                 self._transport.probe(node)
 
     def _packed(self, load: OutboxLoad) -> OutboxLoaded:
-        """A batch for another queue, from frames of this one."""
+        """Return a batch for another queue, made from frames of the source queue."""
         try:
             return packed(load, lambda *span: self._frames.read(load.queue_id, *span))
         except StoreCorrupt as error:
@@ -591,7 +591,7 @@ class Driver(HostThread[_Port]):
             return OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
 
     def _read_next(self) -> None:
-        """Answer the next joining member that still waits: not one of an older view."""
+        """Answer the next fetch of a joining member; fetches of older views are dropped."""
         while self._reads:
             node, fetch = self._reads.popleft()
             replica = self.engine.replicas.get(fetch.queue_id)
@@ -607,13 +607,13 @@ class Driver(HostThread[_Port]):
         if self._transport is None:
             return
         if self._transport.has_rails:
-            # Theirs: this node need not have one.
+            # Rails of the peers: the local node need not have a rail.
             messages = self._send_by_rail(self._transport, messages)
         last: object = None
         parts: Sequence[Part] = ()
         for node, message in messages:
             if message is not last:
-                # What goes to several nodes is for one after the other.
+                # Equal messages for several nodes follow each other.
                 last, parts = message, encode(message)  # type: ignore[arg-type]
             kind: Any = type(message)
             if not self._transport.send(node, _channel_of(kind), parts):
@@ -622,7 +622,7 @@ class Driver(HostThread[_Port]):
     def _send_by_rail(
         self, transport: Transport, messages: list[tuple[str, object]]
     ) -> list[tuple[str, object]]:
-        """Send what nodes' rails take. Returns the rest."""
+        """Send the messages that nodes' rails take. Returns the rest."""
         rest: list[tuple[str, object]] = []
         packed: dict[int, bytes] = {}
         for node, message in messages:
@@ -638,8 +638,8 @@ class Driver(HostThread[_Port]):
     def _note_unsent(
         self, transport: Transport, node: str, message: object, parts: Sequence[Part]
     ) -> None:
-        """A node that is not connected is told again what matters; what is too large never is. A
-        handle of this node whose request that was ends: its users hear why."""
+        """Handle an unsent message. A disconnected node gets important messages again; an oversized
+        message never arrives. A local handle with an oversized request ends with the reason."""
         if transport.takes(parts):
             return
         queue_id: int = getattr(message, "queue_id", 0)
@@ -670,7 +670,7 @@ class Driver(HostThread[_Port]):
         try:
             reply, rest = fill(self._frames, reply)
         except StoreCorrupt as error:
-            # First: what is fetched is not handed out again before it has come.
+            # First: a message being fetched is not delivered again before its arrival.
             self._note_damage(reply.queue_id, error)
             self.post(NotSent(reply))
             return
@@ -684,19 +684,19 @@ class Driver(HostThread[_Port]):
         self._pass_on(reply, port)
 
     def _pass_on(self, reply: SessionReply, port: _Port | None) -> None:
-        """To its handle, here (at this port) or on another node."""
+        """Pass a reply to its handle, here (at the given port) or on another node."""
         if port is not None:
             self._ports.tell(port, ReplyArrived(reply))
         else:
             self._send([(reply.session.node, reply)])
 
     def _port_of(self, session: SessionId) -> _Port | None:
-        """The handle of this session: not one of an earlier incarnation of this node."""
+        """Return the handle of a session; None for an earlier incarnation of the node."""
         port = self._ports.get(session.number)
         return port if port is not None and port.session == session else None
 
     def _is_own_delivery(self, reply: SessionReply) -> bool:
-        """Whether this node's master has decided it; else it comes from another one's."""
+        """Return true if a master on the local node decided the delivery."""
         body = reply.reply
         if not isinstance(body, Deliver) or body.frames:
             return False
@@ -716,7 +716,7 @@ class Driver(HostThread[_Port]):
 
 @cache
 def _channel_of(kind: type) -> int:
-    """Small messages that must not wait travel beside the data, on a connection of their own."""
+    """Return the channel of a kind of message. Small urgent messages have their own connection."""
     if issubclass(kind, _DATA_TYPES) or hasattr(kind, "epoch"):
         return DATA
     return CONTROL

@@ -23,13 +23,13 @@ def acquire(
     salvages: bool = False,
     **options: Unpack[NodeOptions],
 ) -> Node:
-    """The node on this path: the one that is open here, if its arguments are equal.
+    """Return the node on a path: the node that is open in the process, or a new node.
 
     Args:
-        salvages: damaged ops in its log keep nothing else from being used.
+        salvages: use the store in spite of damaged ops in its log.
 
     Raises:
-        ConfigError: a node with other arguments has this path open in this process.
+        ConfigError: a node with other arguments has the path open in the process.
     """
     arguments: dict[str, Any] = {"name": name, **said_of_node(options)}
     arguments["peers"] = dict(arguments["peers"] or ()) or None

@@ -1,10 +1,10 @@
-"""What a node does at its end, in order. Pure: its driver carries it out, and the simulator's.
+"""The steps of a node's end, in order. Pure: carried out by the driver and by the simulator.
 
-1. The thread that uses the transport, the rail and the store closes them, after its last round. A
-   close that does not wait for a slow disk takes nothing from under that thread.
-2. A node that has failed, also in one of these steps, writes nothing more: its store is left as by
-   SIGKILL, and the next start takes in what the logs hold. A rail has promised what it has
-   written, whether or not the node has taken it.
+1. The thread that uses the transport, the rail and the store closes them, after its last round. So
+   a close that does not wait for a slow disk takes no resource away from the thread.
+2. A node that has failed, also during the end, writes nothing more. Its store is left as by
+   SIGKILL, and the next start takes in the content of the logs. A rail has promised its written
+   ops, even if the node has not taken them.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from enum import Enum
 
 
 class Ending(Enum):
-    """One step of it."""
+    """One step of a node's end."""
 
     STOP_RAIL = "stop rail"
-    """Its thread ends. What it has written is still to be taken."""
+    """The rail's thread ends. The node takes the written ops later."""
     WRITE_REST = "write rest"
-    """Take what the rail has, and commit that and all that is written behind."""
+    """Take the rail's ops. Commit the ops and all deferred writes."""
     TELL_WAITING = "tell waiting"
-    """Handles and calls of this process learn that the node is gone."""
+    """Report the node's end to handles and calls of the process."""
     CLOSE_TRANSPORT = "close transport"
     ABANDON_TRANSPORT = "abandon transport"
-    """With it others know this node for dead. What has not left is dropped."""
+    """Other nodes then know the node as dead. Unsent messages are dropped."""
     FREE_RAIL = "free rail"
-    """Its sockets are closed."""
+    """The rail's sockets are closed."""
     CLOSE_STORE = "close store"
-    """The logs end: LMDB has all that they hold."""
+    """Close the logs: LMDB has all of their content."""
     ABANDON_STORE = "abandon store"
-    """The logs and their marks stay."""
+    """Leave the logs and their marks in place."""
 
 
 def endings(has_failed: Callable[[], bool]) -> Iterator[Ending]:
-    """Yield the steps; `has_failed` is asked before each that depends on it."""
+    """Yield the steps. `has_failed` is called before each step that depends on the result."""
     yield Ending.STOP_RAIL
     if not has_failed():
         yield Ending.WRITE_REST

@@ -1,6 +1,4 @@
-"""Endpoints of a node: where it listens, where others reach it, and the peers through which it
-joins.
-"""
+"""Endpoints of a node: to listen, to be reached by other nodes, and to join through."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from mirrorq.transport.greeting import silence_of
 from mirrorq.transport.inbound import HandshakeRefused
 
 AT_ONCE_S = 0.3
-"""Who waits is told what is known by then: most answers come at once, or not at all."""
+"""A waiting caller gets the answers of the first so many seconds: most answers come at once."""
 ANYWHERE = "tcp://127.0.0.1:*"
-"""Where a node listens that joins and was not told where: any free port on loopback."""
+"""Endpoint of a joining node without a given endpoint: any free port on loopback."""
 
 
 class NodeEndpoints:
-    """What a node's arguments say of it. See `mirrorq.Node` for what they mean.
+    """The endpoints in a node's arguments. See `mirrorq.Node` for the arguments.
 
     Raises:
-        ConfigError: they contradict each other, or leave the node open to strangers.
+        ConfigError: the arguments contradict each other, or expose the node without keys.
     """
 
     def __init__(
@@ -40,9 +38,9 @@ class NodeEndpoints:
     ) -> None:
         _check_names(name, peers)
         self.peers = dict(peers or {})
-        """name -> endpoint, this node's own among them."""
+        """name -> endpoint, including the node itself."""
         self.joins = _join_endpoints(join, name, peers)
-        """Whom to ask for a place in a running cluster."""
+        """Endpoints at which the node asks to join a running cluster."""
         self._name = name
         self._given = listen or self.peers.get(name)
         self._insecure = insecure
@@ -54,16 +52,16 @@ class NodeEndpoints:
             self._check_listen(self._given)
 
     def others(self, recorded: Mapping[str, str]) -> dict[str, str]:
-        """Endpoints of the other nodes, by name: as given, else as the store knows them."""
+        """Return the other nodes' endpoints by name: as given, else as the store has them."""
         known = self.peers or {one: one for one in self.joins} or recorded
         return {one: endpoint for one, endpoint in known.items() if one != self._name}
 
     def to_bind(self, recorded: Mapping[str, str]) -> str | None:
-        """Where to listen; None: nowhere, it is a cluster of one.
+        """Return the endpoint to bind; None: do not listen, the node is a cluster of one.
 
         Args:
-            recorded: endpoints of the cluster's nodes, as the store knows them: when nothing
-                was said, it is as before.
+            recorded: endpoints of the cluster's nodes in the store, used when no endpoint was
+                given.
         """
         if self._given is not None:
             return self._given
@@ -75,10 +73,10 @@ class NodeEndpoints:
         return address
 
     def endpoint(self, bound: str) -> str:
-        """Where others reach the node, which listens here.
+        """Return the endpoint at which other nodes reach the node.
 
         Raises:
-            ConfigError: they would not.
+            ConfigError: other nodes cannot reach the endpoint.
         """
         endpoint = self.peers.get(self._name, bound)
         if self.joins and parse_listen(endpoint).host in ("*", "0.0.0.0", "::"):
@@ -93,7 +91,7 @@ class NodeEndpoints:
 
 
 def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused]) -> str:
-    """Those at which no node answers, each with why; "" when all do. Blocks for a moment."""
+    """Return endpoints without a running node, with reasons; "": none. Blocks for a moment."""
     silences = Inquiry(silence_of)
     for endpoint in endpoints:
         silences.begin(endpoint)
@@ -105,7 +103,7 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
 
 
 def _refuse_sign(what: str, name: str) -> None:
-    """Refuse a name that the command line could not tell from its endpoint."""
+    """Refuse a name that the command line cannot separate from the endpoint."""
     if "=" in name:
         raise ConfigError(
             f"{what} is {name!r}: it must not contain =, which ends it in NAME=ENDPOINT"
@@ -135,7 +133,7 @@ def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
 
 
 def _refuse_shared_endpoint(peers: Mapping[str, str]) -> None:
-    """Two nodes that are said to be at one place: one of them is somewhere else."""
+    """Refuse two nodes with the same endpoint."""
     known: dict[str, str] = {}
     for peer, endpoint in peers.items():
         other = known.setdefault(parse_listen(endpoint).zmq_text, peer)
@@ -147,7 +145,7 @@ def _refuse_shared_endpoint(peers: Mapping[str, str]) -> None:
 
 
 def split_endpoints(join: str | Sequence[str]) -> tuple[str, ...]:
-    """Endpoints that were given as a list, or joined by commas."""
+    """Split endpoints that were given as a list or joined by commas."""
     return tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
 
 

@@ -1,7 +1,7 @@
-"""Bodies for what the master decided: frames read from the store, cut to what is named.
+"""Reads message bodies for the master's decisions: frames from the store, cut to the named ranges.
 
-The engine names messages; only the driver reads disks. Whole frames are passed on as they
-are on disk; one that straddles the edge of a range is cut.
+The engine names messages; only the driver reads disks. Whole frames are passed on as they are on
+disk. A frame that straddles the edge of a range is cut.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from mirrorq.wire import frames
 class FrameReader:
     """Reads frames of a node's queues, from the store and from writes that wait in memory.
 
-    With `durability: replicated` a message may be delivered before it is on this disk. Frames
-    reach the disk in the order of their sequences, so the missing ones follow those on disk. Bodies
-    of staged messages lie under the sequences that they had when they were staged; the reader
-    stamps them with their present sequences and the commit's time. Used on the node thread only.
+    With `durability: replicated` a message may be delivered before it is on the local disk. Frames
+    reach the disk in the order of their sequences, so the missing frames follow the frames on disk.
+    Staged messages are stored under their sequences at the time of staging. The reader stamps them
+    with their current sequences and the commit's time. Node thread only.
     """
 
     store: Store
     replicas: Mapping[int, Replica]
 
     def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
-        """Read messages that live, from memory too, wherever their bodies lie: at least one.
+        """Read live messages, at least one, from the store and from memory.
 
         Raises:
-            StoreCorrupt: The first frame is not as it was written, or is not there. Its span is
-                of the sequences under which the bodies lie.
+            StoreCorrupt: The first frame is damaged or missing. The error's span has the
+                sequences under which the bodies are stored.
         """
         replica = self.replicas.get(queue_id)
         if replica is None or not replica.state.staging.origins:
@@ -68,10 +68,10 @@ class FrameReader:
     def _joined(
         self, queue_id: int, first: int, last: int, bytes_max: int, shift: int
     ) -> list[memoryview]:
-        """As `stored`, of bodies that all are to be there: those before the first hole.
+        """Read bodies as `stored` does, and return the frames before the first gap.
 
         Raises:
-            StoreCorrupt: there is nothing before it.
+            StoreCorrupt: there is no frame before the gap.
         """
         try:
             found = self.stored(queue_id, first, last, bytes_max)
@@ -94,10 +94,10 @@ class FrameReader:
         return found
 
     def stored(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
-        """Read as `Store.read` does, from memory too: frames as they were written.
+        """Read frames as `Store.read` does, and also from memory, without changes.
 
         Raises:
-            StoreCorrupt: A frame is not as it was written.
+            StoreCorrupt: A frame is damaged.
         """
         replica = self.replicas.get(queue_id)
         behind = replica.ring.behind(first, last) if replica is not None else []
@@ -115,17 +115,17 @@ class FrameReader:
 
 
 DELIVER_BYTES = 8 << 20
-"""A Deliver carries about so much; what is left of the delivery goes back and comes next."""
+"""Approximate limit of a Deliver. The rest of the delivery is released and delivered next."""
 
 
 def fill(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, SessionReply | None]:
-    """Put the bodies into a Deliver; everything else is returned as it is.
+    """Put the bodies into a Deliver; any other reply is returned unchanged.
 
     Returns:
-        The reply, and a Deliver of what did not fit into it, which is to be given back.
+        The reply, and a Deliver with the deliveries that did not fit and must be released.
 
     Raises:
-        StoreCorrupt: the first frame is not as it was written.
+        StoreCorrupt: the first frame is damaged.
     """
     body = reply.reply
     if isinstance(body, Deliver) and not body.frames and not body.bare:
@@ -138,7 +138,7 @@ def fill(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, Sessio
 
 
 def shown(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, list[StoreCorrupt]]:
-    """Put the bodies into a Browsed, without those that are damaged. Returns it, and what is."""
+    """Put the undamaged bodies into a Browsed. Returns the reply and the damage."""
     body = reply.reply
     assert isinstance(body, Browsed)
     found: list[bytes] = []
@@ -166,14 +166,14 @@ def shown(reader: FrameReader, reply: SessionReply) -> tuple[SessionReply, list[
 def frames_of(
     reader: FrameReader, queue_id: int, ranges: Sequence[Range], bytes_max: int = DELIVER_BYTES
 ) -> tuple[tuple[bytes, ...], int, int]:
-    """Frames of the ranges, in their order, up to about `bytes_max`.
+    """Return the frames of the ranges, in their order, up to about `bytes_max`.
 
     Returns:
-        The frames, how many ranges they hold whole, and the last sequence that they hold of the
-        range after these; it is below that range when they hold nothing of it.
+        The frames, the number of complete ranges, and the last sequence read of the next range;
+        below the range if no message of the range was read.
 
     Raises:
-        StoreCorrupt: the first frame is not as it was written, or not there.
+        StoreCorrupt: the first frame is damaged or missing.
     """
     found: list[bytes] = []
     size = 0
@@ -200,7 +200,7 @@ def frames_of(
 def _split_at(
     deliveries: Sequence[Delivery], whole: int, end: int
 ) -> tuple[tuple[Delivery, ...], tuple[Delivery, ...]]:
-    """The first `whole` deliveries and what of the next one is up to `end`, and the rest."""
+    """Split deliveries: the first `whole` and the part of the next up to `end`, and the rest."""
     sent, rest = list(deliveries[:whole]), list(deliveries[whole:])
     if rest and end >= rest[0].first:
         sent.append(replace(rest[0], last=end))
@@ -214,11 +214,11 @@ def chunk_of(
     lost: tuple[Range, ...] = (),
     on_damage: Callable[[StoreCorrupt], None] | None = None,
 ) -> PackedChunk:
-    """Answer a member that lacks bodies: frames after `after_sequence`, within the bytes asked for.
+    """Answer a member's fetch: frames after `after_sequence`, up to the requested bytes.
 
     Args:
-        lost: what is known of those that are damaged everywhere.
-        on_damage: called with what is damaged here, which is not in the answer.
+        lost: ranges known to be damaged at every member.
+        on_damage: called for each damaged place here; the answer leaves the place out.
     """
     first, last = fetch.after_sequence + 1, fetch.upto_sequence
     read: list[memoryview] = []
@@ -253,10 +253,10 @@ def chunk_of(
 
 
 def unpacked(chunk: PackedChunk) -> FrameChunk:
-    """Check and split what a donor sent; one call into C checks all frames.
+    """Check and split a donor's chunk; one call into C checks all frames.
 
     Raises:
-        ProtocolError: these are not publish frames end to end.
+        ProtocolError: the chunk is not a run of publish frames.
     """
     entries = []
     for view in frames.split_run(chunk.run):

@@ -1,18 +1,18 @@
-"""`mirrorq.local`: a machine's own node, started by whoever comes first and kept by all who use it.
+"""`mirrorq.local`: a machine's own node, started by its first user and kept by all users.
 
-The node is a process that belongs to nobody: it outlives the one that started it. Each process
-that uses it is a client of it, and starts it again when it has died, so it is there as long as
-anybody wants it. It ends by itself when nobody has used it for a while, its *linger*.
+The node is a process without an owner: it outlives the process that started it. Each process that
+uses the node is a client, and starts the node again after its death. So the node exists as long as
+it has users. It ends by itself when it was unused for a while, its *linger*.
 
-Of two processes that start it at once both start one, and the store's lock decides which of them
-runs; the other one ends, and both callers connect to the first.
+Two processes that start the node at the same time both start a process, and the store's lock
+decides which process runs. The other process ends, and both callers connect to the first.
 
 In the node's folder, beside its store:
 
     node.sock    where it listens: only processes of the same user reach it
-    node.json    which process it is, or how it has ended; written by that process alone
-    linger       seconds; written by who names some
-    node.log     what it logs, and its standard error
+    node.json    its process id, or how it has ended; written by the node's process alone
+    linger       seconds; written by a caller that gives a linger
+    node.log     its log, and its standard error
 
 *Threads*: a client whose node is gone starts it on a thread of its own.
 """
@@ -47,21 +47,21 @@ from mirrorq.store.pathlock import holder_of
 log = logging.getLogger("mirrorq")
 
 LINGER_S = 60.0
-"""Where nobody has named another: a command that is run once a minute finds the node running."""
+"""Default linger: a command that is run once a minute finds the node running."""
 GREETING_S = 1.0
-"""A node that runs says its first byte at once; one that has not by then is stopped, or slow."""
+"""A running node sends its first byte at once. A later byte means a stopped or slow node."""
 START_S = 60.0
-"""A node that is being started says by then that it runs, or why not."""
+"""A starting node reports within so many seconds that it runs, or why not."""
 LOCK_S = 10.0
-"""A node of before that is closing the store gets so long."""
+"""An earlier node that is closing the store gets so many seconds."""
 MISSED_S = 2.0
-"""A node that was seen and has not served by then is looked for again; the next one after twice
-that."""
+"""A listening node that has not served a client after so many seconds is looked for again. The
+delay doubles each time."""
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
-"""Before a node that does not start is tried again: doubled each time, up to this."""
+"""Longest pause before another try to start a failing node. The pause doubles each time."""
 LOOK_S = 0.05
-"""How often who waits for another process's node looks."""
+"""Interval at which a process looks for another process's node, in seconds."""
 
 
 def local(
@@ -72,25 +72,25 @@ def local(
     config: Config | None = None,
     timeout: float | None = 30,
 ) -> Client:
-    """Connect to this machine's node in a folder; start it first if nobody has.
+    """Connect to the machine's node in a folder; start the node first if it does not run.
 
     Args:
-        path: directory of its store; made if absent. The same for all who want this node.
-        linger: seconds for which it runs on when nobody uses it any more; `math.inf`: until
-            `mirrorq local PATH --stop`. It is kept in the folder, and the last one named counts.
-            None: as it is there, 60 at first.
-        name: the node's name: that of the store, where there is one.
-        config: limits and times, equal for all who use it.
+        path: directory of its store; made if absent. The same for all users of the node.
+        linger: seconds for which an unused node keeps running; `math.inf`: until
+            `mirrorq local PATH --stop`. The folder keeps the value, and the last value counts.
+            None: the folder's value, 60 at first.
+        name: the node's name. An existing store must have the same name.
+        config: limits and times, equal for all users of the node.
         timeout: seconds to wait until it runs. None waits.
 
     Returns:
-        A client, as of `connect`. While it is open it starts the node again when that has died.
+        A client, as of `connect`. An open client starts the node again after its death.
 
-    The node is a process of its own, in a session of its own, and no child of this one. What it
-    logs is in `node.log` in the folder.
+    The node is a process of its own, in a session of its own, and not a child of the caller. Its
+    log is in `node.log` in the folder.
 
     Raises:
-        ConfigError, StoreError: as of `Node`: that the store is another node's, say.
+        ConfigError, StoreError: as of `Node`: the store is another node's, for example.
         StoreLocked: the folder is open in a process that does not listen there.
         NoQuorum: it did not run in time.
     """
@@ -116,7 +116,7 @@ def local(
 def _connected(
     place: Place, given: dict[str, Any], config: Config | None, deadline: Deadline
 ) -> Client:
-    """A client of the node, which may have ended since it was seen: then another one is started."""
+    """Return a client of the node. If the node has ended since it was seen, start another node."""
     patience_s = MISSED_S
     while True:
         start(place, given, deadline)
@@ -131,7 +131,7 @@ def _connected(
 
 
 def _given(place: Place, name: str, config: Config | None) -> dict[str, Any]:
-    """What the node's process is told."""
+    """Return the arguments for the node's process."""
     return {
         "name": name,
         "path": str(place.path),
@@ -147,13 +147,13 @@ def _check_linger(linger: float | None) -> None:
 
 @frozen
 class Place:
-    """The folder of a local node, and what stands in it beside the store."""
+    """The folder of a local node, and the files in it beside the store."""
 
     path: Path
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Place:
-        """By a path as a user names it."""
+        """Make a place from a user's path."""
         return cls(Path(os.path.abspath(checked_path(path))))
 
     @property
@@ -169,19 +169,19 @@ class Place:
         return self.path / "node.log"
 
     def linger_s(self) -> float:
-        """As the folder says."""
+        """Return the folder's linger in seconds."""
         try:
             return float((self.path / "linger").read_text())
         except (OSError, ValueError):
             return LINGER_S
 
     def write_linger(self, linger: float) -> None:
-        """Of several at once the last one counts."""
+        """Write the linger. Of several writers the last counts."""
         self._write("linger", f"{float(linger)}\n")
 
     def told(self) -> dict[str, Any]:
-        """What the last process said of itself: its `pid`, and how it has `ended`, "" if it has
-        not, or was killed. {} where none has run."""
+        """Return the last process's report: its `pid`, and how it has `ended`. `ended` is "" for a
+        running or killed process. {}: none has run."""
         try:
             said = json.loads((self.path / "node.json").read_text())
         except (OSError, ValueError):
@@ -189,18 +189,18 @@ class Place:
         return said if isinstance(said, dict) else {}
 
     def tell(self, ended: str = "") -> None:
-        """Called by the node's process, which has the store's lock."""
+        """Write the report of the node's process, which has the store's lock."""
         self._write("node.json", json.dumps({"pid": os.getpid(), "ended": ended}) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        """All of it or nothing, however the process ends."""
+        """Write a file atomically, however the process ends."""
         scratch = self.path / f"{name}.{os.getpid()}.{get_ident()}"
         scratch.touch(system.PRIVATE_FILE)
         scratch.write_text(text)
         os.replace(scratch, self.path / name)
 
     def why_not(self) -> MirrorQError:
-        """Why no node listens here, though one was to be started."""
+        """Return the reason why no node listens here after a start."""
         with contextlib.suppress(OSError):
             if holder := holder_of(self.path):
                 return StoreLocked(
@@ -210,7 +210,7 @@ class Place:
         return NoQuorum(f"no node runs in {self.path} yet: {self.log_path} says why")
 
     def pid(self) -> int | None:
-        """The process of a local node that runs here, None when there is none."""
+        """Return the process id of a local node that runs here; None: none runs."""
         try:
             holder = holder_of(self.path)
         except OSError:
@@ -218,15 +218,15 @@ class Place:
         return holder if holder is not None and holder == self.told().get("pid") else None
 
     def is_listening(self) -> bool:
-        """Whether a node listens here: a kernel accepts for a process that is being killed, too,
-        but then nobody says a byte."""
+        """Return true if a node listens here. A kernel also accepts for a process that is being
+        killed, but then no byte comes."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(GREETING_S)
             try:
                 probe.connect(self.socket_path)
                 return bool(probe.recv(1))
             except TimeoutError:
-                return True  # It is stopped, or slow, and has its store.
+                return True  # The node is stopped, or slow, and has its store.
             except OSError as error:
                 if "too long" in str(error):
                     raise ConfigError(
@@ -237,13 +237,13 @@ class Place:
 
 
 class Deadline:
-    """Until when something is waited for."""
+    """The end of a wait."""
 
     def __init__(self, timeout: float | None) -> None:
         self._end_ms = None if timeout is None else clock.now_ms() + int(timeout * 1000)
 
     def left_s(self) -> float | None:
-        """Seconds, None for ever."""
+        """Return the seconds left; None: no limit."""
         if self._end_ms is None:
             return None
         return max(0.0, (self._end_ms - clock.now_ms()) / 1000)
@@ -253,11 +253,11 @@ class Deadline:
 
 
 def start(place: Place, given: dict[str, Any], deadline: Deadline) -> None:
-    """Have a node listen in this place, whoever has started it.
+    """Have a node listen in a place, started by any process.
 
     Raises:
-        MirrorQError: what the node's process said that it cannot.
-        NoQuorum: nothing came of it in time.
+        MirrorQError: the node's process reported that it cannot run.
+        NoQuorum: no node listened in time.
     """
     while not place.is_listening():
         refusal = _launch(given, deadline)
@@ -266,22 +266,22 @@ def start(place: Place, given: dict[str, Any], deadline: Deadline) -> None:
         if deadline.is_over():
             raise refusal or place.why_not()
         if refusal is not None:
-            # Somebody else's node: it is about to listen, or about to close the store.
+            # Another process has the node: it is about to listen, or to close the store.
             time.sleep(LOOK_S)
 
 
 def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
-    """Start a process for the node; None when it runs, or what it says of why not."""
+    """Start a process for the node. Return None when the node runs, else its reported error."""
     try:
         process = launched("local_process", sys.executable)
     except OSError as error:
         return MirrorQError(f"{sys.executable} cannot be run: {error}")
-    # It leaves at once: the node is a child of that child, and so of nobody.
+    # The process exits at once: the node is its child, and so has no living parent.
     with process:
         assert process.stdin is not None
         patience_s = LOCK_S if (left_s := deadline.left_s()) is None else min(LOCK_S, left_s / 2)
         told = {**given, "lock_s": patience_s}
-        with contextlib.suppress(BrokenPipeError):  # it has ended: it will say nothing
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and will write no line
             process.stdin.write(json.dumps(told).encode() + b"\n")
         process.stdin.close()
         said = _line(process, deadline)
@@ -298,7 +298,7 @@ def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
 
 
 def _line(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
-    """What the process says, b"" when it ends without, None when nothing came in time."""
+    """Return the process's line; b"": it ended without a line; None: no line came in time."""
     assert process.stdout is not None
     left_s = deadline.left_s()
     said = b""
@@ -315,17 +315,17 @@ def _line(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
 
 
 class Reviver:
-    """Starts the node of one client again, when that is gone and nobody has stopped it."""
+    """Starts the node of one client again after its end, unless a user has stopped it."""
 
     def __init__(self, client: Client, place: Place, given: dict[str, Any]) -> None:
         self._client = client
         self._place = place
         self._given = given
         self._at_work = 0
-        """Pid of the process that has a thread for it: a forked child has none."""
+        """Pid of the process with the reviving thread: a forked child has no thread."""
 
     def on_notice(self, notice: Notice) -> None:
-        """Called with what happens to the client."""
+        """Called with the client's notices."""
         if notice.kind == "disconnected":
             self.begin()
 
@@ -341,15 +341,15 @@ class Reviver:
         finally:
             self._at_work = 0
         if self._is_missed():
-            self.begin()  # the notice of it may have found this thread at work still
+            self.begin()  # its notice may have come while the thread was still at work
 
     def _is_missed(self) -> bool:
-        """The client wants a node, and nobody has said that there shall be none."""
+        """Return true if the client needs a node, and no user has stopped the node."""
         is_open = not self._client.is_closed and not self._client.entry_node
         return is_open and self._place.told().get("ended", "") != STOPPED
 
     def _revive(self) -> None:
-        """Until the client is served, closed, or somebody has said that there shall be no node."""
+        """Retry until the client is served or closed, or a user has stopped the node."""
         pause_s = PAUSE_MIN_S
         while not self._client.is_closed and not self._client.entry_node:
             ended = self._place.told().get("ended", "")
@@ -368,4 +368,4 @@ class Reviver:
 
 
 STOPPED, IDLE, FAILED = "stopped", "idle", "failed"
-"""How a local node has ended: somebody wanted it; nobody used it; of itself, as its log says."""
+"""How a local node has ended: stopped by a user; unused; failed, with the reason in its log."""

@@ -1,7 +1,7 @@
-"""The process of a local node (`mirrorq.local`): nobody's child, and ended when nobody uses it.
+"""The process of a local node (`mirrorq.local`): without a parent, and ended when unused.
 
-Its standard input is one line, the node's arguments; on its standard output it says one line: that
-it runs, or why not. Both are closed then, and what it logs goes to `node.log`.
+Its standard input is one line, the node's arguments. On its standard output it writes one line: the
+node runs, or why not. Both are closed then, and the log goes to `node.log`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from mirrorq.waiting import Latch
 log = logging.getLogger("mirrorq")
 
 LOOK_S = 1.0
-"""How often it looks who uses it."""
+"""Interval in seconds at which the process looks for users of the node."""
 LOCK_LOOK_S = 0.05
-"""How often who waits for a node of before looks whether it has closed the store."""
+"""Interval in seconds at which a waiting process tries the store's lock."""
 LOG_BYTES_MAX = 1 << 20
-"""When its log is longer it goes on in a new file, and the old one is kept as `node.log.1`."""
+"""A longer log continues in a new file; the old file is kept as `node.log.1`."""
 
 
 def main() -> int:
     """Run the node; the status is 0 unless it has failed."""
     if os.fork():
-        os._exit(0)  # Whoever started this waits for no node: it is nobody's child.
-    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
+        os._exit(0)  # The starter does not wait for the node, which must have no parent.
+    os.umask(0o077)  # The log and all other files are for the user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = Latch()
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _say(**words: Any) -> None:
-    """To the process that started this one, if that still lives; once."""
+    """Report once to the starting process, if it still lives."""
     try:
         os.write(1, json.dumps(words).encode() + b"\n")
     except OSError:
@@ -61,10 +61,10 @@ def _say(**words: Any) -> None:
 
 
 def _begun(given: dict[str, Any]) -> tuple[Node, Place]:
-    """The node, which has the store's lock.
+    """Return the node, which has the store's lock.
 
     Raises:
-        StoreLocked: another process has it, and either listens here, or goes on having it.
+        StoreLocked: another process has the lock, and either listens here, or keeps the lock.
         MirrorQError: as of `Node`.
     """
     place = Place.of(given["path"])
@@ -94,14 +94,14 @@ class _LocalNode(Node):
 
 
 def _serve(node: Node, place: Place, told: Latch) -> int:
-    """Until it is told to end, fails, or nobody has used it for long enough."""
+    """Serve until a signal, a failure, or the end of the linger."""
     _log_to(place)
     place.tell()
     _say(pid=os.getpid())
     _let_go(place)
     log.info("process %d runs node %s", os.getpid(), node.name)
     ended = _wait(node, place, told)
-    # First, so that clients who are left know whether to start it again.
+    # First, so that remaining clients know if they should start the node again.
     place.tell(ended)
     log.info("process %d ends node %s: %s", os.getpid(), node.name, ended)
     node.close()
@@ -109,7 +109,7 @@ def _serve(node: Node, place: Place, told: Latch) -> int:
 
 
 def _wait(node: Node, place: Place, told: Latch) -> str:
-    """How it ends: one of the words of `local`."""
+    """Wait for the end and return its kind: one of the words of `local`."""
     while not told.wait(LOOK_S):
         if node.is_closed:
             return FAILED
@@ -119,17 +119,17 @@ def _wait(node: Node, place: Place, told: Latch) -> str:
 
 
 def _unused_s(node: Node) -> float:
-    """For how long it has had no client."""
+    """Return the seconds for which the node has had no client."""
     entry = node._driver.gateway
     assert entry is not None, "it listens"
     if entry.client_count:
         return 0.0
-    # Looked at second: it is set before a client that leaves is no more counted.
+    # Read second: it is set before the count of clients falls.
     return (clock.now_ms() - entry.left_ms) / 1000
 
 
 def _log_to(place: Place) -> None:
-    """From now on it logs into the folder, which is a store's, and its own: it has the lock."""
+    """Send the log into the node's folder from now on: the process has the store's lock."""
     handler = RotatingFileHandler(place.log_path, maxBytes=LOG_BYTES_MAX, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.setLevel(logging.INFO)
@@ -137,8 +137,8 @@ def _log_to(place: Place) -> None:
 
 
 def _let_go(place: Place) -> None:
-    """Keep nothing open of the process that started this one: its terminal, its pipes. Tracebacks
-    go into the log's file."""
+    """Keep no file of the starting process open: its terminal, its pipes. Tracebacks go into the
+    log's file."""
     nothing = os.open(os.devnull, os.O_RDWR)
     errors = os.open(place.log_path, os.O_WRONLY | os.O_APPEND)
     for old, new in ((nothing, 0), (nothing, 1), (errors, 2)):

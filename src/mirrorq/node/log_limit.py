@@ -1,7 +1,7 @@
-"""Warnings that strangers can cause: some are written, the rest are counted.
+"""Warnings that remote processes can cause: a limited number is written, the rest are counted.
 
-Anybody who reaches the endpoint can cause a warning with a few bytes, and a log that fills the disk
-would harm everybody.
+Any process that reaches the endpoint can cause a warning with a few bytes, and a log that fills the
+disk would harm everybody.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from mirrorq import clock
 
 PERIOD_MS = 10_000
 LINES_MAX = 20
-"""Lines in a period; one more says how many there were besides."""
+"""Lines in a period; one more line reports how many were left out."""
 
 
 class LogLimit:
-    """A log of which strangers cannot write more than so much.
+    """A log with a limited number of lines in each period.
 
-    The driver has it; the node thread's.
+    The driver owns the object. Node thread only.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -27,7 +27,7 @@ class LogLimit:
         self._count = 0
 
     def warn(self, text: str, *values: object) -> None:
-        """As `Logger.warning`."""
+        """Write a warning as `Logger.warning` does, or count it as left out."""
         now_ms = clock.now_ms()
         if now_ms - self._began_ms >= PERIOD_MS:
             left_out = self._count - LINES_MAX

@@ -1,7 +1,7 @@
 """`Node`: one process's part in a cluster, and the host of the handles that live on it.
 
-All logic is in `engine`; the node thread that runs it is in `driver`. Here is what users and
-handles call: each call becomes an event for the node thread and waits for its answer.
+All logic is in `engine`; the node thread that runs the engine is in `driver`. Users and handles
+call the methods here: each call becomes an event for the node thread and waits for its answer.
 
 *Threads*: every public method may be called from any thread, except in a forked child.
 """
@@ -64,12 +64,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 SPOOL_SUFFIX = "-spool"
-"""Of the directory of its spool, which lies beside the node's own: advice for a damaged store moves
-that one away."""
+"""Suffix of the spool's directory, which lies beside the node's own. The advice for a damaged store
+moves only the store away."""
 HAND_OVER_S = 2.0
-"""close() waits no longer than this for other masters: two rounds of the catalog as a rule."""
+"""close() waits no longer for other masters, in seconds: mostly two rounds of the catalog."""
 LIST_S = 5.0
-"""A list of what this node knows waits no longer for its thread."""
+"""A list of the node's knowledge waits no longer for the node thread, in seconds."""
 WARNINGS = (
     "loss",
     "copy dropped",
@@ -87,40 +87,40 @@ WARNINGS = (
 )
 """Kinds of notices that are warnings in the log."""
 ERRORS = ("name",)
-"""Kinds that are errors there: what is wrong does not mend itself."""
+"""Kinds of notices that are errors in the log: an operator must act."""
 CLOSE_S = 5.0
-"""close() ends within this, with or without a majority, and whatever the disk does."""
+"""close() ends within so many seconds, with or without a majority, whatever the disk does."""
 STOP_S_MIN = 1.0
-"""Of that the thread has so long for its last rounds."""
+"""Minimum of that time for the last rounds of the node thread."""
 
 
 class Node(Access):
     """One node: a store, a part in the catalog, and copies of queues.
 
     Args:
-        name: this node's name, one of `peers`' names when there are any.
-        path: directory of its store; made if absent. One that is not empty and holds no store is
+        name: the node's name, one of `peers`' names when there are any.
+        path: directory of its store; made if absent. A non-empty directory without a store is
             refused (StoreError).
-        peers: name -> endpoint of every node of the cluster, this one included. None: what
-            the store knows of its cluster; with an empty store a cluster of one, without
+        peers: name -> endpoint of every node of the cluster, including the node itself. None: the
+            cluster that the store knows; with an empty store a cluster of one, without
             sockets.
         config: limits and times; equal on all nodes.
         witness: votes and holds no queue.
-        security: this node's secret key and the keys of who may connect; every node and client
-            of the cluster must have keys then. None: no keys, and loopback only.
+        security: the node's secret key and the keys of the processes that may connect; every node
+            and client of the cluster must have keys then. None: no keys, and loopback only.
         insecure: allow to listen on other addresses than loopback without keys.
-        listen: endpoint to bind, when it differs from the advertised one in `peers`.
+        listen: endpoint to bind, when it differs from the advertised endpoint in `peers`.
         join: endpoint of one or more nodes of a running cluster, as a list or joined by
-            commas: an empty store joins it. Other nodes reach this one at its endpoint in
-            `peers` (which then names this node only), or where it listens; without either it
+            commas: an empty store joins it. Other nodes reach the node at its endpoint in
+            `peers` (with no other node in it), or where it listens; without either it
             takes a free port on loopback. A store that has joined needs no `join` any more.
         dashboard: `host:port` at which a web page shows the cluster, read-only; needs the extra
             `dashboard`. Other addresses than loopback need `insecure`.
 
     Returns at once, with or without peers; `wait_ready` waits for a majority.
 
-    Made in the main thread of a process in which SIGTERM has its default disposition, it is
-    closed at SIGTERM before the process ends; a handler of the application's stays in charge.
+    If a node is made in the main thread while SIGTERM has its default disposition, SIGTERM closes
+    the node before the process ends. A handler of the application keeps control.
 
     Raises:
         ConfigError: arguments that contradict each other, an endpoint that cannot be bound.
@@ -131,10 +131,10 @@ class Node(Access):
 
     _survives_fork = False
     _salvages = False
-    """Of a spool's node: ops that are damaged in this only copy keep nothing else from being used.
-    Set before it is begun."""
+    """True for a spool's node: damaged ops in the only copy do not prevent the use of the rest. Set
+    before the node begins."""
     spawn = staticmethod(spawn)
-    """A node as a process of its own: see `mirrorq.node.spawned.spawn`."""
+    """Run a node as a process of its own: see `mirrorq.node.spawned.spawn`."""
 
     @spelled_out
     def __init__(
@@ -147,30 +147,30 @@ class Node(Access):
             name, said["peers"], said["listen"], said["join"], insecure=insecure, security=security
         )
         self.name: str = name
-        """Its name in the cluster."""
+        """Name of the node in the cluster."""
         self.config: Config = config or Config()
-        """Its limits and times."""
+        """Limits and times of the node."""
         self.path: Path = checked_path(path)
-        """Directory of its store."""
+        """Directory of the node's store."""
         self.peers = endpoints.peers
-        """Endpoints by node, as they were given."""
+        """Endpoints by node, as given in the arguments."""
         self._endpoint = ""
         self._others: dict[str, str] = {}
-        """Endpoints of the other nodes, as far as they were named or are known."""
+        """Endpoints of the other nodes, as far as given or known."""
         self._listeners = Listeners()
         self._owned = {}
         self._transport: Transport | None = None
         self._rail: NodeRail | None = None
         self._dashboard: Dashboard | None = None
         self._authority = None if security is None else Authority(security)
-        """Who may do what, None without security. The node thread's."""
+        """Keys and rights, None without security. Node thread only."""
         self._store = self._open_store()
         try:
             warn_of_machine(self.path)
             self._listen(endpoints)
             if said["dashboard"] is not None:
                 self._check_dashboard(said["dashboard"], insecure)
-            # Nothing on the disk was changed before: whatever refuses a start has been asked.
+            # The disk is unchanged until here: all checks that may refuse a start are done.
             self._store.begin()
             self._rail = self._open_rail()
             self._driver = self._make_driver(said["witness"], endpoints.joins)
@@ -198,7 +198,7 @@ class Node(Access):
             raise
 
     def _give_up(self) -> None:
-        """Nobody will have this node: who made it was interrupted, or it cannot be made."""
+        """Free the parts of a node that was interrupted in its creation or cannot be made."""
         parts = self.__dict__
         if "_closing" in parts:
             self.close()
@@ -228,10 +228,10 @@ class Node(Access):
             self._transport = self._open_transport(address)
             self._endpoint = endpoints.endpoint(self._transport.endpoint)
 
-    # What `mirrorq.testing` plays: the disk, the network, chance, and the process.
+    # Replaced by `mirrorq.testing`: the disk, the network, chance, and the process.
 
     def _silent_text(self) -> str:
-        """Where no other node answers, and why: for who waits, on his thread."""
+        """Return the endpoints without a running node, with reasons. On the waiting thread."""
         transport = self._transport
         return silent_text(
             tuple(self._others.values()), {} if transport is None else transport.troubles()
@@ -255,7 +255,7 @@ class Node(Access):
         if self._transport is None or not (self.config.star and self.config.rail):
             return None
         try:
-            # Its C part is loaded only where it is used; not every system has it.
+            # The C part is loaded only where needed; it is missing on some systems.
             from mirrorq.node.rail import begun_rail
         except ImportError as error:
             log.info("confirms go without the rail: %s", error)
@@ -290,11 +290,11 @@ class Node(Access):
         return Driver(engine, store, self._transport, self._on_notice, self._rail)
 
     def _read_page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-        """A page of a queue's state on this disk, b"" when it is not as it was written.
+        """Return a page of a queue's state on the local disk, b"" when it is damaged.
 
         Raises:
-            StoreCorrupt: what it says cannot be done without: the node ends, and finds out at its
-                next start that this copy is damaged.
+            StoreCorrupt: the page is indispensable. The node ends, and finds the damage of its copy
+                at its next start.
         """
         try:
             return self._store.page(queue_id, kind, first, lsn)
@@ -312,10 +312,10 @@ class Node(Access):
             return b""
 
     def _image(self, queue_id: int) -> QueueImage:
-        """A queue's copy on this disk, as far as anything can be made of it.
+        """Return a queue's copy on the local disk, as far as it is readable.
 
         Raises:
-            StoreCorrupt: nothing can, and there is no other node that may have one.
+            StoreCorrupt: nothing is readable, and no other node may have a copy.
         """
         try:
             image = self._store.load(queue_id, next_sequence_of, whole=False)
@@ -363,16 +363,16 @@ class Node(Access):
 
     @property
     def endpoint(self) -> str:
-        """Where others reach this node; "" without peers."""
+        """Endpoint at which other nodes reach the node; "" without peers."""
         return self._endpoint
 
     @property
     def listening(self) -> str:
-        """The endpoint that is bound (with the port that was found); "" without peers."""
+        """The bound endpoint, with the actual port; "" without peers."""
         return "" if self._transport is None else self._transport.endpoint
 
     def _pickled(self, name: str) -> tuple[object, ...]:
-        """A handle on a node is not pickled: raises TypeError."""
+        """Raise TypeError: a handle on a node cannot be pickled."""
         raise TypeError(
             f"the handle on queue {name!r} is of a node and cannot be pickled: pickle "
             "one of mirrorq.connect(), or open the queue where it is used"
@@ -386,15 +386,15 @@ class Node(Access):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, or has failed."""
+        """Whether the node was closed, or has failed."""
         return self._calls.is_closed or self._driver.failure is not None
 
     def close(self) -> None:
         """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated.
 
-        Interrupted it goes on by itself: called again it waits for the rest. Where a commit takes
-        longer, which a warning says, the node ends when its disk has answered; its store stays
-        locked until then.
+        An interrupted close continues by itself, and another call waits for the rest. If a commit
+        takes longer, a warning is logged and the node ends when its disk has answered. Its store
+        stays locked until then.
         """
         self._calls.check_process()
         self._closing.run()
@@ -409,7 +409,7 @@ class Node(Access):
         self._hand_over()
         self._calls.close()
         if not self._driver.stop(max(deadline - clock.monotonic(), STOP_S_MIN)):
-            # Its thread closes what it uses: nothing is taken from under it.
+            # The node thread closes its own resources: none is taken from it.
             self._store.note_ending()
             log.warning(
                 "node %s is closed and has not ended: after %g s its disk is still at work on a "
@@ -421,8 +421,8 @@ class Node(Access):
         self._listeners.close(1.0, self._closing.callers)
 
     def _hand_over(self) -> None:
-        """Give the lease up, say that this end is a shutdown, and let the catalog's leader
-        find other masters for a moment."""
+        """Release the lease, announce a shutdown, and wait a moment while the catalog's leader
+        finds other masters."""
         if self._transport is None or not self._driver.is_running:
             return
         driver, left = self._driver, Latch()
@@ -436,15 +436,15 @@ class Node(Access):
 
     @property
     def _unfounded(self) -> str:
-        """Why this node takes part in no cluster yet, and whom it waits for; "" when it does."""
+        """Why the node takes part in no cluster yet, and for whom it waits; "": takes part."""
         text = self._driver.engine.waiting_text()
         return f"node {self.name} {text}" if text else ""
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until this node takes part in a cluster that has a majority.
+        """Wait until the node takes part in a cluster that has a majority.
 
         Raises:
-            NoQuorum: that did not come within `timeout` seconds.
+            NoQuorum: the node was not ready within `timeout` seconds.
         """
         self._calls.wait_ready(lambda: self._overview.is_ready, timeout)
 
@@ -471,7 +471,7 @@ class Node(Access):
         """Declare a queue and return a handle on it, as `Client.queue` does.
 
         Args:
-            spool: return a `SpooledQueue`, at once: its puts are accepted on this node's disk, and
+            spool: return a `SpooledQueue`, at once: its puts are accepted on the node's disk, and
                 sent on when there is a majority.
             Others: as in `Client.queue`.
         """
@@ -486,8 +486,8 @@ class Node(Access):
         return self.queue(name, durable=durable, auto_delete=auto_delete, timeout=timeout)
 
     def spooled(self) -> dict[str, SpoolStatus]:
-        """What is spooled on this node (`queue(…, spool=True)`), by the names of queues: how much,
-        how old, and why. Never waits."""
+        """Return the spools of the node (`queue(…, spool=True)`) by names of queues: amount, age,
+        and reason. Never waits."""
         return self._spools.status()
 
     # --- What is asked of a node ----------------------------------------------------------
@@ -518,24 +518,24 @@ class Node(Access):
         self.wait_ready(timeout)
 
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """A node knows every exchange."""
+        """Return the exchange: a node knows every exchange."""
         return self._exchange_record(name, at_least)
 
     def _leave_exchange(self, name: str) -> None:
-        """Nothing is kept for who follows."""
+        """Do nothing: a node keeps no state for followers."""
 
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """The exchange as this node knows it. Records never change: any thread may read them."""
+        """Return the exchange as the node knows it. Records are immutable. From any thread."""
         return self._driver.engine.catalog.exchange(name)
 
     def _queue_name(self, queue_id: int) -> str:
-        """The queue's name, "" when there is none of this id. From any thread."""
+        """Return the queue's name; "": no queue has the id. From any thread."""
         catalog = self._driver.engine.catalog
         record = catalog.sharded(queue_id) or catalog.queue(queue_id)
         return "" if record is None else record.name
 
     def _rings_of(self, queue_id: int) -> tuple[int, ...]:
-        """Ids of the shards of a sharded queue, () of another. From any thread."""
+        """Return the ids of a sharded queue's shards; () for another queue. From any thread."""
         record = self._driver.engine.catalog.sharded(queue_id)
         return () if record is None else record.rings
 
@@ -544,7 +544,7 @@ class Node(Access):
     def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
-        """Register a handle; its first event tells who serves the queue."""
+        """Register a handle; its first event names the queue's master."""
         self._calls.check_open()
         session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session, queue_id, port))
@@ -559,12 +559,12 @@ class Node(Access):
 
     @property
     def _access_error(self) -> AuthenticationError | None:
-        """A node is its own."""
+        """None: a node needs no access to itself."""
         return None
 
     @property
     def _stuck_text(self) -> str:
-        """Why this node cannot write, "" when it can."""
+        """Why the node cannot write; "": it can."""
         why = self._driver.stuck_text
         return f"node {self.name} {why}" if why else ""
 
@@ -574,25 +574,25 @@ class Node(Access):
 
     @property
     def is_paused(self) -> bool:
-        """Return whether this node has no contact with a majority: it confirms nothing then."""
+        """Whether the node has no contact with a majority: a paused node confirms nothing."""
         return self._driver.engine.lease.paused
 
     # --- Status -------------------------------------------------------------------------
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
-        """What this node knows of a queue. Never blocks for the network, never raises."""
+        """Return the node's knowledge of a queue. Never blocks for the network, never raises."""
         return self._calls.run(lambda: self._overview.status(queue_id), 1.0, QueueStatus.unknown())
 
     def alarms(self) -> tuple[Alarm, ...]:
-        """The alarms that are raised at this node, with what happened and what to do. Never
-        blocks. Names of other nodes' alarms are in `nodes()`."""
+        """Return the alarms raised at the node, with their cause and remedy. Never blocks. Names of
+        other nodes' alarms are in `nodes()`."""
         return self._driver.watch.raised
 
     def _sample(self, timeout: float = 1.0) -> NodeSample | None:
-        """What this node is like now, for metrics: of its own copies only.
+        """Return the node's current state for metrics, with its own copies only.
 
-        When the node thread is busy for longer than `timeout` seconds, the last one that was
-        made, or None. May be called on a closed node.
+        If the node thread is busy for longer than `timeout` seconds, return the last sample, or
+        None. May be called on a closed node.
 
         Raises nothing.
         """

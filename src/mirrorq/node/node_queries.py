@@ -2,7 +2,7 @@
 
 A question goes to every other node that runs. Answers that came within `ANSWER_MS` count; the nodes
 that did not answer are named. The caller looks until there is an outcome. Everything runs on the
-node thread. An answer never raises, and nothing of another node's question is kept.
+node thread. An answer never raises, and no state is kept for another node's question.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 ANSWER_MS = 3000
-"""Nodes that run get so long."""
+"""Time for running nodes to answer, in milliseconds."""
 ASKED_MAX = 64
-"""Questions under way; the oldest is given up: nobody looks for its outcome any more."""
+"""Limit on open questions; the oldest is dropped, because its caller no longer looks."""
 CONSUMERS_MAX = 10_000
-"""Consumers that one node tells of."""
+"""Limit on consumers in one node's answer."""
 
 ATTENDANCE = "attendance"
 DISCONNECT = "disconnect"
-"""Of the client `subject`, or the consumer with this tag, because of `why`."""
+"""Disconnect the client `subject`, or the consumer with the tag, because of `why`."""
 
 
 @define(eq=False)
@@ -51,35 +51,35 @@ class _Question:
 
 
 class ServesClients(Protocol):
-    """The gateway, as far as it is asked of its clients."""
+    """The gateway, reduced to the questions about its clients."""
 
     def served(self) -> tuple[Served, ...]:
-        """Every client."""
+        """Return the entries of all clients."""
         ...
 
     def disconnect(self, name: str, why: str) -> int:
-        """Disconnect clients of this name, take none that comes later; say how many there were."""
+        """Disconnect the clients with a name and refuse the name. Return the number of clients."""
         ...
 
 
 class Asking(Protocol):
-    """The node thread, as far as its questions need it."""
+    """The node thread, reduced to the needs of questions."""
 
     engine: Engine
     complaints: LogLimit
 
     @property
     def gateway(self) -> ServesClients | None:
-        """None: this node listens nowhere."""
+        """The gateway; None: the node listens nowhere."""
         ...
 
     def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
-        """Send a message to another node, past the engine."""
+        """Send a message to another node, without the engine."""
         ...
 
 
 class NodeQueries:
-    """The questions of one node. The driver has it; the node thread's."""
+    """The questions of one node. The driver owns the object. Node thread only."""
 
     def __init__(self, driver: Asking) -> None:
         self._driver = driver
@@ -89,11 +89,11 @@ class NodeQueries:
     # --- For those on this node -----------------------------------------------------------
 
     def ask_attendance(self) -> int:
-        """Begin; `presence` has the outcome."""
+        """Begin a question; `attendance` returns the outcome."""
         return self._ask(ATTENDANCE)
 
     def attendance(self, number: int) -> Attendance | None:
-        """Who uses the cluster; None: some nodes may still answer."""
+        """Return the cluster's clients and consumers; None: nodes may still answer."""
         asked = self._ended(number)
         if asked is None:
             return None
@@ -106,12 +106,12 @@ class NodeQueries:
         return join(rolls, unheard)
 
     def ask_disconnect(self, client: str, why: str) -> int:
-        """Have it disconnected wherever it is, and kept out; `disconnected` has the outcome."""
+        """Have a client disconnected on all nodes and refused; `disconnected` has the outcome."""
         return self._ask(DISCONNECT, client, why)
 
     def disconnected(self, number: int) -> tuple[int, tuple[str, ...]] | None:
-        """How many of this name or tag there were, and which nodes have not answered; None:
-        some may still do so."""
+        """Return the number of disconnected clients or consumers, and the nodes without an answer;
+        None: nodes may still answer."""
         asked = self._ended(number)
         if asked is None:
             return None
@@ -148,7 +148,7 @@ class NodeQueries:
     # --- Between nodes --------------------------------------------------------------------
 
     def on_message(self, node: str, incarnation: int, message: NodeQuestion | NodeAnswer) -> None:
-        """From another process that calls itself a node, with this name."""
+        """Take a message of another process that uses a node's name."""
         record = self._driver.engine.catalog.node(node)
         if record is None or record.incarnation != incarnation:
             log.debug("dropped a %s of %s: no node of this cluster", type(message).__name__, node)
@@ -169,12 +169,12 @@ class NodeQueries:
             if not count and gateway is not None and parts_of_tag(question.subject) is None:
                 count = gateway.disconnect(question.subject, question.why)
             return NodeAnswer(question.number, count, b"")
-        # Of a later version: it is told that there is nothing of it here.
+        # A question of a later version: answer that there is nothing here.
         return NodeAnswer(question.number, 0, b"")
 
 
 def expel_consumer(driver: Asking, tag: str, why: str) -> int:
-    """End the consumer of this tag, if a master here has it; return how many those were."""
+    """End the consumer of a tag, if a master here has it; return the number of ended consumers."""
     named = parts_of_tag(tag)
     if named is None:
         return 0
@@ -192,7 +192,7 @@ def expel_consumer(driver: Asking, tag: str, why: str) -> int:
 
 
 def roll_of(driver: Asking) -> Roll:
-    """What this node knows: its own clients, and the consumers of the queues that it leads."""
+    """Return the node's own clients, and the consumers of the queues mastered here."""
     engine, gateway = driver.engine, driver.gateway
     consumers = itertools.chain.from_iterable(
         _consumers_of(record.name, engine.replicas[record.id])
@@ -206,7 +206,7 @@ def roll_of(driver: Asking) -> Roll:
 
 
 def _consumers_of(name: str, replica: Replica) -> Iterator[HeldConsumer]:
-    """Those of one queue, if this node is its master."""
+    """Yield the consumers of one queue, if its master is here."""
     master = replica.master
     if master is None or not master.active:
         return

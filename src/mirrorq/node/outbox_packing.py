@@ -1,17 +1,17 @@
-"""Batches for other queues: frames of this queue's messages, packed anew with why they came.
+"""Batches for other queues: frames of the source queue's messages, packed anew with the reason.
 
-The driver's half of `courier`: it reads the frames that hold a batch's first messages, and makes
-one publish frame of as many as go under one header. Each message keeps its body, its headers, its
-message_id and its key; its ttl and delay are left behind, or it would die again of the same. What
-was put for the target comes as it was put.
+The driver's half of `courier`: it reads the frames of a batch's first messages, and makes one
+publish frame of as many as fit under one header. Each message keeps its body, its headers, its
+message_id and its key. Its ttl and delay are removed, or the message would die again for the same
+reason. A message that was put for the target is not changed.
 
-It gets headers that begin with `x-death-`: where it ended last, why, how often it has ended by now,
-its sequence there, when (seconds since 1970), and the queues in which it ended since it last came
-into one by somebody's will, a line each.
+A dead-lettered message gets headers that begin with `x-death-`. They hold the last queue, the
+reason, the number of deaths, the last sequence, and the time (seconds since 1970). They also list
+the queues in which the message died since a user last moved it, one per line.
 
-*Circles.* A message that would come, by itself, into a queue in which it has died before goes
-nowhere, as in RabbitMQ; it would go round for ever. Where a consumer rejected it on the way, or
-somebody moved it, it did not come by itself.
+*Circles.* A message that would return automatically to a queue in which it died is dropped, as in
+RabbitMQ; it would circle for ever. A message that a consumer rejected on the way, or a user moved,
+does not return automatically.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ MOVED = "moved"
 REJECTED = "rejected"
 
 Read = Callable[[int, int, int], Sequence[frames.Frame]]
-"""(first, last, most bytes) -> frames that hold these sequences, in order."""
+"""(first, last, maximum bytes) -> frames that hold the sequences, in order."""
 
 _DECODER = msgspec.msgpack.Decoder(Properties)
 
 
 def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
-    """Pack what `load` names, as much of it as one frame can hold.
+    """Pack the messages of a load, as many as one frame can hold.
 
     Raises:
         StoreCorrupt: as `read` does.
-        ProtocolError: a frame is none.
+        ProtocolError: a frame is malformed.
     """
     bodies: list[bytes] = []
     properties: list[bytes] = []
@@ -91,7 +91,7 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
 
 
 def _terms(entry: OutboxEntry, header: Header) -> tuple[int, int, int]:
-    """(flags, delay, ttl) of a frame for the target."""
+    """Return (flags, delay, ttl) of a frame for the target."""
     flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
     if entry.reason == PUT:
         return flags | header.flags & FLAG_UNIQUE, header.delay_ms, header.ttl_ms
@@ -101,8 +101,8 @@ def _terms(entry: OutboxEntry, header: Header) -> tuple[int, int, int]:
 def _messages(
     load: OutboxLoad, read: Read
 ) -> list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]]:
-    """(entry, header, (sequence, body, properties) of each message), up to the bytes asked for
-    and to the first message that is not there."""
+    """Return (entry, header, (sequence, body, properties) of each message), up to the limit in
+    bytes and to the first missing message."""
     found: list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]] = []
     size = 0
     for entry in load.entries:
@@ -135,7 +135,7 @@ def _messages(
 
 
 def _properties(load: OutboxLoad, entry: OutboxEntry, sequence: int, old: bytes) -> bytes | None:
-    """The message's properties with why it comes; None: it would go in a circle."""
+    """Return the message's properties with the reason; None: the message would circle."""
     if entry.reason == PUT:
         return old
     try:

@@ -1,7 +1,7 @@
-"""Messages that were too large to be sent: named in the log, counted, and told as an alarm.
+"""Messages too large to be sent: named in the log, counted, and reported as an alarm.
 
-The protocols say again what got lost, and what is too large gets lost each time: without a word a
-copy would stay at 0 % for ever, and nobody would know why.
+The protocols repeat lost messages, and an oversized message is lost each time. Without a report a
+copy would stay at 0 % for ever without a visible reason.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ import logging
 from mirrorq import clock
 
 PERIOD_MS = 60_000
-"""The same is written to the log once in this time."""
+"""An equal message is logged at most once in so many milliseconds."""
 RECENT_MS = 10_000
-"""What has not come again for so long is over: what is too large is tried more often."""
+"""An oversized message not repeated for so long is over: an active sender repeats it sooner."""
 KINDS_MAX = 1000
-"""Kinds of messages, each of one queue to one node, that are remembered."""
+"""Limit on remembered kinds of messages, each of one queue to one node."""
 
 _Key = tuple[str, str, int]
-"""To whom, what, queue id."""
+"""(receiver, kind, queue id)."""
 
 
 class Oversize:
-    """What one node could not send for its size. The driver has it; the node thread's, but for what
-    says otherwise.
+    """Messages that one node could not send for their size. The driver owns the object. Node thread
+    only, unless a method states otherwise.
 
     Args:
-        log: where each is named.
+        log: log that names each message.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self.count = 0
-        """Messages, since the start. From any thread."""
+        """Messages since the start. From any thread."""
         self._log = log
         self._told_ms: dict[_Key, int] = {}
         self._recent: dict[_Key, tuple[int, str]] = {}
-        """(when last, in words)."""
+        """(time of the last message, its text)."""
 
     def note(self, to: str, kind: str, queue: tuple[int, str], size: int, limit: int) -> None:
-        """A message was not sent.
+        """Note an unsent message.
 
         Args:
-            queue: id and name of the queue that it is about, (0, "") for none.
-            size: of its largest part.
-            limit: what the receiver takes.
+            queue: id and name of the message's queue, (0, "") for none.
+            size: size of the largest part.
+            limit: size that the receiver takes.
         """
         now_ms = clock.now_ms()
         self.count += 1
@@ -59,11 +59,11 @@ class Oversize:
             self._log.error("cannot send: %s", text)
 
     def recent(self) -> tuple[str, ...]:
-        """What was not sent lately, in words."""
+        """Return the texts of recent unsent messages."""
         return tuple(text for _, text in self._live().values())
 
     def of_queue(self, queue_id: int) -> tuple[str, ...]:
-        """The same of one queue. From any thread."""
+        """Return the texts of a queue's recent unsent messages. From any thread."""
         return tuple(text for key, (_, text) in self._live().items() if key[2] == queue_id)
 
     def _live(self) -> dict[_Key, tuple[int, str]]:

@@ -1,7 +1,7 @@
 """Knowledge of one node about all queues of the cluster, for its users and its clients alike.
 
-Only the node thread calls this. Everything is read from memory; no other node is asked, and nothing
-waits.
+Only the node thread calls these methods. Everything is read from memory; no other node is asked,
+and nothing waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mirrorq.node.permissions import Permits
     from mirrorq.store.node_store import Store
 
-# A sharded queue's status: that of its shards as one, and in which order queues are listed.
+# A sharded queue's status: the sum of its shards; and the order in which queues are listed.
 _WORST_FIRST = ("paused", "down", "syncing", "running")
 
 
@@ -54,9 +54,9 @@ def shard_text(home: ShardedRecord) -> str:
 
 
 def summed(record: ShardedRecord, parts: Sequence[QueueStatus]) -> QueueStatus:
-    """Return the status of a sharded queue out of those of its shards.
+    """Return the status of a sharded queue, summed from its shards.
 
-    A shard that is no more has the status `unknown`.
+    A deleted shard has the status `unknown`.
     """
     mirrors = list(dict.fromkeys(name for part in parts for name in part.mirrors))
     lagging = [n for p in parts for n in p.mirrors if n not in p.synchronised_mirrors]
@@ -105,7 +105,7 @@ def _mean(shares: Sequence[float]) -> float | None:
 
 
 def _told(texts: Sequence[str]) -> str:
-    """What is said of shards, each text once with the numbers of those that it is said of."""
+    """Return the shards' texts, each once with the numbers of its shards."""
     found: dict[str, list[str]] = {}
     for shard, text in enumerate(texts):
         if text:
@@ -130,8 +130,8 @@ def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
 
 
 class Overview:
-    """Answers questions about queues, as of now; has nothing of its own. The node thread's, but for
-    what says otherwise."""
+    """Answers questions about queues from the current state; stateless. Node thread only, unless a
+    method states otherwise."""
 
     def __init__(self, driver: Driver, store: Store) -> None:
         self._driver = driver
@@ -148,7 +148,7 @@ class Overview:
         return engine.is_registered and engine.leader is not None
 
     def is_served(self, queue_id: int) -> bool:
-        """Whether a queue's master has been heard of, or the queue is no more."""
+        """Return true if a queue's master has reported, or the queue no longer exists."""
         engine = self._engine
         sharded = engine.catalog.sharded(queue_id)
         if sharded is not None:
@@ -159,11 +159,11 @@ class Overview:
         return queue_id in engine.reports or engine.catalog.queue(queue_id) is None
 
     def found(self, name: str) -> Declared:
-        """The queue of this name.
+        """Return the queue of a name.
 
         Raises:
-            QueueNotFound: there is none, as far as this node knows.
-            PreconditionFailed: it belongs to one handle.
+            QueueNotFound: there is none, as far as the node knows.
+            PreconditionFailed: the queue is exclusive to one handle.
         """
         catalog = self._engine.catalog
         sharded = catalog.sharded_named(name)
@@ -177,7 +177,7 @@ class Overview:
         return Declared(record.id)
 
     def objection(self, queue_id: int, *, if_empty: bool) -> str:
-        """Why this queue must not be deleted on this condition, "" when it may be."""
+        """Return why a queue must not be deleted under the condition; "": allowed."""
         home = self._engine.catalog.home_of(queue_id)
         if home is not None:
             return shard_text(home)
@@ -188,7 +188,7 @@ class Overview:
         return ""
 
     def status(self, queue_id: int) -> QueueStatus:
-        """What users are told of a queue, a sharded one or a ring."""
+        """Return the status of a queue, sharded or not, or of a shard."""
         sharded = self._engine.catalog.sharded(queue_id)
         if sharded is not None:
             return summed(sharded, [self.status(ring) for ring in sharded.rings])
@@ -203,11 +203,11 @@ class Overview:
         return evolve(status, warnings=status.warnings + more) if more else status
 
     def statuses(self, *, shards: bool, permits: Permits | None = None) -> list[QueueStatus]:
-        """The status of every queue, by name.
+        """Return the status of every queue, by name.
 
         Args:
-            shards: after each sharded queue that of each of its shards.
-            permits: of who asks, and is shown what it may know of; None: everything.
+            shards: list each shard after its sharded queue.
+            permits: rights of the requester, who sees only permitted queues; None: all.
         """
         ids = listed(self._engine.catalog, shards=shards)
         return [self.status(one) for one in ids if permits is None or permits.sees(one)]

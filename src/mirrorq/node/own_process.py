@@ -1,8 +1,8 @@
-"""How a process of ours begins: by `launched`, as a script of which this file is the first.
+"""Start of the project's own processes: `launched` runs its own file as the script.
 
-It takes nothing from its starter that is not for it: no blocked signal, no working directory. Its
-modules are the standard library's first, as in any process; then mirrorq, from where its starter
-has it; then whatever its interpreter has installed.
+The process inherits neither blocked signals nor the working directory of its starter. Modules of
+the standard library come first, as in any process. The starter's mirrorq comes next, then the
+packages that the interpreter has installed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pathlib import Path
 
 
 def launched(module: str, python: str) -> subprocess.Popen[bytes]:
-    """A module of this room as a process of its own, with pipes to its input and its output."""
+    """Run a module of the room as a process of its own, with pipes to its input and its output."""
     return subprocess.Popen(
         [python, "-P", __file__, f"mirrorq.node.{module}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Without buffers, whose locks a forked child could inherit taken.
         bufsize=0,
-        # Ctrl-C in a terminal is for the application, which then stops this.
+        # Ctrl-C in a terminal is for the application, which then stops the process.
         start_new_session=True,
     )
 
 
 def _place_of_mirrorq() -> int:
-    """Where in `sys.path` it goes: behind the standard library, as site-packages would. A package
-    that lies beside it and has the name of a standard module hides none."""
+    """Return the place of mirrorq in `sys.path`: behind the standard library, as site-packages. So
+    a neighbouring package with the name of a standard module hides no module."""
     standard = os.path.dirname(os.__file__)
     last = 0
     for index, folder in enumerate(sys.path):

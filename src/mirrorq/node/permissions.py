@@ -1,12 +1,12 @@
-"""What a client's requests need, and whether its key allows it. Pure.
+"""The rights that a client's requests need, and if a key allows them. Pure.
 
-Every request of a client that is no admin is asked about here, by the node through which it came
-in, before anything is done with it. Rights are by name; what a request names by id is looked up in
-the catalog of that node. An id that this has not heard of yet is judged once it has (`is_known`).
-Of a queue that was deleted nothing is left to protect, and nothing is refused.
+The entry node checks every request of a client without the admin role here, before the request has
+any effect. Rights are by name; an id in a request is looked up in the node's catalog. An id that
+the node does not know yet is judged later (`is_known`). A deleted queue needs no protection, so
+nothing is refused.
 
-Who may write an exchange may write the queues that are bound to it: a client finds out by itself
-which queues a message reaches, and publishes to each. Therefore to bind a queue needs the right to
+A client that may write an exchange may write the queues that are bound to it: the client itself
+finds the queues of a message and publishes to each. Therefore binding a queue needs the right to
 write that queue.
 """
 
@@ -55,13 +55,13 @@ from mirrorq.security.roles import Key, Right, refusal
 READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, Pause, AckRange, Recalled)
 """Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]
-"""What is needed: (right, id of the queue)."""
+"""Needed rights: (right, id of the queue)."""
 
 
 def lost_right(
     before: Permits | None, after: Permits | None, queue_id: int, used: Collection[Right]
 ) -> str:
-    """Why a session cannot go on with what it does to a queue, "" when it has lost nothing of it.
+    """Return why a session loses its current use of a queue; "": it loses nothing.
 
     Args:
         used: the rights that the session has needed so far.
@@ -78,17 +78,17 @@ def lost_right(
 
 @define(eq=False)
 class Permits:
-    """What one key allows on one node, as its catalog and the key are now."""
+    """Rights of one key on one node, by its current catalog and the current key."""
 
     key: Key
     catalog: Catalog
     codec: OpCodec
     _known: dict[tuple[Right, int], str] = field(factory=dict)
     _index: int = 0
-    """Of the catalog, when the answers were found."""
+    """Catalog index at which the cached answers were found."""
 
     def refusal_of_call(self, call: ClientCall) -> str:
-        """Why it is refused, "" when it is not."""
+        """Return why a call is refused; "": allowed."""
         match call.call:
             case ClientDeclare() as declare:
                 wrong = self._dead_refusal(declare)
@@ -107,7 +107,7 @@ class Permits:
             case ClientLook() as look:
                 if look.what == "status":
                     return "" if self.sees(look.queue) else self._unknown_id(look.queue)
-                # Of queues it is shown those that it knows.
+                # A list of queues contains only queues that the key knows.
                 is_of_queues = look.what in ("queues", "shards")
                 what = "clients and consumers" if look.what == "attendance" else look.what
                 return "" if is_of_queues else self._not_admin(f"see the {what}")
@@ -129,7 +129,7 @@ class Permits:
         return self._not_admin(f"do {type(administer.command).__name__}")
 
     def _too_many(self, declare: ClientDeclare) -> str:
-        """Why it may make no queue more, "" when it may."""
+        """Return why the client may make no more queues; "": allowed."""
         most = self.key.queues
         if most is None:
             return ""
@@ -144,8 +144,8 @@ class Permits:
         )
 
     def _dead_refusal(self, declare: ClientDeclare) -> str:
-        """Why it may not have what ends in its queue go to another, "" when it may: what it puts
-        here comes there."""
+        """Return why the client may not name the dead-letter queue; "": allowed. Its messages would
+        arrive there."""
         try:
             target = arguments_of(declare.arguments).get("dead-letter-queue")
         except PolicyError as error:
@@ -153,11 +153,11 @@ class Permits:
         return "" if target is None else refusal(self.key, Right.WRITE, target)
 
     def may_declare(self, name: str) -> bool:
-        """Whether it may make the queue; else only one that exists is given to it."""
+        """Return true if the client may make the queue; else only an existing queue is returned."""
         return self.key.allows(Right.CONFIGURE, name)
 
     def refusal_of_request(self, queue_id: int, request: Request) -> str:
-        """Why a request to a queue's master is refused, "" when it is not."""
+        """Return why a request to a queue's master is refused; "": allowed."""
         try:
             needs = self._needs(queue_id, request)
         except ProtocolError as error:
@@ -169,7 +169,7 @@ class Permits:
         return "" if needs or self.sees(queue_id) else self._unknown_id(queue_id)
 
     def lacking(self, queue_id: int, request: Request) -> Right | None:
-        """The right to this queue that a request lacks; None when it lacks another one, or more."""
+        """Return the only right to the queue that a request lacks; None: another, or several."""
         try:
             needs = self._needs(queue_id, request)
         except ProtocolError:
@@ -181,7 +181,7 @@ class Permits:
         if isinstance(request, Publish):
             return self._needs_of_publish(queue_id, request)
         if isinstance(request, OpenProducer):
-            # By itself it does nothing; who puts elsewhere what is acked here needs an id, too.
+            # It has no effect alone; a client that moves acked messages elsewhere needs an id, too.
             return ()
         if isinstance(request, Settle) and request.kind == "move":
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
@@ -208,32 +208,32 @@ class Permits:
             if isinstance(step, Step) and step.target:
                 return (*reads, (Right.WRITE, step.target))
             if self.codec.header(publish.frame).count == 1:
-                return reads  # It acks, and puts nothing.
+                return reads  # The step acks, and puts nothing.
         return (*reads, (Right.WRITE, queue_id))
 
     def is_known(self, queue_id: int) -> bool:
-        """Whether this node knows the queue, or that it was deleted; else it may be to come."""
+        """Return true if the node knows the queue or its deletion; else it may come later."""
         return bool(self.catalog.name_of(queue_id)) or self.catalog.is_deleted(queue_id)
 
     def are_known(self, queue_id: int, request: Request) -> bool:
-        """Whether this node knows every queue that a request is about."""
+        """Return true if the node knows every queue that a request names."""
         try:
             needs = self._needs(queue_id, request)
         except ProtocolError:
-            return True  # It is refused.
+            return True  # The request is refused later.
         return all(self.is_known(one) for _, one in needs)
 
     def sees(self, queue_id: int) -> bool:
-        """Whether it may do anything to this queue."""
+        """Return true if the client has any right to the queue."""
         return any(not self.refusal(right, queue_id) for right in Right)
 
     def refusals(self, queue_id: int) -> dict[str, str]:
-        """What it may not do to a queue: right -> why."""
+        """Return the rights that the client lacks for a queue: right -> why."""
         found = {right.value: self.refusal(right, queue_id) for right in Right}
         return {right: why for right, why in found.items() if why}
 
     def refusal(self, right: Right, queue_id: int) -> str:
-        """Why it may not do this to a queue, "" when it may."""
+        """Return why the client lacks a right to a queue; "": allowed."""
         if self._index != self.catalog.applied_index:
             self._index = self.catalog.applied_index
             self._known.clear()
@@ -252,7 +252,7 @@ class Permits:
         return refusal(self.key, right, name)
 
     def _id_of(self, name: str) -> int:
-        """Of a queue, sharded or not, by its name; 0: there is none."""
+        """Return the id of a queue, sharded or not, by name; 0: no such queue."""
         known = self.catalog.queue_named(name) or self.catalog.sharded_named(name)
         return 0 if known is None else known.id
 
@@ -270,7 +270,7 @@ class Permits:
         return self._unknown(name) if name else self.refusal(Right.READ, queue_id)
 
     def _unknown(self, name: str, what: str = "queue") -> str:
-        """Why it may not even know of it, "" when it may."""
+        """Return why the client may not know of a queue or exchange; "": allowed."""
         known = self._id_of(name) if what == "queue" else 0
         if self.key.knows(name) or (known and self.sees(known)):
             return ""

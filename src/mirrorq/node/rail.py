@@ -1,6 +1,6 @@
 """A node's rail: its thread, and the messages between the thread and the engine.
 
-The store notes durable ops of the rail before the engine hears of them.
+The store notes durable ops of the rail before the engine takes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("mirrorq")
 
 
 def begun_rail(store: Store, transport: Transport) -> NodeRail | None:
-    """A node's rail; None where none can be, and then everything goes without."""
+    """Return a new rail; None where no rail is possible, and confirms take the ordinary way."""
     if not finds_libzmq(libzmq_user()):
         log.info("the functions of libzmq are not found through pyzmq: there can be no rail")
         return None
@@ -40,7 +40,7 @@ def begun_rail(store: Store, transport: Transport) -> NodeRail | None:
 
 
 class NodeRail:
-    """The node's thread makes it, calls it and stops it."""
+    """The rail of one node. Created, called and stopped by the node's thread."""
 
     def __init__(self, store: Store, log_of_rail: Rail, transport: Transport) -> None:
         """Raises: OSError, MemoryError."""
@@ -51,12 +51,12 @@ class NodeRail:
         self._names: list[str] = []
         """Peers by their numbers."""
         self._armed: set[int] = set()
-        """Queues that it has, as far as this side knows."""
+        """Queues that the rail has, as far as Python knows."""
         self._at_receipt: dict[int, int] = {}
-        """Queues that it marks at receipt -> the last op that it is known to have marked."""
+        """Queues that the rail marks at receipt -> the last op known to be marked."""
         self._cut = 0
         self._told: list[EngineEvent] = []
-        """What `carry_out` has met; the next `take` returns it."""
+        """Events met by `carry_out`; the next `take` returns them."""
         self.notify_fd, self._tell = os.pipe()
         for descriptor in (self.notify_fd, self._tell):
             os.set_blocking(descriptor, False)
@@ -74,7 +74,7 @@ class NodeRail:
         self._native.add_socket(self._number_of(peer), address)
 
     def remove(self, peer: str) -> None:
-        """Let go of it."""
+        """Stop using the socket to a peer."""
         self._native.remove_socket(self._number_of(peer))
 
     def _number_of(self, peer: str) -> int:
@@ -87,11 +87,11 @@ class NodeRail:
     # --- Queues -------------------------------------------------------------------------
 
     def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> None:
-        """Have the rail take a queue, or let go of it. What comes of that is for `take`, behind
-        what came before: a copy takes ops in their order only."""
+        """Have the rail take or release a queue. `take` returns the outcome behind earlier events,
+        because a copy takes ops in order only."""
         if isinstance(wanted, RailDisarm):
-            # As a rule it lets go of it in this call, of which its thread knows nothing: nobody
-            # would be woken to take that.
+            # The rail mostly releases in the call, without its thread: the thread would wake no
+            # taker.
             self._told += self._taken() if self._disarm(queue_id) else [RailLetGo(queue_id)]
         elif not (
             self.is_running and self._may_log(queue_id, wanted) and self._arm(queue_id, wanted)
@@ -100,7 +100,7 @@ class NodeRail:
 
     @property
     def is_due(self) -> bool:
-        """Whether `take` is to be called at once: no thread wakes the node for that."""
+        """Whether `take` must be called at once: no thread wakes the node for pending events."""
         return bool(self._told)
 
     def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
@@ -109,7 +109,7 @@ class NodeRail:
         return self._store.may_rail(queue_id, wanted.after)
 
     def _arm(self, queue_id: int, wanted: RailArm) -> bool:
-        # It has sent ops by the star: it is of a version that knows rails.
+        # The master has sent ops by the star, so its version knows rails.
         self._transport.open_rail(wanted.master.node)
         peer = self._number_of(wanted.master.node)
         has_it = self._native.arm(
@@ -126,19 +126,19 @@ class NodeRail:
         return self._native.disarm(queue_id)
 
     def take(self) -> list[EngineEvent]:
-        """What the rail has handed over, in its order: it is in the store now, and the engine is to
-        hear it."""
+        """Return the events that the rail has handed over, in order, for the engine. Their ops are
+        in the store now."""
         told, self._told = self._told, []
         return told + self._taken()
 
     def _taken(self) -> list[EngineEvent]:
         if self._armed and not self._store.has_plenty:
-            # From here on the copy judges each message by the room that there is.
+            # From here on the copy checks the remaining room for each message.
             for queue_id in sorted(self._armed):
                 self._disarm(queue_id)
         handed = self._native.take()
         if self._native.is_left():
-            with suppress(BlockingIOError):  # full: it is readable
+            with suppress(BlockingIOError):  # full, and so readable
                 os.write(self._tell, bytes(8))
         if handed:
             self._note(handed)
@@ -174,8 +174,8 @@ class NodeRail:
                     yield FromPeer(name, incarnation, one.message)
 
     def _is_marked(self, message: Data) -> bool:
-        """Whether it was marked at receipt: it is next, and the rail had not let go of the queue
-        before it came."""
+        """Return true if a message was marked at receipt: its op is next, and the rail had not
+        released the queue before."""
         last = self._at_receipt.get(message.queue_id)
         if last is None or not message.entries or message.entries[0].lsn != last + 1:
             return False
@@ -185,12 +185,12 @@ class NodeRail:
     # --- End ----------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """End the thread. What it has taken is still to be taken."""
+        """End the thread. Its last ops can still be taken."""
         self.is_running = False
         self._native.stop()
 
     def free(self) -> None:
-        """After `stop`, when the sockets are closed. It is not to be used any more."""
+        """Free the rail after `stop` and the closing of its sockets. No more calls are allowed."""
         self._native.free()
         os.close(self.notify_fd)
         os.close(self._tell)

@@ -1,8 +1,8 @@
-"""What a node is like at one moment, for metrics: frozen values, made on the node thread.
+"""Samples of a node's state for metrics: frozen values, made on the node thread.
 
-Whoever scrapes waits a little for a fresh sample and takes the last one when the node thread is
-busy, with a commit to a slow disk for instance. So a scrape takes no lock that is held over a
-commit, and costs the node thread a slice of the queues a round.
+A scrape waits a little for a fresh sample. It takes the last sample when the node thread is busy,
+with a commit to a slow disk for instance. So a scrape takes no lock that is held over a commit, and
+costs the node thread a slice of the queues a round.
 """
 
 from __future__ import annotations
@@ -28,67 +28,67 @@ if TYPE_CHECKING:
     from mirrorq.transport.transport import Transport
 
 SLICE = 16
-"""Queues that one round of the node thread looks at: about half a millisecond."""
+"""Queues that one round of the node thread samples: about half a millisecond."""
 FRESH_MS = 100
-"""A sample as young as this is given to the next one who asks."""
+"""A sample younger than so many milliseconds is reused."""
 
 
 @frozen
 class QueueSample:
-    """What one copy of a queue, on this node, is like at that moment."""
+    """State of one local copy of a queue at the time of the sample."""
 
     name: str
     is_master: bool
-    """Its promotion is applied."""
+    """True if the copy is master and its promotion is applied."""
     in_sync: bool
     members: int
     members_in_sync: int
     ready: int
-    """At the master, as all counts; else 0."""
+    """Counted at the master, as all message counts; else 0."""
     unacked: int
     delayed: int
     consumers: int
     unstable_bytes: int
     is_blocked: bool
-    """Publishes, or their confirms, wait."""
+    """True if publishes or their confirms wait."""
     copy_bytes: int
-    """Of frames in this node's store."""
+    """Bytes of frames in the node's store."""
     sync_share: float
-    """0 to 1: how much of what lives is on this disk; 1 for a complete copy."""
+    """Share of the live messages on the local disk, 0 to 1; 1 for a complete copy."""
     tally: Tally
 
 
 @frozen
 class NodeSample:
-    """What one node is like at one moment: a value, for any thread."""
+    """State of one node at one moment. Immutable, for any thread."""
 
     made_ms: int
-    """By `clock.now_ms`."""
+    """Time of the sample by `clock.now_ms`."""
     node: str
     incarnation: int
     is_leader: bool
     is_paused: bool
     is_blocked: bool
-    """Commits wait: the disk or the map is full."""
+    """True if commits wait: the disk or the map is full."""
     nodes: int
-    """In the catalog."""
+    """Nodes in the catalog."""
     nodes_alive: int
     queues: int
-    """In the catalog."""
+    """Queues in the catalog."""
     queues_down: int
-    """Of these, with no master that runs."""
+    """Queues of the catalog without a running master."""
     store_used_bytes: int
     store_bytes_max: int
     connections: int
-    """Of the listening endpoint: peers' and clients'."""
+    """Connections of the listening endpoint: peers' and clients'."""
     peers_connected: int
     clients: int
     dropped: int
-    """Messages that found no connection, or a full one; they are said again."""
+    """Messages that found no connection, or a full connection. They are sent again."""
     garbage: int
     """Messages that could not be read."""
     alarms: tuple[str, ...]
-    """Names of those that are raised."""
+    """Names of the raised alarms."""
     commits: Observed
     rings: Observed
     copies: tuple[QueueSample, ...]
@@ -98,7 +98,7 @@ class NodeSample:
 
 
 class CountsClients(Protocol):
-    """The gateway, as far as its clients are counted."""
+    """The gateway, reduced to the count of its clients."""
 
     @property
     def client_count(self) -> int:
@@ -107,7 +107,7 @@ class CountsClients(Protocol):
 
 
 class Sampled(Protocol):
-    """The node thread, as far as samples tell of it."""
+    """The node thread, reduced to the needs of samples."""
 
     engine: Engine
     thread: threading.Thread
@@ -116,14 +116,14 @@ class Sampled(Protocol):
 
     @property
     def gateway(self) -> CountsClients | None:
-        """None: this node listens nowhere."""
+        """The gateway; None: the node listens nowhere."""
         ...
 
     @property
     def is_running(self) -> bool: ...
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have a function called on the thread."""
+        """Have a function called on the node thread."""
         ...
 
 
@@ -140,10 +140,10 @@ class Sampler:
         self._copies: list[QueueSample] = []
         self._down = 0
         self.is_busy = False
-        """`advance` is to be called once a round."""
+        """True if `advance` must be called once a round."""
 
     def take(self, patience_s: float) -> NodeSample | None:
-        """A sample made from now on; when none comes in time, the last one, if there was any."""
+        """Return a new sample; if none comes in time, the last sample, if there is any."""
         latest = self.latest
         if latest is not None and latest.age_ms() <= FRESH_MS:
             return latest
@@ -164,7 +164,7 @@ class Sampler:
             self._left = deque(record.id for record in self._driver.engine.catalog.queues())
 
     def advance(self) -> None:
-        """Look at some more queues; when all have been, tell who waits."""
+        """Sample more queues; after the last queue wake the waiting threads."""
         for _ in range(min(SLICE, len(self._left))):
             self._look_at(self._left.popleft())
         if self._left:

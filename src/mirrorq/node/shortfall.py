@@ -1,6 +1,6 @@
 """The shortfall of a queue against its policy, in words: wanted 3 copies, have 2, and why. Pure.
 
-A policy that cannot be met is no error: nodes come and go. `status().warnings` tells it.
+An unmet policy is not an error: nodes come and go. `status().warnings` reports the shortfall.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def shortfall(
     holders: Mapping[str, MemberId],
     is_alive: Callable[[MemberId], bool],
 ) -> str:
-    """Return what the policy wants and the queue does not have, "" when it has it.
+    """Return the copies that the policy wants and the queue lacks; "": nothing is lacking.
 
     Args:
         holders: nodes of the cluster that may hold queues: name -> newest incarnation.
-        is_alive: whether an incarnation runs, as far as the asker knows.
+        is_alive: returns true if an incarnation runs, as far as known.
     """
     if queue.exclusive:
         return ""
@@ -51,10 +51,10 @@ def missing(
     holders: Mapping[str, MemberId],
     is_alive: Callable[[MemberId], bool],
 ) -> tuple[str, ...]:
-    """Return the nodes that are out of the ring because they do not run, and belong there.
+    """Return the nodes that belong into the ring but are out of it because they do not run.
 
-    With `exactly` any node would do. Those that do not run are named while the ring is too small,
-    unless there are more of them than it lacks: which of them were in it is not known then.
+    With `exactly` any node would do. Stopped nodes are named while the ring is too small, unless
+    more nodes are stopped than the ring lacks: the former members are not known then.
     """
     if queue.exclusive:
         return ()
@@ -77,7 +77,7 @@ def _lack(
     holders: Mapping[str, MemberId],
     is_alive: Callable[[MemberId], bool],
 ) -> str:
-    """Why a node has no copy that counts, "" when it has one."""
+    """Return why a node has no copy that counts; "": it has one."""
     holder = holders.get(name)
     if holder is None:
         return f"{name} is not a node of this cluster that holds queues"

@@ -1,11 +1,11 @@
-"""SIGTERM of the host: a clean hand-over first, then the end that SIGTERM has anyway.
+"""SIGTERM of the host: a clean hand-over first, then the usual end by SIGTERM.
 
-Only where nobody else has a say: the disposition is the default one when a node is made in the
-main thread. A handler that the application sets before or after that stays in charge, and so does
-an ignored signal. A second SIGTERM ends the process at once.
+Active only if SIGTERM has its default disposition when a node is made in the main thread. A handler
+that the application sets before or after the node keeps control, and so does an ignored signal. A
+second SIGTERM ends the process at once.
 
-The handler does nothing but start the thread that closes the nodes: it runs in the middle of
-whatever the main thread does, which may hold the locks that closing needs.
+The handler only starts the thread that closes the nodes. The handler interrupts the main thread at
+any point, and the main thread may hold the locks that closing needs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mirrorq.waiting import Latch
 log = logging.getLogger("mirrorq")
 
 EXIT_WAIT_S = 15.0
-"""The interpreter's end waits no longer for nodes that are being closed: each takes 5 s at most,
-and what was put before gets as long as `Config.exit_flush_ms` says."""
+"""The interpreter's end waits no longer for closing nodes, in seconds: each takes 5 s at most.
+Earlier puts get as long as `Config.exit_flush_ms`."""
 
 
 _nodes: WeakSet[Closable] = WeakSet()
@@ -39,7 +39,7 @@ _is_closing = False
 
 
 def end_with(node: Closable) -> bool:
-    """Have SIGTERM close this node, if that is nobody else's matter; say whether it will."""
+    """Have SIGTERM close a node, if no other handler is set; return true if SIGTERM will."""
     global _owner_pid
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -57,7 +57,7 @@ def end_with(node: Closable) -> bool:
 
 
 def forget(node: Closable) -> None:
-    """The node is closed: when it was the last one, SIGTERM is again what it was."""
+    """Forget a closed node; after the last node, restore SIGTERM's default disposition."""
     _nodes.discard(node)
     is_main = threading.current_thread() is threading.main_thread()
     if not _nodes and is_main and signal.getsignal(signal.SIGTERM) is _on_sigterm:
@@ -87,6 +87,6 @@ def _close_all() -> None:
 
 
 def _wait() -> None:
-    """The main thread may end while nodes are being closed: they come first."""
+    """Wait at exit for nodes that are being closed."""
     if _is_closing and _owner_pid == os.getpid():
         _closed.wait(EXIT_WAIT_S)

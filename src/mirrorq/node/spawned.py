@@ -1,16 +1,16 @@
-"""`Node.spawn`: a node as a process of its own, which this process keeps alive.
+"""`Node.spawn`: a node as a process of its own, which the parent process keeps alive.
 
-The node does not share the interpreter with the application then: nothing that the application
-computes delays it, and the application's forks do not concern it. Who uses its queues connects to
-it, from this process or any other.
+The node does not share the interpreter with the application: no computation of the application
+delays the node, and the application's forks do not concern it. Users of its queues connect to the
+node, from the parent process or any other.
 
-Both sides hold a pipe. The parent writes one line, the node's arguments, and keeps the pipe open:
-where it ends, the parent has ended, and the node closes. The node answers with lines of JSON: that
-it runs, why it cannot, and its log.
+Both sides hold a pipe. The parent writes one line, the node's arguments, and keeps the pipe open.
+The end of the pipe is the end of the parent, and the node closes. The node answers with lines of
+JSON: it runs, why it cannot, and its log.
 
-*Threads*: one thread of the parent starts the process, reads what it says and starts it again.
-Every method may be called from any thread. A forked child has a copy that may ask and connect, and
-ends nothing.
+*Threads*: one thread of the parent starts the process, reads its lines and starts it again. Every
+method may be called from any thread. A forked child has a copy that may ask and connect, and ends
+nothing.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 STOP_S = 10.0
-"""A node that is told to stop hands its masters over and closes its store within half of this."""
+"""A stopping node hands its masters over and closes its store within half of the time."""
 START_S = 60.0
-"""spawn() waits no longer for the process to say something."""
+"""spawn() waits no longer for the first report of the process, in seconds."""
 PAUSE_MIN_S = 0.1
 PAUSE_MAX_S = 5.0
-"""Before a node that has died is started again: doubled each time, up to this."""
+"""Longest pause before a dead node is started again. The pause doubles each time."""
 STEADY_S = 30.0
-"""One that has run for so long is started at once again when it dies."""
+"""A node that has run for so long is started again at once after its death, in seconds."""
 
 _spawned: WeakSet[SpawnedNode] = WeakSet()
 
@@ -65,24 +65,24 @@ def spawn(
     python: str | None = None,
     **options: Unpack[NodeOptions],
 ) -> SpawnedNode:
-    """Run a node as a process of its own, and keep it running until `stop` or the end of this one.
+    """Run a node as a process of its own, and keep it running until `stop` or the caller's end.
 
     Args:
         name, path, peers, config, witness, security, insecure, join, dashboard: as for `Node`.
         listen: as for `Node`. None where no peers are named and the store knows of none: a socket
             file in `path`, which only processes of the same user reach.
-        python: the interpreter that runs it; None: the one that runs this.
+        python: the interpreter of the node; None: the interpreter of the caller.
 
     Returns:
-        A handle, when the node runs. It listens then; `wait_ready` waits for a majority.
+        A handle, when the node runs and listens; `wait_ready` waits for a majority.
 
-    A node that dies is started again under the same arguments, after a pause that grows from 0.1
-    to 5 s. Its log goes to this process' logger `mirrorq`, its standard error is this process'.
+    A node that dies is started again with the same arguments, after a pause that grows from 0.1 to
+    5 s. Its log goes to the caller's logger `mirrorq`, its standard error to the caller's.
 
     Raises:
-        ConfigError, StoreError: as for `Node`; a store that is still being closed by a node of
-            before is waited for.
-        MirrorQError: no process came of it.
+        ConfigError, StoreError: as for `Node`; a store that an earlier node is still closing is
+            waited for.
+        MirrorQError: the process could not be started.
     """
     given = said_of_node(options)
     peers, join, security = given["peers"], given["join"], given["security"]
@@ -101,7 +101,7 @@ def spawn(
 
 
 def _absolute(endpoint: str) -> str:
-    """A socket file's path as of here: the node's process has a working directory of its own."""
+    """Return a socket file's absolute path: the node's process has its own working directory."""
     if not isinstance(endpoint, str) or not endpoint.removeprefix("ipc://"):
         return endpoint
     scheme, _, path = endpoint.partition("ipc://")
@@ -109,7 +109,7 @@ def _absolute(endpoint: str) -> str:
 
 
 def _secrets(security: Security) -> dict[str, Any]:
-    """Through the pipe: never on a command line, which everybody may read."""
+    """Return the keys for the pipe: never on a command line, which other users may read."""
     if security.path:
         return {"path": security.path}
     keys = [{**attrs.asdict(key), "role": key.role.value} for key in security.keys]
@@ -120,10 +120,10 @@ class SpawnedNode:
     """A node in a process of its own. Made by `Node.spawn`.
 
     Attributes:
-        name: of the node.
-        endpoint: where it is reached, the same after each restart.
-        restarts: how often it was started again.
-        error: why it did not start the last time that it was tried, "" when it did.
+        name: name of the node.
+        endpoint: endpoint of the node, the same after each restart.
+        restarts: number of restarts.
+        error: why the last start failed, "" after a successful start.
 
     *Threads*: every method may be called from any thread.
     """
@@ -132,13 +132,13 @@ class SpawnedNode:
         self, name: str, given: dict[str, Any], security: Security | None, python: str
     ) -> None:
         self.name: str = name
-        """Its name in the cluster."""
+        """Name of the node in the cluster."""
         self.endpoint: str = ""
-        """Where clients reach it."""
+        """Endpoint at which clients reach the node."""
         self.restarts: int = 0
-        """How often it has died and was started again."""
+        """Number of restarts after a death."""
         self.error: str = ""
-        """Why it ended last; "" while it runs."""
+        """Why the node ended last; "" while it runs."""
         self._given = given
         self._security = security
         self._python = python
@@ -147,9 +147,9 @@ class SpawnedNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = Latch()
         self._ended = Latch()
-        """Its thread has ended."""
+        """Set when the handle's thread has ended."""
         self._first = Latch()
-        """The first try has come to something: an endpoint, or `_refusal`."""
+        """Set when the first start has an outcome: an endpoint, or `_refusal`."""
         self._refusal: MirrorQError | None = None
         self._runs = False
         self._thread = threading.Thread(
@@ -168,13 +168,13 @@ class SpawnedNode:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None while there is none."""
+        """Process id of the node; None while there is no process."""
         process = self._process
         return process.pid if process is not None and self._runs else None
 
     def connect(self, **how: Any) -> Client:
-        """A client of this node, as `mirrorq.connect` gives it, with the node's own keys unless
-        `security=` names others. In any process that has this handle."""
+        """Return a client of the node, as `mirrorq.connect` does, with the node's own keys unless
+        `security=` names others. In any process that has the handle."""
         from mirrorq.client.client import connect
 
         given = {"security": self._security, "insecure": self._given["insecure"], **how}
@@ -185,8 +185,8 @@ class SpawnedNode:
         """Wait until the node runs and has contact with a majority.
 
         Raises:
-            NoQuorum: that did not come within `timeout` seconds.
-            ShutDown: it has been stopped.
+            NoQuorum: the node was not ready within `timeout` seconds.
+            ShutDown: the node has been stopped.
         """
         if self._stopping.is_set():
             raise ShutDown(f"node {self.name} was stopped")
@@ -196,14 +196,14 @@ class SpawnedNode:
             client.wait_ready(None if timeout is None else max(0.0, timeout - spent))
 
     def stop(self, timeout: float = STOP_S) -> None:
-        """Have it hand its masters over and close its store; kill it when that takes longer.
+        """Have the node hand its masters over and close its store; kill a slow node.
 
         May be repeated. In a forked child it does nothing: the node is the parent's.
 
         Raises nothing.
 
         Args:
-            timeout: seconds; then it is killed, which loses nothing that was confirmed.
+            timeout: seconds; then the node is killed, which loses no confirmed message.
         """
         if os.getpid() != self._owner_pid:
             return
@@ -255,7 +255,7 @@ class SpawnedNode:
                         f"node {self.name} ended with status {status}: its standard error says why"
                     )
                     break
-                # A node of before, whose parent has just died, is closing the store.
+                # An earlier node, whose parent has just died, is closing the store.
                 self._refusal = None
                 self._stopping.wait(PAUSE_MIN_S)
                 continue
@@ -274,7 +274,7 @@ class SpawnedNode:
         self._first.set()
 
     def _run(self) -> int:
-        """One life of the process. Returns its status; below 0: the signal that ended it."""
+        """Run the process once. Returns its status; below 0: the signal that ended it."""
         with self._lock:
             if self._stopping.is_set():
                 return 0
@@ -287,7 +287,7 @@ class SpawnedNode:
             self._runs = True
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # It has ended, or been stopped, already.
+        with contextlib.suppress(OSError, ValueError):  # The process has already ended.
             process.stdin.write(json.dumps(self._given).encode() + b"\n")
         for line in _lines(process.stdout):
             self._on_line(line)
@@ -314,16 +314,16 @@ class SpawnedNode:
             self.error = ""
             self._refusal = None
             self.endpoint = said["endpoint"]
-            # A port that was found is kept, so that clients find the node again.
+            # An assigned port is kept, so that clients find the node again.
             self._given["listen"] = said["listening"]
             self._first.set()
 
     def _forget_in_child(self) -> None:
-        """A forked child: its copy of the pipe must not keep the node alive."""
+        """In a forked child: close the copy of the pipe, which must not keep the node alive."""
         process, self._process = self._process, None
         self._lock = threading.RLock()
         if process is not None:
-            process.returncode = 0  # Not this process' child: nobody waits for it here.
+            process.returncode = 0  # A child of the parent only: no wait here.
             for stream in (process.stdin, process.stdout):
                 _close_quietly(stream)
 
@@ -347,7 +347,7 @@ def _close_quietly(stream: IO[bytes] | None) -> None:
 
 
 def _stop_all() -> None:
-    # First: what clients of this process have put is on its way to them.
+    # First: clients of the process flush the puts that are still on the way.
     flush_all()
     for each in list(_spawned):
         each.stop()

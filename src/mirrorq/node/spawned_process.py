@@ -1,8 +1,8 @@
 """The process that `Node.spawn` starts: one node, until its parent closes the pipe or ends.
 
-Standard input is that pipe, its first line the node's arguments; standard output is for lines of
-JSON only (what else is printed goes to standard error). The node's log goes there from a thread of
-its own: a parent that does not read delays no commit.
+Standard input is the pipe, its first line the node's arguments. Standard output is for lines of
+JSON only (other prints go to standard error). A thread of its own writes the node's log there: a
+parent that does not read delays no commit.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Any
 from mirrorq.errors import MirrorQError
 
 LOOK_S = 1.0
-"""A parent that ended while others hold its pipe, or a node that failed, is noticed after this."""
+"""Delay in seconds for the notice of a failed node, or of a parent whose pipe a fork holds."""
 LINES_MAX = 10_000
-"""Lines of the log that wait for the parent; more are dropped, and counted."""
+"""Limit on log lines that wait for the parent; more lines are dropped, and counted."""
 LAST_S = 5.0
-"""At the end the parent gets so long to read them."""
+"""At the end the parent gets so many seconds to read the lines."""
 SOCKET_NAME = "node.sock"
 
 
 class Parent:
-    """The pipe to the process that has started this one: what that is told, from any thread."""
+    """The pipe to the parent process. `say` may be called from any thread."""
 
     def __init__(self) -> None:
         self._pid = os.getppid()
@@ -58,12 +58,12 @@ class Parent:
                     self._output.write(json.dumps(words) + "\n")
                 self._output.flush()
         except OSError:
-            pass  # Nobody reads any more.
+            pass  # The parent has stopped reading.
 
     def is_gone(self) -> bool:
-        """It ended, or closed the pipe. Waits up to LOOK_S.
+        """Return true if the parent ended or closed the pipe. Waits up to LOOK_S.
 
-        The pipe alone does not tell: a process that the parent has forked may hold it too.
+        The pipe alone is not enough: a process that the parent has forked may hold it too.
         """
         readable, _, _ = select.select([0], [], [], LOOK_S)
         return bool(readable) or os.getppid() != self._pid
@@ -77,7 +77,7 @@ class Parent:
 
 
 class ToParent(logging.Handler):
-    """A handler of the log that tells the parent each line; on whichever thread writes it."""
+    """A log handler that sends each line to the parent, on the thread that writes the line."""
 
     def __init__(self, parent: Parent) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
     arguments = _node_arguments(given)
     node = Node(**arguments)
     if not node.listening:
-        # Nobody named an endpoint, and the store knows of none.
+        # No endpoint was given, and the store knows of none.
         node.close()
         arguments["listen"] = f"ipc://{Path(arguments['path']) / SOCKET_NAME}"
         node = Node(**arguments)
@@ -124,8 +124,8 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the node; the status is 0 when the parent wanted the end, 1 when there is no node."""
-    os.umask(0o077)  # Its log, and whatever else it makes, is for this user alone.
+    """Run the node; the status is 0 when the parent ended it, 1 when the node cannot run."""
+    os.umask(0o077)  # The log and all other files are for the user alone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
     parent = Parent()

@@ -1,4 +1,4 @@
-"""Makes `status()`, `nodes()` and `policies()` from the knowledge of this node's engine.
+"""Makes `status()`, `nodes()` and `policies()` from the knowledge of the node's engine.
 
 On the node thread only; no other node is asked, and nothing waits.
 """
@@ -19,13 +19,13 @@ from mirrorq.replication.ring import BEHIND_BYTES_MAX
 from mirrorq.replication.writes import WRITE_BEHIND_MS
 
 RANGES_SHOWN = 5
-"""Ranges of damaged messages that a warning names."""
+"""Limit on ranges of damaged messages in a warning."""
 
 
 def queue_status(
     engine: Engine, queue_id: int, now_ms: int, store_bytes: int, blocked_by: str
 ) -> QueueStatus:
-    """What the engine of this node knows."""
+    """Return the status of a queue from the knowledge of the node's engine."""
     record = engine.catalog.queue(queue_id)
     if record is None:
         return QueueStatus.unknown()
@@ -82,7 +82,7 @@ def queue_status(
 
 
 def _is_paused(engine: Engine, queue_id: int) -> bool:
-    """Whether the queue hands out nothing, as a copy or a report says."""
+    """Return true if deliveries of the queue are paused, by the copy or a report."""
     replica, report = engine.replicas.get(queue_id), engine.reports.get(queue_id)
     if replica is not None:
         return replica.state.is_paused
@@ -125,7 +125,7 @@ def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
 
 
 def _lost(engine: Engine, record: QueueRecord) -> int:
-    """Messages that unclean promotions are known to have lost."""
+    """Return the number of messages known to be lost by unclean promotions."""
     replica, report = engine.replicas.get(record.id), engine.reports.get(record.id)
     return max(
         replica.state.lost if replica is not None else 0,
@@ -134,7 +134,7 @@ def _lost(engine: Engine, record: QueueRecord) -> int:
 
 
 def _durability_text(engine: Engine, record: QueueRecord) -> str:
-    """What a confirm rests on, where that is not the disks of all in sync."""
+    """Return the basis of a confirm, where it is not the disks of all members in sync."""
     told, found = engine.catalog.definition_of(record.name).durability, record.view.durability
     if found == told == "fsync":
         return ""
@@ -152,7 +152,7 @@ def _durability_text(engine: Engine, record: QueueRecord) -> str:
 
 
 def down_text(engine: Engine, queue_id: int) -> str:
-    """Why a queue has no master, and which node must come back; "" when it has one."""
+    """Return why a queue has no master, and which node must come back; "": it has a master."""
     record = engine.catalog.queue(queue_id)
     if record is None or engine.is_alive(record.view.members[0].id):
         return ""
@@ -168,7 +168,7 @@ def down_text(engine: Engine, queue_id: int) -> str:
         )
     start = f"no member in sync is running: start {' or '.join(named)}"
     if engine.catalog.may_lose(record):
-        # What was out of the ring may lack all of the time since: it is not a mirror that is late.
+        # A member out of the ring may lack everything since: more than a late mirror.
         return (
             f"{start}. The policy lets a mirror that is not in sync go on without them, but none "
             "that runs was in the ring when the last of them ended"
@@ -187,7 +187,7 @@ def _shortfall(engine: Engine, record: QueueRecord) -> tuple[str, tuple[str, ...
 
 
 def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int, int]:
-    """(ready, unacknowledged, delayed, consumers, age): the master's own, or its last report."""
+    """Return (ready, unacknowledged, delayed, consumers, age) of the master or its last report."""
     replica = engine.replicas.get(queue_id)
     master = replica.master if replica is not None else None
     if master is not None and master.active:
@@ -204,7 +204,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
 
 
 def _totals(engine: Engine, queue_id: int) -> tuple[int, int, int]:
-    """(published, delivered, acknowledged): the master's own, or its last report."""
+    """Return (published, delivered, acknowledged) of the master or its last report."""
     replica = engine.replicas.get(queue_id)
     if replica is not None and replica.is_serving:
         return replica.tally.published, replica.tally.delivered, replica.tally.acked
@@ -223,7 +223,7 @@ def _blocked_by(engine: Engine, queue_id: int) -> str:
 
 
 def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
-    """What of this node's copy is not as it was written."""
+    """Yield texts about damage in the local copy."""
     replica = engine.replicas.get(queue_id)
     image = engine.hosting.images.get(queue_id)
     if replica is None and image is not None and image.broken:
@@ -246,13 +246,13 @@ def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:
 
 
 def _shown(ranges: RangeSet) -> str:
-    """A few ranges in words."""
+    """Return a few ranges in words."""
     texts = [f"{a}" if a == b else f"{a} to {b}" for a, b in islice(ranges, RANGES_SHOWN)]
     return ", ".join(texts) + (", …" if len(ranges) > RANGES_SHOWN else "")
 
 
 def node_statuses(engine: Engine) -> list[NodeStatus]:
-    """What the engine of this node knows."""
+    """Return the status of all nodes from the knowledge of the node's engine."""
     return [
         NodeStatus(
             node.name,
@@ -269,12 +269,12 @@ def node_statuses(engine: Engine) -> list[NodeStatus]:
 
 
 def policy_statuses(engine: Engine) -> list[PolicyStatus]:
-    """The policies in force, by name."""
+    """Return the policies in force, by name."""
     return [_policy_status(policy) for policy in engine.catalog.policies()]
 
 
 def _policy_status(policy: Policy) -> PolicyStatus:
-    """What the catalog has."""
+    """Return the status of a policy in the catalog."""
     return PolicyStatus(
         policy.name, policy.pattern, policy.given(), policy.priority, policy.apply_to
     )

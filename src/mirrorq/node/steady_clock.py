@@ -1,4 +1,4 @@
-"""A node's steady clock: `steady_time` of this machine's clocks, kept in the node's store."""
+"""A node's steady clock: `steady_time` of the machine's clocks, kept in the node's store."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mirrorq.store.node_store import Store
 log = logging.getLogger("mirrorq")
 
 _NAME = "steady time"
-"""Of the small value in the store."""
+"""Name of the small value in the store."""
 RETRY_US = 10_000_000
-"""What a full disk did not take is tried again after this."""
+"""Delay in microseconds before a value that a full disk refused is written again."""
 LOOK_US = 1_000_000
-"""Whether something has to be kept is looked at this often."""
+"""Interval of checks for a due write, in microseconds."""
 
 
 class SteadyClock:
-    """Of one life of a node. The node thread's."""
+    """Steady clock of one life of a node. Node thread only."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._look_us = 0
-        """Not before is looked whether something has to be kept."""
+        """Time of the next check for a due write."""
         kept = store.get_meta(_NAME)
         self._time = SteadyTime(1000 * clock.now_ms(), clock.wall_us(), clock.boot(), kept)
         self._keep()
 
     def us(self, now_ms: int) -> int:
-        """Microseconds since 1970-01-01 UTC: the wall clock's, as if nobody had ever set it."""
+        """Return microseconds since 1970-01-01 UTC: the wall clock without its steps."""
         now_us = 1000 * now_ms
         steady_us = self._time.read(now_us, clock.wall_us())
         if now_us >= self._look_us:
@@ -40,7 +40,7 @@ class SteadyClock:
         return steady_us
 
     def _keep(self) -> None:
-        """A step of the wall clock, and the machine's boot, are of the next life's concern."""
+        """Store a step of the wall clock, or a boot of the machine, for the next life."""
         if not self._time.is_due:
             return
         try:

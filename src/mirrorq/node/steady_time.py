@@ -1,11 +1,10 @@
 """A node's steady time: the wall clock without its steps. Pure.
 
-It is what the wall clock said when the node's store was made, and goes on by a clock that is never
-set and counts sleep (CLOCK_BOOTTIME); towards the wall clock it moves by 1 in 2000 and no faster. A
-process that ends and begins again on a machine that was not booted meanwhile goes on by that
-clock. After a boot there is only the wall clock: then the difference that was kept is taken to
-be what it was, so that a clock that is always an hour ahead does no harm, and one that was set
-while the machine was off does.
+Steady time begins with the wall clock's time when the node's store was made. It follows a clock
+that is never set and counts sleep (CLOCK_BOOTTIME). It approaches the wall clock by at most 1 in
+2000. A new process on a machine that was not booted since continues by the same clock. After a boot
+only the wall clock is left, and the stored difference is assumed unchanged. So a clock that is
+always an hour ahead does no harm; a clock that was set while the machine was off does.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from mirrorq.errors import MALFORMED
 SLEW = 2000
 """Steady time moves towards the wall clock by one part in so many."""
 KEPT_US = 500_000
-"""What is kept is kept anew when it is wrong by so much."""
+"""The stored value is replaced when its error reaches so many microseconds."""
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):
     boot: str
-    """Of the machine: the clock that is never set began with it."""
+    """Boot id of the machine: the clock that is never set began with the boot."""
     base_us: int
-    """Steady time less that clock."""
+    """Steady time less the clock that is never set."""
     ahead_us: int
     """Steady time less the wall clock."""
 
 
 class SteadyTime:
-    """Of one life of a node.
+    """Steady time of one life of a node.
 
     Args:
-        now_us: of the clock that is never set.
-        wall_us: of the wall clock, at the same moment.
-        boot: what boot of the machine this is; "" is not known.
-        kept: what an earlier life has kept; None: nothing.
+        now_us: the clock that is never set.
+        wall_us: the wall clock at the same moment.
+        boot: id of the machine's boot; "": not known.
+        kept: the value stored by an earlier life; None: nothing.
     """
 
     def __init__(self, now_us: int, wall_us: int, boot: str, kept: bytes | None) -> None:
@@ -53,7 +52,7 @@ class SteadyTime:
         self._slewed_us = now_us
 
     def read(self, now_us: int, wall_us: int) -> int:
-        """Steady time now, in microseconds since 1970-01-01 UTC."""
+        """Return the steady time now, in microseconds since 1970-01-01 UTC."""
         if now_us - self._slewed_us >= SLEW:
             self._slew(now_us, wall_us)
         steady_us = now_us + self._base_us
@@ -68,7 +67,7 @@ class SteadyTime:
 
     @property
     def is_due(self) -> bool:
-        """Whether what is kept has to be kept anew."""
+        """Whether the stored value must be replaced."""
         kept = self._kept
         if kept is None or kept.boot != self._boot:
             return True
@@ -76,11 +75,11 @@ class SteadyTime:
         return far_us >= KEPT_US
 
     def image(self) -> bytes:
-        """What a later life goes on from."""
+        """Return the value to store for a later life."""
         return msgspec.msgpack.encode(self._now_kept())
 
     def on_kept(self) -> None:
-        """That is on the disk."""
+        """Note that the value is on disk."""
         self._kept = self._now_kept()
 
     def _now_kept(self) -> _Kept:
@@ -88,7 +87,7 @@ class SteadyTime:
 
 
 def _read(data: bytes | None) -> _Kept | None:
-    """What was kept; None where it is not what this version keeps."""
+    """Return the stored value; None if it is not in the format of the current version."""
     try:
         return None if data is None else msgspec.msgpack.decode(data, type=_Kept)
     except MALFORMED:

@@ -1,6 +1,6 @@
-"""How long a node's commits take, and its queues' ops from the master round to stable.
+"""Durations of a node's commits, and of its queues' ops from the master to stable.
 
-Of the node thread alone; it costs a reading of the clock a commit and a step.
+Node thread only. The cost is one reading of the clock per commit and step.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from mirrorq.containers.histogram import Histogram
 from mirrorq.replication.replica import Replica
 
 OPEN_MAX = 256
-"""Rounds of one queue that are timed at once; while so many are open the next ones are not."""
+"""Limit on rounds of one queue that are timed at once; further rounds are not timed."""
 
 
 class Timings:
-    """Two histograms of one node, and what is under way. The driver has it."""
+    """Two histograms of one node, and the open rounds. The driver owns the object."""
 
     def __init__(self) -> None:
         self.commits = Histogram()
         self.rings = Histogram()
         self.longest_commit_s = 0.0
-        """Since `take_longest`."""
+        """Longest commit in seconds since `take_longest`."""
         self._open: dict[int, deque[tuple[int, float]]] = {}
-        """Queue -> (last lsn of a step, when it left)."""
+        """Queue -> (last lsn of a step, when the step's ops left)."""
 
     def note_commit(self, began: float) -> None:
-        """A commit that began then (`clock.monotonic`) is done; one that fails is none."""
+        """Note a finished commit that began at `began` (`clock.monotonic`), not a failed one."""
         took = clock.monotonic() - began
         self.commits.observe(took)
         self.longest_commit_s = max(self.longest_commit_s, took)
 
     def take_longest(self) -> float:
-        """The longest commit since the last call, in seconds."""
+        """Return the longest commit since the last call, in seconds."""
         longest, self.longest_commit_s = self.longest_commit_s, 0.0
         return longest
 
     def note_steps(self, led: Iterable[Replica]) -> None:
-        """These were stepped: ops of masters have left, or have become stable."""
+        """Note a step of masters: ops have left, or have become stable."""
         now = clock.monotonic()
         for replica in led:
             queue_id = replica.queue_id

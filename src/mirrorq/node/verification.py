@@ -1,19 +1,19 @@
-"""Everything that one store says, held against itself: checksums, keys, orders, references.
+"""Checks a store for consistency: checksums, keys, orders, references.
 
-`verify` walks a store that nobody has open and changes no byte of it. It goes on after what is
-wrong, so that one report names all of it (up to `PROBLEMS_MAX`).
+`verify` walks a store that is not open and changes no byte. It continues after a problem, so that
+one report names all problems (up to `PROBLEMS_MAX`).
 
-What it looks at
-    pages     LMDB's own: `lmdb.verify`, before the file is mapped
-    meta      format, versions, name, identity
-    queues    records, checkpoints (decoded), lists of what is lacking
-    messages  every frame's checksum, its queue, the key of its run, rising sequences and lsns
-    ops       the same, and every payload
-    a queue   no op missing after the checkpoint; no range acked that was never published; each
-              body that the applied state needs is there, or listed as lacking
-    garbage   what is yet to be deleted
-    the log   records that LMDB has not: whole, and in order behind what it has
-    raft      entries without a gap, terms that never fall, commands and the snapshot decoded
+Checks
+  pages     LMDB's own: `lmdb.verify`, before the file is mapped
+  meta      format, versions, name, identity
+  queues    records, checkpoints (decoded), lists of missing messages
+  messages  every frame's checksum, its queue, the key of its run, rising sequences and lsns
+  ops       the same, and every payload
+  a queue   no op missing after the checkpoint; no range acked that was never published; each
+            body that the applied state needs is there, or listed as lacking
+  garbage   the list of entries to delete
+  the log   records that LMDB has not: complete, and in order behind LMDB's content
+  raft      entries without a gap, terms that never fall, commands and the snapshot decoded
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from mirrorq.store.write_ahead import LogDamaged
 from mirrorq.wire import frames
 
 PROBLEMS_MAX = 1000
-"""A report of more helps nobody."""
+"""Limit on problems in a report."""
 
 _PLACE = struct.Struct(">QQQ")
 _GARBAGE = struct.Struct(">cQQQ")
@@ -65,7 +65,7 @@ _TEXTS = (b"lmdb", b"node")
 
 @define
 class Report:
-    """What a store holds, and what is wrong with it."""
+    """Content of a store, and its problems."""
 
     path: str
     node: str = ""
@@ -74,20 +74,20 @@ class Report:
     file_bytes: int = 0
     queues: int = 0
     messages: int = 0
-    """That live by the logs: also those of ops that were never stable."""
+    """Live messages by the logs, including messages of ops that were never stable."""
     messages_of: dict[int, int] = Factory(dict)
-    """The same by queue id."""
+    """Live messages by queue id."""
     lacking_of: dict[int, int] = Factory(dict)
     """Messages that were still to be fetched from another member, by queue id."""
     frames: int = 0
     logged: int = 0
-    """Of these, in the write-ahead log only: the next start takes them in."""
+    """Frames in the write-ahead log only: the next start takes them in."""
     raft_entries: int = 0
     catalog_index: int = 0
-    """Of the last entry."""
+    """Index of the last entry."""
     problems: list[str] = Factory(list)
     notes: list[str] = Factory(list)
-    """What is no damage: pages that cost space, copies that lack messages still to be fetched."""
+    """Findings without damage: pages that cost space, copies with messages to be fetched."""
 
     @property
     def is_good(self) -> bool:
@@ -96,18 +96,18 @@ class Report:
 
 @define
 class _Copy:
-    """What the walk has found of one queue."""
+    """Findings about one queue."""
 
     record: Record
     held: RangeSet = field(factory=RangeSet)
-    """Sequences of the publish frames that are there."""
+    """Sequences of the publish frames in the store."""
 
 
 def verify(store: OfflineStore, on_progress: Callable[[int, int], None] | None = None) -> Report:
-    """Walk a store.
+    """Walk a store and return the report.
 
     Args:
-        on_progress: Called with values done and values in all.
+        on_progress: Called with the number of values done and the total.
     """
     report = Report(str(store.path), file_bytes=store.file_bytes)
     report.problems += store.problems
@@ -138,7 +138,7 @@ class _Walk:
         self._garbage: dict[tuple[bytes, int, int], RangeSet] = {}
         self._log = QueueLog(txn, tables)
         self._logged: dict[int, tuple[Entry, ...]] = {}
-        """What the write-ahead log holds that LMDB has not."""
+        """Ops in the write-ahead log that LMDB has not."""
 
     def run(self) -> None:
         for name, look in (
@@ -217,7 +217,7 @@ class _Walk:
             raise Damaged("queues", key, "no such key is written")
         queue_id = queue_of(key)
         if is_page and (b"p", queue_id, page_generation(key)) in self._garbage:
-            return  # it is being deleted
+            return  # the page is being deleted
         if key[8:] == b"q":
             record = self._log.record(queue_id)
             assert record is not None
@@ -229,7 +229,7 @@ class _Walk:
 
     def _look_at_runs(self, table: str) -> None:
         before: tuple[int, int, int] = (0, 0, 0)
-        """Queue, generation, and last number of the run before."""
+        """Queue, generation, and last number of the previous run."""
         lsn = 0
         for key, run in self._values(table):
             with _noted(self._report):
@@ -244,7 +244,7 @@ class _Walk:
                 lsn = self._look_at_run(table, key, run, least, lsn)
 
     def _is_garbage(self, table: str, key: bytes, place: tuple[int, int, int]) -> bool:
-        """Whether this run only waits to be deleted."""
+        """Return true if a run only waits to be deleted."""
         queue_id, generation, number = place
         listed = self._garbage.get((table[:1].encode(), queue_id, generation))
         if listed is not None and number in listed:
@@ -259,7 +259,7 @@ class _Walk:
     def _look_at_run(
         self, table: str, key: bytes, run: memoryview, least: int, lsn_before: int
     ) -> int:
-        """Check one run: everything in it is `least` or more. Return its last lsn."""
+        """Check one run: all numbers are at least `least`. Return its last lsn."""
         queue_id, _, number = _PLACE.unpack(key)
         is_messages = table == "messages"
         lsn = lsn_before
@@ -394,7 +394,7 @@ def _decode(key: bytes, decode: Callable[[Any], object], data: object) -> None:
 
 @contextmanager
 def _noted(report: Report) -> Iterator[None]:
-    """Damage becomes a line of the report, and the walk goes on."""
+    """Turn damage into a line of the report and continue the walk."""
     try:
         yield
     except Damaged as error:

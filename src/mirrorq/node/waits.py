@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 LOOK_MS = 50
-"""How often what is waited for is looked for, beside each step of the engine."""
+"""Interval of checks in milliseconds, in addition to each step of the engine."""
 VAIN_LOOKS_MAX = 16
-"""A step looks no further after so many in a row, and the next one goes on there: what clients wait
-for may never come, and each of them may have hundreds of calls."""
+"""A step stops after so many vain checks in a row, and the next step continues there. Conditions of
+clients may never hold, and each client may have hundreds of calls."""
 Found = TypeVar("Found")
 
 
 def _nothing() -> None:
-    """Nobody need be told."""
+    """Do nothing at the end of the thread."""
 
 
 @frozen
@@ -28,21 +28,21 @@ class _Wait:
 
 
 _Line = OrderedDict[Hashable, _Wait]
-"""Those that were not looked at for longest stand first."""
+"""Waits in order: the wait checked longest ago is first."""
 
 
 class Waits:
-    """All waits of one node, by keys of their own. The driver has it; the node thread's alone."""
+    """All waits of one node, by the callers' keys. The driver owns the object. Node thread only."""
 
     def __init__(self) -> None:
         self.at_any_time = _Line()
-        """What they wait for may come true by time alone."""
+        """Waits whose condition may come true by time alone."""
         self.of_clients = _Line()
-        """The same of calls of clients: a part of them in each step."""
+        """The same for calls of clients: a part of them is checked in each step."""
         self.on_catalog = _Line()
-        """These wait for the catalog to change."""
+        """Waits for a change of the catalog."""
         self._index = 0
-        """Of the catalog, when it was looked at last."""
+        """Catalog index at the last check."""
 
     def begin(
         self,
@@ -54,12 +54,12 @@ class Waits:
         on_catalog: bool = False,
         is_clients: bool = False,
     ) -> None:
-        """Have `found` called once, with the first thing that the look gives: not None.
+        """Have `found` called once, with the first result of `look` that is not None.
 
         Args:
             look: must not raise.
-            at_end: called in place of it when the thread ends before.
-            on_catalog: nothing but a change of the catalog can bring it.
+            at_end: called instead of `found` when the thread ends before.
+            on_catalog: only a change of the catalog can bring a result.
             is_clients: a client waits.
         """
         waits = self.of_clients if is_clients else self.at_any_time
@@ -67,17 +67,17 @@ class Waits:
         waits[key] = _Wait(look, found, at_end)
 
     def end(self, key: Hashable) -> None:
-        """Nobody waits for this any more, if somebody did."""
+        """End a wait, if there is one."""
         for waits in self._all():
             waits.pop(key, None)
 
     @property
     def need_time(self) -> bool:
-        """Whether something may come true by time alone."""
+        """Whether a condition may come true by time alone."""
         return bool(self.at_any_time or self.of_clients)
 
     def look(self, index: int) -> None:
-        """Look for all that may have come true; the catalog has applied its log up to `index`."""
+        """Check the conditions that may have come true. `index`: the catalog's applied index."""
         if self.at_any_time:
             _look_at(self.at_any_time, len(self.at_any_time))
         if self.of_clients:
@@ -87,7 +87,7 @@ class Waits:
             _look_at(self.on_catalog, len(self.on_catalog))
 
     def close(self) -> None:
-        """The thread ends: nothing comes true any more."""
+        """End all waits at the end of the thread."""
         for waits in self._all():
             while waits:
                 waits.popitem()[1].at_end()
@@ -97,7 +97,7 @@ class Waits:
 
 
 def _look_at(waits: _Line, vain_max: int) -> None:
-    """Look at those first that were not looked at for longest."""
+    """Check waits, longest unchecked first, until `vain_max` checks were in vain."""
     left, vain = len(waits), 0
     while waits and left and vain < vain_max:
         key, wait = next(iter(waits.items()))

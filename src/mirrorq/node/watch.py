@@ -1,7 +1,7 @@
-"""Measures a node once a second, and tells its alarms. On the node thread.
+"""Measures a node once a second, and reports its alarms. On the node thread.
 
-It uses the node's own rounds and wakes the node for nothing: an idle node without peers measures
-every ten seconds.
+The measurements use the node's own rounds and never wake the node: an idle node without peers
+measures every ten seconds.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ log = logging.getLogger("mirrorq")
 
 LOOK_MS = 1000
 WAIT_MS = 3000
-"""Nodes that are started together found their cluster within this."""
+"""Nodes that are started together found their cluster within so many milliseconds."""
 COPIES_MS = 10_000
-"""Which queues have one copy in sync is worked out when the catalog has changed, and this often."""
+"""Queues with one copy in sync are found after a change of the catalog, and at this interval."""
 ALARM, ALARM_OVER = "alarm", "alarm over"
 WAITS = "waits"
 SYNCHRONISING = "synchronising"
@@ -42,14 +42,14 @@ OF_EVERY_QUEUE = ("store_full", "disk_low")
 """Alarms of a node that are warnings of each of its queues."""
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 OF_OTHERS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse.sshfs", "fuse.glusterfs"})
-"""Kinds of file systems that are elsewhere: LMDB maps its file into memory and locks it, and what
-these say of a lock or a sync may not be so."""
+"""Kinds of remote file systems. LMDB maps its file into memory and locks it, and a lock or a sync
+may not hold there."""
 OLDEST_US = 1_577_836_800_000_000
-"""2020-01-01: years before there was a mirrorq. No clock that says so is right."""
+"""2020-01-01: years before mirrorq existed. A clock with an earlier time is wrong."""
 
 
 def warn_of_machine(path: Path) -> None:
-    """Tell of what makes promises hollow from the start: where the store is, and the clock."""
+    """Warn of faults of the machine: a store in memory or on a network, and a wrong clock."""
     kind = system.file_system_of(path)
     if kind in IN_MEMORY:
         log.warning(
@@ -75,7 +75,7 @@ def warn_of_machine(path: Path) -> None:
 
 
 class Watch:
-    """What one node measures of itself, and the alarms that it has raised. The driver has it."""
+    """Measurements of one node, and the alarms that it has raised. The driver owns the object."""
 
     def __init__(
         self,
@@ -93,26 +93,26 @@ class Watch:
         self._alarms = Alarms()
         self._waits_since_ms = self._joins_looked_ms = clock.now_ms()
         self.look_ms = self._waits_since_ms + LOOK_MS
-        """`look` does nothing before."""
+        """Time before which `look` does nothing."""
         self._waits_for = ""
-        """As it was told last."""
+        """The last reported reason."""
         self._late_ms = 0
         self._is_known = False
-        """The store has noted that the cluster knows this start."""
+        """True if the store has noted that the cluster knows the node's start."""
         self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
-        """What all spools of this node hold."""
+        """Returns the content of all spools of the node."""
         self._damage_count = 0
         self._last_copies: dict[int, str] = {}
         self._copies_of = (-1, 0)
-        """(index of the catalog, time) by which they were worked out."""
+        """(index of the catalog, time) of the last computation."""
 
     @property
     def raised(self) -> tuple[Alarm, ...]:
-        """From any thread."""
+        """The raised alarms. From any thread."""
         return self._alarms.raised
 
     def warnings_of(self, queue_id: int) -> tuple[str, ...]:
-        """What users of a queue on this node should know, for its status."""
+        """Return warnings about a queue on the node, for its status."""
         found = []
         for alarm in self._alarms.raised:
             if alarm.name in OF_EVERY_QUEUE and queue_id in self._engine.replicas:
@@ -123,14 +123,14 @@ class Watch:
         return tuple(found)
 
     def note_late(self, late_ms: int) -> None:
-        """The node thread waited, and was back so much later than it wanted to be."""
+        """Note how late the node thread came back from a wait, in milliseconds."""
         self._late_ms = max(self._late_ms, late_ms)
 
     def look(self, now_ms: int) -> None:
-        """Measure and tell, at most once a second.
+        """Measure and report, at most once a second.
 
         Raises:
-            StoreError: what the node rests on was deleted or replaced: it must end.
+            StoreError: the store was deleted or replaced: the node must end.
         """
         if now_ms < self.look_ms:
             return
@@ -150,8 +150,8 @@ class Watch:
             self._on_notice(Notice(ALARM_OVER, f"alarm {alarm.name} is over after {after_s} s"))
 
     def _tell_wait(self, now_ms: int) -> None:
-        """A node that is in no cluster for long says so, and what it waits for, when that changes:
-        who starts it alone sees nothing else of it."""
+        """Report a node that is in no cluster for long, and the reason, after each change. A user
+        who starts the node alone sees no other sign of the wait."""
         text = self._engine.waiting_text()
         if not text:
             self._waits_since_ms, self._waits_for = now_ms, ""
@@ -160,7 +160,7 @@ class Watch:
             self._on_notice(Notice(WAITS, text))
 
     def _note_known(self) -> None:
-        """A start that the cluster knows of: the store goes on from it (`incarnation_after`)."""
+        """Note in the store that the cluster knows the start (`incarnation_after`)."""
         if self._is_known or not self._engine.is_registered:
             return
         try:
@@ -171,7 +171,7 @@ class Watch:
             self._is_known = True
 
     def _tell_joins(self, now_ms: int) -> None:
-        """Which copies here are being synchronised, and how far they are: a long one is seen."""
+        """Report the copies that are being synchronised here, and their progress."""
         if now_ms - self._joins_looked_ms < COPIES_MS:
             return
         self._joins_looked_ms = now_ms
@@ -225,7 +225,7 @@ class Watch:
         )
 
     def _has_lost_majority(self, now_ms: int) -> bool:
-        """A node that votes alone is its own majority: when it is late its disk is, or its host."""
+        """True without a majority. A sole voter is a majority: only its disk or host is late."""
         engine = self._engine
         return engine.is_founded and len(engine.voters) > 1 and engine.is_paused(now_ms)
 
@@ -243,7 +243,7 @@ class Watch:
             return 0
 
     def _find_damaged(self) -> list[str]:
-        """Names of the queues of whose copies here something is damaged."""
+        """Return the names of queues with damage in their local copies."""
         hosting, catalog = self._engine.hosting, self._engine.catalog
         records = (catalog.queue(queue_id) for queue_id in (*hosting.mending, *hosting.broken))
         return [record.name for record in records if record is not None]
@@ -253,7 +253,7 @@ class Watch:
         return self._damage_count - before
 
     def _find_last_copies(self, now_ms: int) -> dict[int, str]:
-        """Queues mastered here of which nobody else has a copy in sync, though some should."""
+        """Return queues mastered here without another copy in sync, though the policy wants one."""
         catalog = self._engine.catalog
         index, looked_ms = self._copies_of
         if index == catalog.applied_index and now_ms - looked_ms < COPIES_MS:

@@ -1,8 +1,8 @@
-"""Files with keys: one secret key each, and `keys.toml`, which says whose the public ones are.
+"""Files with keys: one secret key each, and `keys.toml`, which names the owners of public keys.
 
-A secret file is this machine's alone: it is made with mode 0600, and refused when others may
-read it. `keys.toml` holds nothing secret and is the same everywhere; but who can write it can let
-himself in, so it is refused when others may.
+A secret file belongs to one machine: it is made with mode 0600, and refused when other users may
+read it. `keys.toml` holds nothing secret and is the same everywhere. A user that can write the file
+can grant itself access, so the file is refused when other users may write it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirrorq.security.roles import KEYS_NAME, Key, Role, is_key_text
 
 SECRET_SUFFIX = ".secret"
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""No file of keys is larger; 20,000 clients fit."""
+"""Size limit of a file of keys; 20,000 clients fit."""
 _PATTERNS = ("write", "read", "configure")
 _FIELDS = ("key", "role", *_PATTERNS, "queues")
 _HEADER = """\
@@ -34,7 +34,7 @@ _HEADER = """\
 
 
 def secret_path(directory: Path, name: str) -> Path:
-    """Where the secret key of this name is.
+    """Return the path of the secret key with a name.
 
     Raises:
         ConfigError: the name cannot be part of a file's name.
@@ -45,7 +45,7 @@ def secret_path(directory: Path, name: str) -> Path:
 
 
 def find_secret(directory: Path) -> Path:
-    """The only secret key in a directory.
+    """Return the path of the only secret key in a directory.
 
     Raises:
         ConfigError: there is none, or more than one.
@@ -66,10 +66,10 @@ def find_secret(directory: Path) -> Path:
 
 
 def read_secret(path: Path) -> str:
-    """The secret key in a file.
+    """Return the secret key in a file.
 
     Raises:
-        ConfigError: it cannot be read, others may read it, or it holds no key.
+        ConfigError: the file is unreadable, is readable by other users, or holds no key.
     """
     text, mode = _read(path)
     if mode & 0o077:
@@ -77,7 +77,7 @@ def read_secret(path: Path) -> str:
             f"others may read the secret key in {path} (mode {mode & 0o777:04o}): chmod 600 it, "
             "and make a new key if somebody has"
         )
-    # Nothing of the file is shown: it is secret even when it is malformed.
+    # No content of the file is shown: the content is secret even when malformed.
     secret = _parsed(text, path).get("secret_key")
     if not is_key_text(secret):
         raise ConfigError(f"{path} holds no secret_key: mirrorq key new writes such files")
@@ -85,10 +85,10 @@ def read_secret(path: Path) -> str:
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys that a `keys.toml` lists.
+    """Return the keys that a `keys.toml` lists.
 
     Raises:
-        ConfigError: it cannot be read, others may write it, or something in it is wrong.
+        ConfigError: the file is unreadable, is writable by other users, or has an error.
     """
     text, mode = _read(path)
     if mode & 0o022:
@@ -100,7 +100,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    """A file's text and mode."""
+    """Return a file's text and mode."""
     try:
         with path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -145,7 +145,7 @@ def write_secret(path: Path, secret_key: str) -> None:
     """Make the file of a secret key.
 
     Raises:
-        ConfigError: it cannot be made, or is there already.
+        ConfigError: the file cannot be made, or exists already.
     """
     text = (
         "# A secret key of mirrorq. It stays on this machine; nobody else may read it.\n"
@@ -166,10 +166,10 @@ def write_secret(path: Path, secret_key: str) -> None:
 
 
 def add_key(path: Path, key: Key) -> None:
-    """List a key in a `keys.toml`, made if absent.
+    """Add a key to a `keys.toml`, made if absent.
 
     Raises:
-        ConfigError: the file is wrong, or lists this name already.
+        ConfigError: the file has an error, or lists the name already.
     """
     try:
         with path.open("a+", encoding="utf-8") as file:
@@ -197,5 +197,5 @@ def _as_text(key: Key) -> str:
 
 
 def _quoted(value: str | list[str]) -> str:
-    """As JSON, which is TOML too: but that knows no surrogate pairs, and wants DEL escaped."""
+    """Return a value as JSON, as TOML too reads it: no surrogate pairs, and DEL escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

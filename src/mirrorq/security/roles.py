@@ -1,12 +1,12 @@
-"""Who may do what: keys, their roles, and the decision. Pure.
+"""Keys, their roles, and the decision about rights. Pure.
 
-A key has one role. `peer`: a node of the cluster, named by the key. `admin`: may do everything
-that a client can ask for. `client`: may do to a queue what one of its patterns allows. There is
-no order and no exception among patterns: what one of them matches is allowed, all else is not.
+A key has one role. `peer`: a node of the cluster, named by the key. `admin`: may do everything that
+a client can ask for. `client`: may do to a queue what one of its patterns allows. Patterns have no
+order and no exceptions: an action is allowed if any pattern matches, and refused otherwise.
 
-A pattern is a whole name in which each * stands for any run of characters, the empty one too.
-It is no regular expression: an unanchored one allows more than its author thinks, and matching
-one can take for ever.
+A pattern is a whole name in which each * stands for any run of characters, even an empty run. A
+pattern is not a regular expression: an unanchored expression allows more than its author thinks,
+and some expressions match for ever.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from mirrorq.errors import ConfigError
 from mirrorq.protocol.printable import unprintable
 
 KEYS_NAME = "keys.toml"
-"""The file that lists keys, as errors name it."""
+"""Name of the file that lists keys, for errors."""
 NAME_BYTES_MAX = 200
-"""A peer's key has the name of its node, and that has at most so many bytes."""
+"""Size limit of a key's name. A peer's key has the name of its node."""
 _KEY_TEXT = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 """32 bytes as Z85 (ZeroMQ RFC 32)."""
 
 
 class Role(StrEnum):
-    """What the owner of a key is: a node of the cluster, a client with the rights of its entry, or
-    one that may do everything."""
+    """Role of a key's owner: a node of the cluster, a client with the rights of its entry, or an
+    admin with all rights."""
 
     PEER = "peer"
     CLIENT = "client"
@@ -38,18 +38,18 @@ class Role(StrEnum):
 
 
 class Right(StrEnum):
-    """What a client may be allowed to do to a queue, or to an exchange."""
+    """A right of a client to a queue or an exchange."""
 
     WRITE = "write"
     """Publish. To an exchange: publish through it."""
     READ = "read"
     """Take, browse, acknowledge, purge."""
     CONFIGURE = "configure"
-    """Declare one that is not there, and delete it. An exchange: bind and unbind too."""
+    """Declare a new queue, and delete a queue. For an exchange also bind and unbind."""
 
 
 def is_key_text(text: object) -> bool:
-    """Whether this can be a key, public or secret, as text."""
+    """Return true if a text has the form of a public or secret key."""
     return isinstance(text, str) and _KEY_TEXT.fullmatch(text) is not None
 
 
@@ -64,7 +64,7 @@ def _patterns(given: object) -> tuple[str, ...]:
 
 
 def _is_text(given: object) -> bool:
-    """Whether it is a string, not empty, that a file can hold: no half of a surrogate pair."""
+    """Return true for a non-empty string that a file can hold: no half of a surrogate pair."""
     if not isinstance(given, str):
         return False
     try:
@@ -82,15 +82,15 @@ def _role(given: object) -> Role:
 
 @frozen
 class Key:
-    """A public key, whom it belongs to, and what its owner may do.
+    """A public key with its owner and the owner's rights.
 
     Raises:
-        ConfigError: something of it is malformed, or patterns are given to a role that needs
-            none.
+        ConfigError: an argument is malformed, or a role without patterns is given
+            patterns.
     """
 
     name: str
-    """Of its owner. A peer's is the name of its node."""
+    """Name of the owner. For a peer the name of its node."""
     public_key: str
     """40 characters, as `mirrorq key new` writes them."""
     role: Role = field(converter=_role)
@@ -102,8 +102,8 @@ class Key:
     configure: tuple[str, ...] = field(default=(), converter=_patterns, kw_only=True)
     """Queues that a client may make and delete."""
     queues: int | None = field(default=None, kw_only=True)
-    """It may make none while there are so many whose names match `configure`; a sharded queue
-    counts as often as it has shards. None: no bound."""
+    """Limit on queues whose names match `configure`: the client may make no more. A sharded queue
+    counts once per shard. None: no limit."""
 
     def __attrs_post_init__(self) -> None:
         name = self.name
@@ -116,7 +116,7 @@ class Key:
         if wrong:
             raise ConfigError(wrong)
         if not is_key_text(self.public_key):
-            # Not shown: it may be a secret one, put into the wrong place.
+            # Not shown: it may be a secret key in the wrong place.
             raise ConfigError(
                 f"the public key of {name!r} is not a key: write the 40 characters that mirrorq "
                 "keygen has given"
@@ -141,21 +141,21 @@ class Key:
             )
 
     def allows(self, right: Right, name: str) -> bool:
-        """Whether its owner may do this to the queue (or exchange) of this name.
+        """Return true if the owner has a right to the queue (or exchange) of a name.
 
         Args:
             right: "write", "read" or "configure".
-            name: of the queue, or exchange.
+            name: name of the queue, or exchange.
         """
         if self.role is not Role.CLIENT:
             return True
         return any(_matches(pattern, name) for pattern in self._patterns_for(right))
 
     def knows(self, name: str) -> bool:
-        """Whether its owner may do anything at all to the queue (or exchange).
+        """Return true if the owner has any right to the queue (or exchange).
 
         Args:
-            name: of the queue, or exchange.
+            name: name of the queue, or exchange.
         """
         return any(self.allows(right, name) for right in Right)
 
@@ -170,7 +170,7 @@ class Key:
 
 
 def refusal(key: Key, right: Right, name: str, what: str = "queue") -> str:
-    """Why its owner may not do this to the queue; "" when it may."""
+    """Return why the key's owner lacks a right to a queue; "": allowed."""
     if key.allows(right, name):
         return ""
     patterns = key._patterns_for(right)
@@ -182,7 +182,7 @@ def refusal(key: Key, right: Right, name: str, what: str = "queue") -> str:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    """In time that grows with the lengths only: pieces between stars are found left to right."""
+    """Match in linear time: the pieces between stars are found from left to right."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern

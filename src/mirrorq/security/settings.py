@@ -1,9 +1,9 @@
-"""`Security`: the keys of a node or a client; and where one may listen without any.
+"""`Security`: the keys of a node or a client; and the endpoints allowed without keys.
 
-With security every connection is encrypted and both ends prove who they are (CURVE, ZeroMQ RFC
-25 and 26): a node that it has the key under its name, a client that it has one that is listed.
-Without, whoever reaches the endpoint of a node can read and write its queues, so a node listens on
-loopback only, unless its owner says that the network is trusted.
+With security every connection is encrypted and both ends prove their identity (CURVE, ZeroMQ RFC 25
+and 26). A node proves the key listed under its name, and a client proves a listed key. Without
+security, any process that reaches the endpoint of a node can read and write its queues. So a node
+listens on loopback only, unless its owner declares the network trusted.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ def _keys(given: Iterable[Key]) -> tuple[Key, ...]:
 
 @frozen(repr=False)
 class Security:
-    """A secret key, and the public keys that its owner goes by.
+    """A secret key, and the public keys that its owner accepts.
 
-    `Security.load` reads them from files; this makes them of what a program has from elsewhere.
+    `Security.load` reads keys from files; the constructor takes keys from any other source.
 
     Args:
-        secret_key: this node's or client's own, 40 characters.
-        keys: who may connect (a node), or the nodes' keys (a client: others do no harm).
+        secret_key: the node's or client's own, 40 characters.
+        keys: who may connect (a node), or the nodes' keys (a client: other keys do no harm).
 
     Raises:
-        ConfigError: something is no key, or named twice.
+        ConfigError: a key is malformed, or a key or name occurs twice.
 
-    Its repr shows no secret. A copy that is pickled names the file if it was loaded from one,
-    and is loaded anew where it is unpickled; else it holds the secret key.
+    The repr shows no secret. A pickle of loaded keys names the file, which is loaded again where it
+    is unpickled; any other pickle holds the secret key.
     """
 
     secret_key: str = field(repr=False)
-    """This node's or client's own, 40 characters."""
+    """Secret key of the node or client, 40 characters."""
     keys: tuple[Key, ...] = field(converter=_keys)
-    """Public keys that it goes by."""
+    """Accepted public keys."""
     path: str = field(default="", kw_only=True)
-    """File of the secret key, "" when it came from elsewhere; `keys.toml` is beside it."""
+    """File of the secret key, "" without a file; `keys.toml` is beside it."""
 
     def __attrs_post_init__(self) -> None:
         if not is_key_text(self.secret_key):
@@ -71,16 +71,16 @@ class Security:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], name: str | None = None) -> Security:
-        """Read keys as `mirrorq key new` writes them.
+        """Read keys as `mirrorq key new` writes them, and return them.
 
         Args:
             path: a directory that holds `keys.toml` and the file of a secret key, NAME.secret;
-                or that file itself.
-            name: whose key; None: the only one in the directory.
+                or the secret file itself.
+            name: owner of the key; None: the only secret key in the directory.
 
         Raises:
-            ConfigError: a file is missing or malformed, or others may read or write what they
-                must not.
+            ConfigError: a file is missing or malformed, or has permissions that are too
+                wide.
         """
         from mirrorq.security.key_files import find_secret, read_keys, read_secret, secret_path
 
@@ -92,28 +92,28 @@ class Security:
 
     @property
     def public_key(self) -> str:
-        """The one that belongs to the secret key."""
+        """Public key that belongs to the secret key."""
         return public_key_of(self.secret_key)
 
     @property
     def name(self) -> str:
-        """What the keys call the owner of this secret key, "" when they do not list it."""
+        """Name under which the keys list the owner of the secret key, "" when not listed."""
         own = self.public_key
         return next((key.name for key in self.keys if key.public_key == own), "")
 
     def node_keys(self) -> tuple[str, ...]:
-        """The public keys of the nodes."""
+        """Return the public keys of the nodes."""
         return tuple(key.public_key for key in self.keys if key.role is Role.PEER)
 
     def check_node(self, node: str, others: Iterable[str]) -> None:
-        """Refuse keys with which a node of this name could not be part of a cluster.
+        """Refuse keys with which the node could not be part of a cluster.
 
         Args:
-            node: its name.
+            node: name of the node.
             others: names of the other nodes of its cluster.
 
         Raises:
-            ConfigError: its key is not the one listed under its name, or another's is missing.
+            ConfigError: its key is not the key listed under its name, or another key is missing.
         """
         peers = {key.name: key.public_key for key in self.keys if key.role is Role.PEER}
         where = f"in {Path(self.path).with_name(KEYS_NAME)}" if self.path else "among the keys"
@@ -144,8 +144,8 @@ def check_listen(listen: str, *, insecure: bool, security: Security | None = Non
 
     Args:
         listen: the endpoint that a node is about to bind.
-        insecure: the owner has said that this is wanted.
-        security: with keys nobody can come who has none.
+        insecure: the owner accepts the risk.
+        security: keys, which keep strangers out.
 
     Raises:
         ConfigError: the endpoint is malformed, or reachable from other machines.
@@ -162,10 +162,10 @@ def check_listen(listen: str, *, insecure: bool, security: Security | None = Non
 
 
 def check_security(security: object) -> None:
-    """Refuse what is given as security and is none.
+    """Refuse a value that is not a `Security`, or None.
 
     Raises:
-        ConfigError: it is no `Security`.
+        ConfigError: the value has another type.
     """
     if security is not None and not isinstance(security, Security):
         # Its value is not shown: it may be a secret key.
@@ -178,11 +178,11 @@ def check_security(security: object) -> None:
 def check_endpoints(
     endpoints: Sequence[str], doing: str, *, insecure: bool, security: Security | None
 ) -> None:
-    """Refuse to talk to other machines when others could listen.
+    """Refuse to talk to other machines when strangers could listen.
 
     Args:
-        endpoints: that somebody is about to connect to.
-        doing: what for, such as "connect to".
+        endpoints: endpoints to connect to.
+        doing: purpose for the error, such as "connect to".
 
     Raises:
         ConfigError: an endpoint is malformed, or on another machine; or the keys name no node.
@@ -203,12 +203,12 @@ def check_endpoints(
 
 
 def is_loopback(endpoint: Endpoint) -> bool:
-    """Whether only processes of this machine reach the endpoint."""
+    """Return true if only processes of the same machine reach the endpoint."""
     return endpoint.is_ipc or is_host_loopback(endpoint.host)
 
 
 def is_host_loopback(host: str) -> bool:
-    """Whether an address, or every address of a name, is this machine's own alone."""
+    """Return true if an address, or every address of a name, is local to the machine."""
     try:
         return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
     except ValueError:
@@ -216,7 +216,7 @@ def is_host_loopback(host: str) -> bool:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        # Nobody can say where this name leads: not loopback. "*" comes here too.
+        # The name cannot be resolved: not loopback. "*" comes here too.
         return False
     return bool(found) and all(
         ipaddress.ip_address(str(info[4][0]).partition("%")[0]).is_loopback for info in found

@@ -39,7 +39,7 @@ from mirrorq.protocol.shard_names import shard_of
 
 
 class ShardedHandle(Channel):
-    """A handle on a sharded queue, held by its face; it holds one on each shard. Users' threads
+    """A handle on a sharded queue, held by its face, with a handle on each shard. Users' threads
     call it, and hosts' threads by way of its parts.
 
     Sequences are the shards' own; messages of one key are in one shard, in order; between shards
@@ -51,7 +51,7 @@ class ShardedHandle(Channel):
         self._parts: list[Shard] = []
 
     def open(self) -> None:
-        """Open the parts, in this process."""
+        """Open the parts in the current process."""
         super().open()
         self._parts = []
         for number, ring in enumerate(self.ring_ids):
@@ -65,7 +65,7 @@ class ShardedHandle(Channel):
     # --- Shards ---------------------------------------------------------------------------
 
     def shard_of(self, key: str | bytes) -> int:
-        """The number of the shard to which messages with this key go."""
+        """Return the number of the shard for messages with the key."""
         return shard_of(key, self.shards)
 
     def rings(self) -> Sequence[Shard]:
@@ -96,10 +96,10 @@ class ShardedHandle(Channel):
         timeout: float | None,
         on_confirm: OnConfirm,
     ) -> Confirmation:
-        """`MirroredQueue.put`, of what was looked at and packed already.
+        """Put a message, as `MirroredQueue.put`, with checked and packed arguments.
 
-        Into the shard of its key, for which it waits though others run; or of those that run the
-        next one.
+        With a key, put into the key's shard and wait even if other shards run. Without a key, put
+        into the next running shard.
         """
         if os.getpid() != self.pid:
             self.check()
@@ -116,7 +116,7 @@ class ShardedHandle(Channel):
         return in_thread(self.putting(body, how))
 
     def putting(self, body: bytes, how: PutCall) -> Waits[Confirmation]:
-        """The same, for whoever waits."""
+        """Put a message as `put`, for any kind of waiting."""
         if os.getpid() != self.pid:
             self.check()
         if how.key is not None:
@@ -127,7 +127,7 @@ class ShardedHandle(Channel):
         )
 
     def putting_many(self, bodies: Sequence[bytes], how: PutCall) -> Waits[Confirmation]:
-        """`MirroredQueue.put_many` into one shard: so it is all or none, with one range."""
+        """Put messages as `MirroredQueue.put_many` into one shard: all or none, with one range."""
         self.check_open_for_puts()
         if how.key is not None:
             return self._parts[self.shard_of(how.key)].putting_many(bodies, how)
@@ -143,7 +143,7 @@ class ShardedHandle(Channel):
     # --- Consuming ------------------------------------------------------------------------
 
     def take_one(self, found: list[Message]) -> None:
-        """Take the next message that is here, if one is."""
+        """Take the next message that is here, if there is any."""
         if (
             self.is_shut_for_gets
             or self.is_closing
@@ -155,7 +155,7 @@ class ShardedHandle(Channel):
         self.receiver.take_one(found)
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
-        """`MirroredQueue.ack_many`: an op for each shard."""
+        """Ack messages as `MirroredQueue.ack_many`: one op for each shard."""
         held = self._by_shard(messages)
         settlement = Settlement(self.outcomes)
         if not held:
@@ -167,10 +167,10 @@ class ShardedHandle(Channel):
         return settlement
 
     def _by_shard(self, messages: Sequence[Message]) -> dict[Shard, list[Message]]:
-        """Messages of this handle, in their order, by where they came from."""
+        """Return messages of the handle by shard, in their order."""
         held: dict[Shard, list[Message]] = {}
         try:
-            # Neighbours are of one frame, as a rule: nothing is done for each message.
+            # Neighbours mostly share a frame: there is no work per message.
             for _, neighbours in groupby(messages, attrgetter("_chunk")):
                 mine = list(neighbours)
                 source = self.source_of(mine[0])
@@ -183,7 +183,7 @@ class ShardedHandle(Channel):
         return held
 
     def browsing(self, start: int, count_max: int) -> Waits[list[Message]]:
-        """`MirroredQueue.browse`: in order within each shard, and by the times of the shards
+        """Browse as `MirroredQueue.browse`: in order within each shard, and by the shards' times
         between them."""
         found = []
         for part in self.rings():
@@ -214,8 +214,8 @@ class ShardedHandle(Channel):
         return gathered_reply(replies)
 
     def stuck_for(self, otherwise: MirrorQError) -> MirrorQError | None:
-        """No message can come from a shard that is down. A message without a key can be put into
-        another shard."""
+        """Return the error of a blocked queue. A shard that is down blocks gets; a put without a
+        key can use another shard."""
         whys = [part.stuck_for(otherwise) for part in self.rings()]
         reasons = [why for why in whys if why is not None]
         is_why = isinstance(otherwise, Empty) or len(reasons) == len(whys)
@@ -228,9 +228,9 @@ class ShardedHandle(Channel):
         return ""
 
     def on_part_closed(self) -> None:
-        """One of its parts is served no more. On the host's thread."""
+        """Note that a part was closed. On the host's thread."""
         parts = self._parts
-        if len(parts) == self.shards:  # else it is being opened
+        if len(parts) == self.shards:  # else the handle is being opened
             self.is_deleted = all(part.is_deleted for part in parts)
             self.is_closed = all(part.is_closed for part in parts)
 
@@ -251,7 +251,7 @@ class ShardedHandle(Channel):
         return all(part.is_quiet() for part in self._parts)
 
     def shut_down(self, *, immediate: bool) -> None:
-        """`MirroredQueue.shutdown`."""
+        """Shut the handle down, as `MirroredQueue.shutdown`."""
         self.is_shut = True
         if immediate:
             self.is_shut_for_gets = True

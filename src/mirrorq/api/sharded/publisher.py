@@ -14,31 +14,31 @@ from mirrorq.api.waits import Wait, Waits
 from mirrorq.errors import Full, ShutDown
 
 ALL_KNOWN_S = 0.3
-"""A first put waits so long for the first word of all masters; then that of any will do."""
+"""Seconds that a first put waits for all masters' first credits; then any credit is enough."""
 
 FEW = 16
-"""While each shard has fewer messages under way than this, a turn is one put."""
+"""While each shard has fewer unconfirmed messages, a turn is one put."""
 TURN_PART = 2
-"""Then it is at most this part of what is under way: so no shard is given much more than the
-others, however quick puts come."""
+"""Above FEW a turn is at most 1/TURN_PART of the unconfirmed messages, so that no shard gets much
+more than the others, however quick puts come."""
 
 Put = Callable[[Shard], Waits[Confirmation]]
 
 
 class ShardedPublisher(Publishing):
     """The puts of a handle on a sharded queue, which holds it: sums over its shards, and the choice
-    of one. From any thread."""
+    of a shard. From any thread."""
 
     def __init__(self, channel: Channel, parts: Sequence[Shard]) -> None:
         super().__init__(channel)
         self._parts = parts
         self.is_curious = True
         self._turn = 0
-        """Whose turn comes next."""
+        """Number of the shard with the next turn."""
         self._taking = parts[0]
-        """The shard whose turn it is, in the middle of it."""
+        """The shard of the current turn."""
         self._left = 0
-        """Puts that are left in its turn."""
+        """Puts left in the current turn."""
 
     # --- Sums -----------------------------------------------------------------------------
 
@@ -93,18 +93,18 @@ class ShardedPublisher(Publishing):
     # --- A shard for what has no key ------------------------------------------------------
 
     def choose(self) -> Shard:
-        """The shard whose turn it is, one that runs if any does."""
+        """Return the shard with the current turn, a running shard if there is any."""
         shard = self._choice(0, 0, 0) or self._parts[self._turn]
         self._turn = (shard.number + 1) % len(self._parts)
         self._left = 0
         return shard
 
     def next_ready(self) -> Shard | None:
-        """The shard that takes the next put, if it runs and may have room: as a rule. None: look
-        closer, as `put_anywhere` does.
+        """Return the shard for the next put, if it runs and may have room. None: use
+        `putting_anywhere`.
 
-        A turn is one put while little is under way, and longer the more it is; but it ends when
-        the host has taken what was put in it: what a shard is given then leaves together.
+        A turn is one put while few messages are unconfirmed, and grows with their number. It ends
+        when the host has taken its puts, so the puts of a shard leave together.
         """
         if self._left > 0 and self._taking.inbox:
             self._left -= 1
@@ -126,8 +126,8 @@ class ShardedPublisher(Publishing):
         return [*parts[turn:], *parts[:turn]]
 
     def _choice(self, count: int, size: int, body_bytes: int) -> Shard | None:
-        """The next shard with room: of those that run, as long as any does. A put into one that
-        does not run would wait for it while others could take it."""
+        """Return the next shard with room, among the running shards if there are any. A put into a
+        stopped shard would wait while other shards could take it."""
         first = self._parts[self._turn]
         if first.runs and first.puts.takes(count, size, body_bytes):
             return first
@@ -141,7 +141,7 @@ class ShardedPublisher(Publishing):
         """Put messages without a key into the next shard that has room.
 
         Args:
-            put: does it, without waiting.
+            put: does the put, without waiting.
             count, size: of messages, and bytes of bodies.
         """
         until = deadline_of(timeout)
@@ -158,7 +158,7 @@ class ShardedPublisher(Publishing):
                     continue  # another thread was quicker
                 except ShutDown:
                     self._channel.check_open_for_puts()
-                    continue  # that shard alone was deleted
+                    continue  # only the one shard was deleted
             yield from self._waiting_for_any(count, size, block, until)
 
     def _waiting_for_any(

@@ -11,20 +11,19 @@ from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiving
 from mirrorq.api.sharded.shard import Shard
 
 MANY = 64
-"""Each call for fewer is another shard's turn."""
+"""Each call for fewer messages is another shard's turn."""
 
 
 class ShardedReceiver(Receiving):
     """The gets of a handle on a sharded queue, which holds it. From any thread.
 
-    Each call begins with the shard after the one with which the last call began, so none is left
-    out while another is always full. A shard that had nothing when it was its turn is asked for as
-    much as is fetched ahead from the others, at least one message: it will have it when its turn
-    comes again.
+    Each call begins with the shard after the first shard of the last call, so that no shard is left
+    out while another is always full. A shard that was empty at its turn fetches as much as is
+    fetched ahead from the other shards, at least one message, for its next turn.
 
-    What a message costs is by the pieces in which it travels: a delivery, an ack, an op each. So
-    each shard has as much fetched ahead of calls as a ring by itself would, and where calls take
-    many a shard keeps its turn for as many calls as that is, while it has enough for all of each.
+    The cost of a message depends on the pieces in which it travels: deliveries, acks, ops. So each
+    shard has as much fetched ahead of calls as a ring alone. When calls take many messages, a shard
+    keeps its turn for as many calls as it has fetched ahead, while it can serve each call whole.
     """
 
     def __init__(self, channel: Channel, publisher: Publishing, parts: Sequence[Shard]) -> None:
@@ -32,7 +31,7 @@ class ShardedReceiver(Receiving):
         self._parts = parts
         self._turn = 0
         self._calls_served = 0
-        """Whole calls that the shard of the turn has served in it."""
+        """Number of whole calls that the shard has served in its turn."""
         for part in parts:
             part.receiver.signal.listeners.append(self.signal.notify)
 
@@ -57,11 +56,11 @@ class ShardedReceiver(Receiving):
         return any(part.receiver.has_waiting for part in self._parts)
 
     def want(self, demand: Demand) -> None:
-        """So many messages more are waited for, wherever they come from.
+        """Add a demand, at any shards, until `unwant`.
 
-        Few are asked for in parts. Of many each shard is asked for all, as far as the handle's
-        bound on what is ahead of calls goes: what comes in six pieces costs six times as much, and
-        what this call leaves is the next one's, or goes back.
+        A small demand is divided over the shards. A large demand is placed whole at each shard,
+        within the handle's limit on fetched messages: six pieces cost six times as much as one.
+        Remaining messages are for the next call, or go back.
         """
         each = demand.count
         if each < MANY:
@@ -71,7 +70,7 @@ class ShardedReceiver(Receiving):
             part.receiver.want(wanted)
 
     def unwant(self, demand: Demand) -> None:
-        """The call is over."""
+        """Remove the demand of an ended call."""
         for part, wanted in zip(self._parts, demand.parts, strict=False):
             part.receiver.unwant(wanted)
 
@@ -92,14 +91,14 @@ class ShardedReceiver(Receiving):
             if len(found) == count:
                 break
         if found:
-            # Where nothing is found the caller waits, and wants of all.
+            # If nothing is found, the caller waits, with a demand at all shards.
             ahead = max(part.receiver.ahead for part in parts) if empty else 0
             for part in empty:
                 part.receiver.hint(max(ahead, 1))
 
     @property
     def next_part(self) -> Shard:
-        """Whose turn it is."""
+        """The shard with the next turn."""
         return self._parts[self._turn]
 
     def take_one(self, found: list[Message]) -> None:

@@ -1,7 +1,7 @@
 """`Shard`: the handle on one shard, as a part of the handle on the whole queue.
 
-It is an ordinary handle, with its own session at its shard's master. The condition that users wait
-by and the thread for callbacks belong to the whole.
+It is an ordinary handle, with its own session at its shard's master. The users' condition and the
+callback thread belong to the whole.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mirrorq.session.window import AHEAD_BYTES, FIRST_BYTES
 LEAST_BYTES = 4 << 10
 BATCH_BYTES = 256 << 10
 BATCH_COUNT = 1000
-"""When so much has gathered it leaves all the same."""
+"""Limit on gathered puts: so many leave at once."""
 
 
 class ShardPublisher(Publisher):
-    """The puts of one shard. While batches are on their way those that come gather to a larger one.
+    """The puts of one shard. While batches are on their way, new puts gather into a larger batch.
 
-    What one handle puts is divided over many rings, and a ring's cost is by the batch. So a batch
-    leaves at once when none of this shard waits for its outcome, else with that outcome.
+    The puts of one handle are divided over many rings, and a ring's cost is per batch. So a batch
+    leaves at once when no batch of the shard is unconfirmed, else with the outcome.
     """
 
     def __init__(self, channel: Shard, ahead: Callable[[], int]) -> None:
@@ -42,28 +42,28 @@ class ShardPublisher(Publisher):
         self._gathered: list[PutRun | ManyPut] = []
         self._gathered_bytes = 0
         self._gathered_count = 0
-        """`put_many`s, and puts."""
+        """Number of `put_many`s and of single puts."""
 
     @property
     def has_gathered(self) -> bool:
-        """Whether there are puts that the session does not know of."""
+        """Whether there are puts that the session does not have."""
         return bool(self._gathered)
 
     def offer(self, session: Session, items: Sequence[PutRun | ManyPut]) -> None:
-        """Take what was put since the last step."""
+        """Gather the puts since the last step."""
         self._gathered += items
         for item in items:
             self._gathered_bytes += item.size
             self._gathered_count += len(item.bodies) if isinstance(item, PutRun) else 1
 
     def send(self, session: Session, *, is_all: bool = False) -> None:
-        """Pack what has gathered, if it is time."""
+        """Pack the gathered puts, if due."""
         is_enough = self._gathered_bytes >= BATCH_BYTES or self._gathered_count >= BATCH_COUNT
         if self._gathered and (is_all or is_enough or not session.has_open_batches):
             super().offer(session, self.take_gathered())
 
     def take_gathered(self) -> list[PutRun | ManyPut]:
-        """What has gathered, which is then the caller's."""
+        """Return the gathered puts and forget them."""
         items, self._gathered = self._gathered, []
         self._gathered_bytes = self._gathered_count = 0
         return items
@@ -81,21 +81,20 @@ class Whole(Protocol):
 
     @property
     def face(self) -> Any:
-        """What users hold."""
+        """The object that users hold."""
         ...
 
     def on_forked(self) -> None:
-        """First use in a child."""
+        """Reopen at the first use in a child."""
         ...
 
     def on_part_closed(self) -> None:
-        """One of its parts is served no more. On the host's thread."""
+        """Note that a part was closed. On the host's thread."""
         ...
 
 
 class Shard(Handle):
-    """One shard's handle, held by the whole's. Its bounds are its share of what one handle may
-    have."""
+    """One shard's handle, held by the whole's. Its bounds are its share of one handle's bounds."""
 
     puts: ShardPublisher
 
@@ -117,11 +116,11 @@ class Shard(Handle):
         self.receiver.ahead_bytes = max(AHEAD_BYTES // self._whole.shards, FIRST_BYTES)
 
     def _remember(self) -> None:
-        """The whole is."""
+        """Do nothing: the exit remembers the whole."""
 
     @property
     def face(self) -> Any:
-        """That of the whole."""
+        """The face of the whole."""
         return self._whole.face
 
     def _own_outcomes(self) -> Outcomes:
@@ -131,8 +130,8 @@ class Shard(Handle):
         return ShardPublisher(self, backlog.count)
 
     def _drain(self, session: Session) -> None:
-        # In this order: who puts after the last look at the inbox must not rely on an outcome that
-        # has come already.
+        # In the order given: a put after the last look at the inbox must not rely on an outcome
+        # that has already come.
         publisher = self.puts
         publisher.is_held = False
         super()._drain(session)
@@ -140,7 +139,7 @@ class Shard(Handle):
         publisher.is_held = session.has_open_batches
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
-        # In the order of calls: what was put before it is stored before it.
+        # In the order of calls: earlier puts are stored before the step.
         self.puts.send(session, is_all=True)
         super()._offer_step(session, item)
 
@@ -160,12 +159,12 @@ class Shard(Handle):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session: its queue was not deleted."""
+        """Whether there is a session: the queue was not deleted."""
         return not self.is_closed
 
     @property
     def runs(self) -> bool:
-        """Whether its master has been heard of, and serves."""
+        """Whether the master is known, and serves."""
         session = self.session
         is_available = session is not None and session.available
         return is_available and self.puts.credit.is_known and self.is_open

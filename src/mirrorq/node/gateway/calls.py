@@ -25,47 +25,47 @@ if TYPE_CHECKING:
     from mirrorq.node.permissions import Permits
 
 COMMAND_BYTES_MAX = 256 * 1024
-"""Of one command of the catalog, which every node keeps."""
+"""Size limit of one catalog command: every node keeps the command."""
 CALLS_MAX = 256
-"""Declarations and questions of one client under way."""
+"""Limit on open declarations and questions of one client."""
 WATCHES_MAX = 16_384
-"""Exchanges that handles of one client are open on: some 500 bytes each."""
+"""Limit on exchanges with open handles of one client: some 500 bytes each."""
 
 
 def refused(number: int, error: MirrorQError) -> ClientAnswer:
-    """The answer that has this raised where the call was made."""
+    """Return the answer that raises an error at the caller."""
     return ClientAnswer(number, 0, type(error).__name__, str(error), b"")
 
 
 class Requester(Protocol):
-    """Who calls, and where answers go: the link to a client, or the node's own process."""
+    """Source of calls and receiver of answers: the link to a client, or the node's own process."""
 
     @property
     def identity(self) -> bytes:
-        """Of the connection, b"" of the node's own process."""
+        """Identity of the connection; b"" for the node's own process."""
         ...
 
     @property
     def permits(self) -> Permits | None:
-        """What it may do; None: everything."""
+        """Rights of the requester; None: everything is allowed."""
         ...
 
     @property
     def connection(self) -> str:
-        """What a client's handles belong to, "" of the node's own process."""
+        """Connection to which a client's handles belong; "" for the node's own process."""
         ...
 
     def send(self, message: ClientAnswer) -> None: ...
 
 
 class Calls:
-    """Of one requester, each by the number that this one gave it. The node thread's.
+    """Calls of one requester, by the requester's numbers. Node thread only.
 
     Args:
-        requester: who calls.
-        driver: asks the catalog, and has what is waited for.
-        owner: the session that is to own an exclusive queue, by the requester's number for it.
-        note_done: of the node's own process: told what is done already of a call that goes on.
+        requester: source of the calls.
+        driver: sends catalog commands and keeps the waits.
+        owner: returns the session that will own an exclusive queue, by the requester's number.
+        note_done: for the node's own process: called with the partial outcome of a call.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Calls:
         self._driver = driver
         self._note_done = note_done
         self._open: dict[int, int] = {}
-        """number -> token of what was asked of the catalog, 0 while there is none."""
+        """number -> token of the catalog command, 0 while there is none."""
         self._watches: dict[int, None] = {}
-        """Those of them that watch an exchange: they are no calls, and wait for long."""
+        """Calls that watch an exchange. They wait for long and do not count as calls."""
 
     @property
     def permits(self) -> Permits | None:
-        """What its requester may do; None: everything."""
+        """Rights of the requester; None: everything is allowed."""
         return self._requester.permits
 
     def in_own_name(self, call: ClientDeclare) -> ClientDeclare:
-        """A client's declaration with this client as owner, whichever owner it names."""
+        """Return a client's declaration with the client itself as owner."""
         if self.is_own:
             return call
         connection = self._requester.connection
@@ -100,11 +100,11 @@ class Calls:
 
     @property
     def is_own(self) -> bool:
-        """Whether they are of the node's own process."""
+        """Whether the calls come from the node's own process."""
         return self._note_done is not None
 
     def admit(self, message: ClientCall) -> bool:
-        """Whether a call of a client is to be served; one that must not be is answered here."""
+        """Return true if a client's call is to be served. A refused call is answered here."""
         number, requester = message.number, self._requester
         if number in self._open:
             return False
@@ -118,7 +118,7 @@ class Calls:
         return True
 
     def _too_many(self, message: ClientCall) -> str:
-        """Why a client may not have one more under way, "" when it may."""
+        """Return why a client may not open one more call; "": allowed."""
         if isinstance(message.call, ClientWatch):
             if len(self._watches) < WATCHES_MAX:
                 return ""
@@ -132,19 +132,19 @@ class Calls:
         self._open[number] = 0
 
     def answer(self, answer: ClientAnswer) -> None:
-        """A call is over."""
+        """Answer and end a call."""
         self._open.pop(answer.number, None)
         self._watches.pop(answer.number, None)
         self._driver.waits.end(self._key(answer.number))
         self._requester.send(answer)
 
     def note_done(self, answer: ClientAnswer) -> None:
-        """What was asked is done; what is still waited for is more than that."""
+        """Report a partial outcome of a call that continues."""
         if self._note_done is not None:
             self._note_done(answer)
 
     def wait_until(self, number: int, holds: Callable[[], bool], go_on: Callable[[], None]) -> None:
-        """Go on with a call when the catalog has come so far that this holds."""
+        """Continue a call as soon as a condition on the catalog holds."""
         self._driver.waits.begin(
             self._key(number), lambda: holds() or None, lambda _: go_on(), on_catalog=True
         )
@@ -152,10 +152,10 @@ class Calls:
     def wait_for(
         self, number: int, look: Callable[[], ClientAnswer | None], *, on_catalog: bool = False
     ) -> None:
-        """Answer now, or as soon as the look gives something.
+        """Answer a call now, or as soon as `look` returns an answer.
 
         Args:
-            on_catalog: nothing but a change of the catalog can bring it.
+            on_catalog: only a change of the catalog can bring the answer.
         """
         answer = look()
         if answer is not None:
@@ -163,7 +163,7 @@ class Calls:
             return
 
         def at_end() -> None:
-            # A node that closes says nothing to clients: they ask another.
+            # A closing node sends no answer to clients: they ask another node.
             if self.is_own:
                 self.answer(refused(number, ShutDown("the node is closed")))
 
@@ -179,7 +179,7 @@ class Calls:
     def ask(
         self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
     ) -> None:
-        """Have a catalog command done, and be called with what came of it."""
+        """Request a catalog command; `answered` is called with the outcome."""
         size = len(msgspec.msgpack.encode(command))
         if size > COMMAND_BYTES_MAX:
             text = (
@@ -198,7 +198,7 @@ class Calls:
         token = self._open[number] = self._driver.ask(command, if_awaited)
 
     def forget(self, number: int) -> None:
-        """The requester wants no answer any more."""
+        """Drop a call: the requester wants no answer any more."""
         self._driver.waits.end(self._key(number))
         token = self._open.pop(number, 0)
         self._watches.pop(number, None)
@@ -206,7 +206,7 @@ class Calls:
             self._driver.forget(token)
 
     def end(self) -> None:
-        """The requester is gone."""
+        """Drop all calls: the requester is gone."""
         for number in list(self._open):
             self.forget(number)
 

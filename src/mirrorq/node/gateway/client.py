@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 @define(eq=False)
 class ServedClient:
-    """One that has said hello and is not gone: what it has open here. The node thread's."""
+    """A client between hello and end, with its open sessions and calls. Node thread only."""
 
     link: ClientLink
     sessions: ClientSessions
     calls: Calls
     address: str
-    """Of its connection."""
+    """Address of the client's connection."""
     since_us: int
-    """When it came, by the wall clock."""
+    """Wall clock time of the client's hello, in microseconds."""
 
     @property
     def name(self) -> str:
         return self.link.name
 
     def served(self, catalog: Catalog, key: Key | None) -> Served:
-        """What is told to who asks who there is."""
+        """Return the client's entry for lists of clients."""
         queue_ids = dict.fromkeys(session.queue_id for session in self.sessions)
         names = map(catalog.name_of, queue_ids)
         return Served(

@@ -1,4 +1,4 @@
-"""All clients of one node: takes in new clients, ends old ones, and passes their messages on."""
+"""All clients of one node: takes in new clients, ends old clients, and passes their messages on."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 CLIENTS_MAX = 4096
-"""Clients of one node. Each costs a connection and some KB."""
+"""Limit on clients of one node. Each client costs a connection and some KB."""
 EXPIRY_MS_MAX = 60_000
-"""A client may ask to be waited for up to this: it holds messages meanwhile."""
+"""Longest expiry that a client may ask for: its messages stay held meanwhile."""
 WAITS_CHARS = 1000
-"""What a client is told of what its node waits for is cut to this."""
+"""Limit on the text that explains to a client why its node waits."""
 
 
 class Gateway:
-    """All clients of one node, by their connections. The driver has it; the node thread's.
+    """All clients of one node, by their connections. The driver owns the gateway. Node thread only.
 
     Args:
         driver: takes requests, and steps the ports.
         transport: carries replies.
         config: bounds and times.
-        handler: serves their calls.
-        authority: the keys of clients; None: no security, everybody may do everything.
+        handler: serves clients' calls.
+        authority: the keys of clients; None: no security, every client may do everything.
     """
 
     def __init__(
@@ -82,10 +82,9 @@ class Gateway:
         self._warn = driver.complaints.warn
         self._clients: dict[bytes, ServedClient] = {}
         self._unplaced: dict[bytes, int] = {}
-        """Clients of some cluster, by connection, with its lineage, that came before this node knew
-        its own."""
+        """Lineages of clients, by connection, that came before the node knew its own cluster."""
         self.left_ms = clock.now_ms()
-        """When the last client left, or this began. Any thread may look."""
+        """When the last client left, or the gateway began. Any thread may read the value."""
         self._idle_timeouts = IdleTimeouts(config.heartbeat_ms)
         self._bans = Bans()
         self._handler = handler
@@ -165,14 +164,14 @@ class Gateway:
         now_ms = clock.now_ms()
         patience = self._idle_timeouts.promise(client.link.identity, now_ms)
         engine = self._engine
-        # A node that cannot write is of no more use to a client than one that is cut off.
+        # For a client a node that cannot write is as useless as a node that is cut off.
         stuck = self._driver.stuck_text
         waits = engine.waiting_text() or stuck
         is_paused = engine.is_paused(now_ms) or bool(stuck)
         client.link.pong(is_paused, patience, waits[:WAITS_CHARS], self._lineage)
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None:
-        """Replies were dropped."""
+        """Handle dropped replies: end the client, or note the loss."""
         client = self._clients.get(identity)
         if client is None:
             return
@@ -193,7 +192,7 @@ class Gateway:
             self._warn("refused a client: %s", why)
             send(self._transport, identity, ClientRefused(why))
             return
-        # It stands in logs: no line of it may look like another's.
+        # The name stands in logs: it must not contain line breaks.
         name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
         why = self._bans.why(name)
         if why:
@@ -216,7 +215,7 @@ class Gateway:
 
     @property
     def _lineage(self) -> int:
-        """Of this node's cluster, 0 while it knows none."""
+        """Lineage of the node's cluster, 0 while not known."""
         return lineage(self._engine.catalog.cluster)
 
     def _refuse_stray(self, identity: bytes) -> None:
@@ -228,8 +227,8 @@ class Gateway:
         send(self._transport, identity, ClientRefused(why))
 
     def _is_ours(self, client: ServedClient) -> bool:
-        """Whether a client may speak now that this node may know its cluster: a queue's id means
-        another queue in another one."""
+        """Return true if a client belongs to the node's cluster, once the cluster is known. The
+        same queue id means another queue in another cluster."""
         identity, own = client.link.identity, self._lineage
         if not own or self._unplaced.pop(identity, own) == own:
             return True
@@ -259,7 +258,7 @@ class Gateway:
         client.sessions.end(is_lost=is_lost)
 
     def served(self) -> tuple[Served, ...]:
-        """Every client, for who asks who there is."""
+        """Return the entries of all clients for lists of clients."""
         authority, catalog = self._authority, self._engine.catalog
         return tuple(
             client.served(catalog, None if authority is None else authority.key(client.link.key))
@@ -267,7 +266,7 @@ class Gateway:
         )
 
     def disconnect(self, name: str, why: str) -> int:
-        """End clients of this name, and take none that comes again; say how many there were."""
+        """Disconnect the clients with a name and refuse the name. Return the number of clients."""
         text = expulsion_text(self._engine.me.node, why)
         self._bans.note(name, text)
         found = [client for client in self._clients.values() if client.name == name]
@@ -282,7 +281,7 @@ class Gateway:
     def _is_admitted(
         self, authority: Authority, inbound: ClientMessage, client: ServedClient | None
     ) -> bool:
-        """Whether the sender may speak, in the name of this client if it is one."""
+        """Return true if the sender's key may speak, and may speak for the client."""
         if authority.key(inbound.key) is None:
             why = f"node {self._engine.me.node} does not list the key {inbound.key} any more"
             if client is not None:
@@ -292,7 +291,7 @@ class Gateway:
         return client is None or client.link.key == inbound.key
 
     def _follow_keys(self, authority: Authority) -> None:
-        """The list of keys has changed: nobody keeps what he has lost."""
+        """Apply a change of the keys: clients lose rights that were withdrawn."""
         self._keys_version = authority.version
         for client in list(self._clients.values()):
             link = client.link

@@ -16,31 +16,31 @@ class Subscription:
     total: int = 0
     """Credit that the client has asked for."""
     told: int = 0
-    """Credit that the master was told."""
+    """Credit that the master has received."""
     granted: int = 0
     """Bytes in the last Credit that was passed on."""
     come: int = 0
-    """Bytes that were delivered since."""
+    """Bytes delivered since the last Credit."""
 
     def on_deliver(self, deliver: Deliver) -> None:
         self.come += sum(map(len, deliver.frames))
 
     def halt(self) -> Credit:
-        """The client takes nothing more until it asks anew: to be told at once."""
+        """Return a Credit of 0: the client takes no more until it asks anew. Send at once."""
         self.total = self.told = self.granted = 0
         return Credit(self.number, 0)
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to tell the master."""
+        """Whether there is a Credit to send to the master."""
         return self.total > self.told or (self.granted > 0 and self.come * 2 >= self.granted)
 
     def credit(self, room: int, sharing: int) -> Credit:
-        """What to tell it now.
+        """Return the Credit to send to the master now.
 
         Args:
             room: bytes that may still be sent to the client, more than 0.
-            sharing: consumers of this client, which share it.
+            sharing: number of the client's consumers, which share the room.
         """
         self.told = self.total
         self.granted = max(room // (SHARES * max(sharing, 1)), 1)

@@ -1,4 +1,4 @@
-"""Queues that clients, and the node's own process, declare: made, found, or refused."""
+"""Queue declarations of clients and of the node's own process: made, found, or refused."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Declarations:
-    """Of all clients of one node, and of its own process. The node thread's.
+    """Declarations of all clients of one node, and of its own process. Node thread only.
 
     Args:
         driver: its engine has the catalog.
-        overview: what the node knows of queues.
+        overview: the node's knowledge of queues.
     """
 
     def __init__(self, driver: Driver, overview: Overview) -> None:
@@ -44,7 +44,7 @@ class Declarations:
         return self._driver.engine.catalog
 
     def declare(self, calls: Calls, number: int, call: ClientDeclare) -> None:
-        """Serve one call."""
+        """Serve one declaration."""
         shards = call.shards or None
         wrong = declaration_error(
             call.name, call.exclusive, call.auto_delete, shards, passive=call.passive
@@ -60,11 +60,11 @@ class Declarations:
         known = self._catalog.queue_named(call.name) or self._catalog.sharded_named(call.name)
         permits = calls.permits
         if permits is not None and known is not None and not permits.may_declare(call.name):
-            # Not by a command: it would make the queue anew if it was deleted this moment.
+            # Not by a command: a command would create the queue again if it was just deleted.
             calls.answer(self._existing(calls, number, known, call))
             return
         if calls.is_own and self._is_as_asked(known, call):
-            # The node's own program goes by what its node knows: nobody else is asked.
+            # The node's own program relies on the local catalog: no other node is asked.
             calls.answer(self._found(calls, ClientAnswer(number, known.id, "", "", b"")))
             return
 
@@ -85,7 +85,7 @@ class Declarations:
     def _is_as_asked(
         self, known: QueueRecord | ShardedRecord | None, call: ClientDeclare
     ) -> TypeGuard[QueueRecord]:
-        """Whether this is surely the queue that is asked for, one that is nobody's own."""
+        """Return true if the known queue certainly matches the call and is not exclusive."""
         return (
             isinstance(known, QueueRecord)
             and not call.shards
@@ -110,7 +110,7 @@ class Declarations:
         record: QueueRecord | ShardedRecord,
         call: ClientDeclare,
     ) -> ClientAnswer:
-        """A queue as it is, for who may not make it."""
+        """Return an existing queue for a client that may not declare queues."""
         asked = (call.durable, call.auto_delete, call.exclusive, call.shards)
         found: tuple[bool, bool, bool, int]
         if isinstance(record, ShardedRecord):
@@ -124,7 +124,7 @@ class Declarations:
         return refused(number, PreconditionFailed(text))
 
     def _passive(self, calls: Calls, number: int, name: str) -> ClientAnswer | None:
-        """The queue of this name; None while this node may not have heard of it yet."""
+        """Return the queue of a name; None while the node may not know the queue yet."""
         try:
             found = self._overview.found(name)
         except MirrorQError as error:
@@ -133,7 +133,7 @@ class Declarations:
         return self._found(calls, ClientAnswer(number, found.queue_id, "", "", b""))
 
     def _found(self, calls: Calls, answer: ClientAnswer) -> ClientAnswer:
-        """A declared queue, with what this client may not do to it."""
+        """Return the answer for a declared queue, with the rights that the client lacks."""
         if answer.error:
             return answer
         sharded = self._catalog.sharded(answer.value)

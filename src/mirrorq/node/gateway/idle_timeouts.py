@@ -1,7 +1,7 @@
-"""Which clients have been silent for too long.
+"""Finds clients that have been silent for too long.
 
-Time counts against a client only when this node listened: while the thread stood still, or did not
-get round to reading each connection, nobody was silent (`Transport.takes_turns`).
+Time counts as silence only while the node listened. A client is not silent while the thread stood
+still, or had not read each connection yet (`Transport.takes_turns`).
 """
 
 from __future__ import annotations
@@ -12,76 +12,76 @@ from mirrorq import clock
 from mirrorq.transport.patience import Patience
 
 JUDGE_MS = 50
-"""How often it is looked for clients that are silent."""
+"""Interval at which silent clients are looked for, in milliseconds."""
 SILENT_MAX = 1024
-"""Clients taken for gone that are remembered."""
+"""Limit on remembered clients that were ended for silence."""
 
 
 @define(eq=False)
 class _Signs:
-    """Of one client's life."""
+    """Signs of life of one client."""
 
     heard_ms: int
     expiry_ms: int
-    """IdleTimeouts after which it is gone, times its patience."""
+    """Silence in milliseconds after which the client is gone, multiplied by its patience."""
     patience: int = 100
-    """Percent, the last that it was told."""
+    """The last promised patience in percent."""
     patience_before: int = 100
-    """It may not have heard the last yet."""
+    """The promise before, because the client may not have received the last promise yet."""
 
 
 class IdleTimeouts:
-    """When each client of one node was last heard, and for how long it is waited for.
+    """When each client of one node was last heard, and how long the node waits for each.
 
-    The gateway has it; the node thread's.
+    The gateway owns the object. Node thread only.
 
     Args:
-        heartbeat_ms: a round that took longer than this stood still.
+        heartbeat_ms: the thread stood still in a round that took longer.
     """
 
     def __init__(self, heartbeat_ms: int) -> None:
         self._heartbeat_ms = heartbeat_ms
         self._signs: dict[bytes, _Signs] = {}
         self._late: dict[bytes, tuple[int, int]] = {}
-        """Clients taken for gone of late: for how long they were waited for, and their expiry."""
+        """Clients recently ended for silence: (silence, expiry), in milliseconds."""
         self._patience = Patience()
         self._listened_ms = self._judged_ms = clock.now_ms()
-        """When each client had had its turn to be read, and when it was looked who is silent."""
+        """When each client last had a turn to be read, and when silence was last judged."""
 
     def begin(self, identity: bytes, expiry_ms: int) -> None:
-        """A client has come."""
+        """Begin with a new client."""
         self._signs[identity] = _Signs(clock.now_ms(), expiry_ms)
 
     def end(self, identity: bytes) -> None:
-        """It is gone."""
+        """Forget a client that is gone."""
         del self._signs[identity]
 
     def on_heard(self, identity: bytes) -> None:
-        """A client lives."""
+        """Note a message of a client."""
         now_ms = clock.now_ms()
         signs = self._signs[identity]
-        # Up to the last time that it was listened for: since then it may have spoken at any time.
+        # Silence counts up to the last turn: since then the client may have spoken.
         silence_ms = self._listened_ms - signs.heard_ms
         if silence_ms > 0:
             self._patience.on_heard(now_ms, silence_ms, signs.expiry_ms)
         signs.heard_ms = now_ms
 
     def on_stranger(self, identity: bytes) -> None:
-        """Somebody speaks who is no client. If he was taken for gone for his silence, he was only
-        late: wait longer next time."""
+        """Note a message from a connection without a client. If the client was ended for silence,
+        it was only late: wait longer next time."""
         waited_ms, expiry_ms = self._late.pop(identity, (0, 0))
         if waited_ms:
             self._patience.on_heard(clock.now_ms(), waited_ms, expiry_ms)
 
     def promise(self, identity: bytes, now_ms: int) -> int:
-        """For how long a client will be waited for: percent of its expiry, to tell it now."""
+        """Return the patience for a client, in percent of its expiry, to send to the client."""
         signs = self._signs[identity]
         signs.patience_before = signs.patience
         signs.patience = self._patience.percent(now_ms, len(self._signs))
         return signs.patience
 
     def overdue(self, now_ms: int) -> list[tuple[bytes, int]]:
-        """Each client has had its turn to be read: who is gone, and was silent for how many ms."""
+        """Return overdue clients and their silence in ms. Called after each client had a turn."""
         stood_ms = max(now_ms - self._listened_ms - self._heartbeat_ms, 0)
         self._listened_ms = now_ms
         if stood_ms:

@@ -22,14 +22,14 @@ log = logging.getLogger("mirrorq")
 
 
 def send(transport: Transport, identity: bytes, message: WireMessage) -> None:
-    """Tell something to who is no client, or will be none."""
+    """Send a message to a process that is not a client, or will not be."""
     parts = _encoded(message)
     if parts is not None:
         transport.reply(identity, parts)
 
 
 class ClientLink:
-    """What the parts of one client share."""
+    """State that the parts of one client share."""
 
     def __init__(
         self,
@@ -41,31 +41,31 @@ class ClientLink:
         permits: Permits | None = None,
     ) -> None:
         self.identity = identity
-        """Of the connection."""
+        """Identity of the connection."""
         self.name = name
         self.key = key
         """The client's public key, "" without security."""
         self.permits = permits
-        """What that key allows; None: everything."""
+        """Rights of the key; None: everything is allowed."""
         self.window = window
         self.channel = DATA
-        """On which the client gives signs of life."""
+        """Channel on which the client sends its pings."""
         self._transport = transport
         self._is_lossy = False
-        """Messages to it were dropped; its next pong says so."""
+        """True if messages to the client were dropped; its next pong reports the loss."""
 
     @property
     def connection(self) -> str:
-        """What the client's handles belong to."""
+        """Connection to which the client's handles belong."""
         return connection_of(SessionId(self.name, 0, 0), self.key)
 
     def send(self, message: WireMessage) -> None:
-        """Tell the client something, unless it does not read."""
+        """Send a message to the client, unless the client does not read."""
         parts = _encoded(message)
         if parts is None:
             return
         if not self._transport.takes(parts):
-            # The client would ask for it again, and never have it.
+            # The client would repeat the request and never get an answer.
             self._refuse(message, max(map(len, parts)))
             return
         if self.window.is_overrun or not self._transport.reply(self.identity, parts):
@@ -74,7 +74,7 @@ class ClientLink:
             self.window.on_sent(sum(map(len, parts)))
 
     def _refuse(self, message: WireMessage, size: int) -> None:
-        """Tell the client why it does not get an answer."""
+        """Tell the client why an answer cannot be sent."""
         limit = self._transport.part_bytes_max
         text = f"the answer has {size} bytes, more than the {limit} that a message may have"
         log.error("cannot send to client %s: %s", self.name, text)
@@ -84,13 +84,13 @@ class ClientLink:
             self.send(ClientAnswer(message.number, 0, "MirrorQError", text, b""))
 
     def pong(self, paused: bool, patience: int, waits: str, lineage: int) -> None:
-        """Answer a sign of life, and say what has come.
+        """Answer a ping, and report the received bytes.
 
         Args:
             paused: whether the node has no contact with a majority, or cannot write.
             patience: in percent, see `ClientPong`.
-            waits: what keeps the node from taking part in a cluster, or from writing.
-            lineage: of the node's cluster.
+            waits: why the node does not take part in a cluster, or cannot write.
+            lineage: lineage of the node's cluster.
         """
         lost, self._is_lossy = self._is_lossy, False
         pong = ClientPong(paused, lost, self.window.report(), patience, waits, lineage)
@@ -100,7 +100,7 @@ class ClientLink:
             self.send(pong)
 
     def on_lost(self, size: int) -> None:
-        """Replies of this size were dropped, and the connection goes on."""
+        """Note dropped replies of a size in bytes; the connection continues."""
         self.window.on_lost(size)
         self._is_lossy = True
 

@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 
 class RequestHandler:
-    """Serves the calls of all clients of one node, and of its own process. The node thread's.
+    """Serves the calls of all clients of one node, and of its own process. Node thread only.
 
     Args:
         driver: reads copies and asks other nodes; its engine has the catalog.
-        overview: what the node knows of queues.
+        overview: the node's knowledge of queues.
     """
 
     def __init__(self, driver: Driver, overview: Overview) -> None:
@@ -63,10 +63,10 @@ class RequestHandler:
         self._declarations = Declarations(driver, overview)
 
     def serve(self, calls: Calls, message: ClientCall) -> None:
-        """Begin with a call that was admitted, if its requester's key allows it.
+        """Begin an admitted call, if its requester's key allows the call.
 
-        A node that starts does not know every queue yet: what it would refuse waits until it has
-        applied the catalog up to its own start.
+        A starting node does not know every queue yet. A call that would be refused waits until the
+        node has applied the catalog up to its own start.
         """
         number, permits, engine = message.number, calls.permits, self._driver.engine
         why = "" if permits is None else permits.refusal_of_call(message)
@@ -113,13 +113,13 @@ class RequestHandler:
     # --- What this node knows -------------------------------------------------------------
 
     def seen(self, what: str, queue_id: int = 0, permits: Permits | None = None) -> object:
-        """What this node knows now, of what `ClientLook` names.
+        """Return the node's current knowledge under a name of `ClientLook`.
 
         Args:
-            permits: of who asks; None: everything.
+            permits: rights of the requester; None: everything is allowed.
 
         Raises:
-            ProtocolError: nothing has that name.
+            ProtocolError: the name is unknown.
         """
         match what:
             case "status":
@@ -139,7 +139,7 @@ class RequestHandler:
             return refused(number, error)
 
     def _seen(self, number: int, watch: ClientWatch) -> ClientAnswer | None:
-        """An exchange, if it is not as the client knows it."""
+        """Return an exchange, if it differs from the client's version."""
         catalog = self._driver.engine.catalog
         record = catalog.exchange(watch.exchange)
         version = 0 if record is None else record.version
@@ -157,7 +157,7 @@ class RequestHandler:
         return _data(number, Seen(version, catalog.applied_index, record, names, rings))
 
     def _read(self, number: int, call: ClientRead | ClientSeek) -> ClientAnswer | None:
-        """From this node's copy; None while it has not come so far."""
+        """Read from the local copy; None while the copy has not applied enough ops."""
         try:
             if isinstance(call, ClientSeek):
                 found = seek_copy(self._driver.engine, call.queue, call.stamp_ms, call.applied)
@@ -202,8 +202,8 @@ def _data(number: int, seen: object) -> ClientAnswer:
 
 
 def command_error(command: Administrative) -> str:
-    """Return why nobody may ask this of the catalog, "" when one may: a client's own look at it may
-    be left out."""
+    """Return why a catalog command is refused to everyone, "" when allowed: a client may have left
+    its own check out."""
     match command:
         case DeclareExchange():
             return exchange_error(command.name, command.kind, command.alternate)

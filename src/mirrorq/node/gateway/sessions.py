@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 SESSIONS_MAX = 4096
-"""Handles of one client."""
+"""Limit on handles of one client."""
 SUBSCRIPTIONS_MAX = 1024
-"""Consumers of one handle."""
+"""Limit on consumers of one handle."""
 
 
 @define(eq=False)
@@ -58,20 +58,20 @@ class ClientSession:
 
     sessions: ClientSessions
     number: int
-    """The client's own."""
+    """The client's number of the session."""
     session: SessionId
-    """Its name on this node."""
+    """The session's id on the entry node."""
     queue_id: int
     epoch: int = 0
     attachment: int = 0
     requests: int = 0
     """The client's number of the last request that was passed on."""
     sent: int = 0
-    """The number under which it was: credits are passed on when there is room, and repeated."""
+    """The last request's number towards the master: credits are delayed, merged and repeated."""
     used: dict[Right, None] = field(factory=dict)
-    """Rights that its requests have needed."""
+    """Rights that the session's requests have needed."""
     subscriptions: dict[int, Subscription] = field(factory=dict)
-    """Consumers of this attachment."""
+    """Consumers of the current attachment."""
 
     def step(
         self, now_ms: int, events: Sequence[SessionEvent]
@@ -81,14 +81,14 @@ class ClientSession:
         return (), None
 
     def is_next(self, request: SessionRequest) -> bool:
-        """Whether it follows what was passed on: the master must see no gap of our making,
-        or it would not take the Detach that we add."""
+        """Return true if a request directly follows the last request. A gap caused by the entry
+        node would make the master refuse the added Detach."""
         if request.attachment == self.attachment:
             return request.number == self.requests + 1
         return request.attachment > self.attachment and request.number == 1
 
     def shows_gap(self, request: SessionRequest) -> bool:
-        """Whether requests before it are missing; else it is old or a repetition."""
+        """Return true if requests before the given request are missing; else it is a repeat."""
         if request.attachment == self.attachment:
             return request.number > self.requests + 1
         return request.attachment > self.attachment
@@ -102,7 +102,7 @@ class ClientSession:
         self.requests = request.number
 
     def in_own_name(self, request: Request) -> SessionRequest:
-        """A request as that of this node's session."""
+        """Return a request under the session's id and number on the entry node."""
         self.sent += 1
         return SessionRequest(
             self.queue_id, self.epoch, self.session, self.attachment, self.sent, request
@@ -110,7 +110,7 @@ class ClientSession:
 
 
 class ClientSessions:
-    """Of one client, each by the client's own number.
+    """Sessions of one client, by the client's own numbers.
 
     Args:
         link: where replies go.
@@ -122,9 +122,9 @@ class ClientSessions:
         self._driver = driver
         self._open: dict[int, ClientSession] = {}
         self._owners: dict[int, SessionId] = {}
-        """Those that own an exclusive queue or are to."""
+        """Sessions that own an exclusive queue or are about to."""
         self._early: dict[int, int] = {}
-        """Sessions on queues that this node does not know yet."""
+        """Sessions on queues that the node does not know yet."""
 
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._open.values())
@@ -132,7 +132,7 @@ class ClientSessions:
     # --- Coming and going -----------------------------------------------------------------
 
     def open(self, message: ClientOpen) -> None:
-        """The client has a new handle."""
+        """Open a session for a new handle of the client."""
         number, queue_id = message.session, message.queue
         if number in self._open or number in self._early:
             self._warn("client %s opened session %s twice", self._link.name, number)
@@ -147,8 +147,8 @@ class ClientSessions:
             self._await_known(number, queue_id)
 
     def _may_judge(self, queue_id: int) -> bool:
-        """Whether this node knows enough to say what the client's key may do to a queue: it has
-        applied the catalog up to its own start, and has heard of the queue."""
+        """Return true if the node can judge the client's rights to a queue: the node has applied
+        the catalog up to its own start, and knows the queue."""
         permits = self._link.permits
         return permits is None or (self._driver.engine.is_registered and permits.is_known(queue_id))
 
@@ -192,7 +192,7 @@ class ClientSessions:
         self._driver.open_port(session_id, queue_id, session)
 
     def _end_left(self, number: int, record: QueueRecord) -> None:
-        """The handle that owns an exclusive queue comes on another connection: that ends it."""
+        """End an exclusive queue whose owner opens the queue on another connection."""
         log.info("client %s has left its exclusive queue %r", self._link.name, record.name)
         self._driver.ask(DeleteQueue(record.id), lambda _: None)
         reason = (
@@ -202,20 +202,20 @@ class ClientSessions:
         self._link.send(ClientClosed(number, reason))
 
     def _foreign(self, queue_id: int, session: SessionId) -> QueueRecord | None:
-        """The queue if it is another handle's alone: this session may only put into it."""
+        """Return the queue if another handle owns it exclusively: the session may only publish."""
         record = self._driver.engine.catalog.queue(queue_id)
         is_foreign = record is not None and record.exclusive and record.owner != session
         return record if is_foreign else None
 
     def owner(self, number: int) -> SessionId:
-        """This session is to own an exclusive queue: its name on this node."""
+        """Return the session that will own an exclusive queue: its id on the entry node."""
         known = self._owners.get(number)
         if known is None:
             known = self._owners[number] = self._driver.new_session()
         return known
 
     def close(self, number: int) -> None:
-        """The client has closed a handle, or none came of its exclusive queue."""
+        """Close a handle of the client, also after a failed exclusive declaration."""
         self._forget_early(number)
         session = self._open.pop(number, None)
         if session is not None:
@@ -223,10 +223,10 @@ class ClientSessions:
         self._end_owner(number)
 
     def end(self, *, is_lost: bool) -> None:
-        """The client is gone.
+        """End all sessions: the client is gone.
 
         Args:
-            is_lost: it has not said so, and may come back.
+            is_lost: the client did not say goodbye, and may come back.
         """
         for number in list(self._early):
             self._forget_early(number)
@@ -236,7 +236,7 @@ class ClientSessions:
             self._end_owner(number)
 
     def permit(self, permits: Permits | None) -> None:
-        """What the client's key allows has changed: sessions lose what they have used of it."""
+        """Apply changed rights of the client's key: sessions lose withdrawn rights in use."""
         before, self._link.permits = self._link.permits, permits
         for session in list(self._open.values()):
             why = lost_right(before, permits, session.queue_id, session.used)
@@ -245,11 +245,11 @@ class ClientSessions:
                 self._refuse(session, why, lost[0] if len(lost) == 1 else None)
 
     def _refuse(self, session: ClientSession, why: str, right: Right | None) -> None:
-        """Refuse what the key does not allow.
+        """Refuse an action that the key does not allow.
 
         Args:
-            right: to the session's queue, which goes on with the other one where the key has that;
-                None: the session ends.
+            right: the missing right to the session's queue; the session keeps the other right if
+                the key allows it. None: the session ends.
         """
         permits = self._link.permits
         assert permits is not None
@@ -262,13 +262,13 @@ class ClientSessions:
         self._link.send(ClientClosed(session.number, why, refused=True))
 
     def _withdraw(self, session: ClientSession, right: Right, why: str) -> None:
-        """Take one right from a session, which goes on with the other."""
+        """Take one right from a session, which keeps the other right."""
         self._warn("client %s has lost a right: %s", self._link.name, why)
         session.used.pop(right, None)
         if right is Right.READ:
             session.subscriptions.clear()
             if session.attachment:
-                # What it holds goes back at once; the client attaches again to put.
+                # Held messages are released at once; the client attaches again to publish.
                 self._driver.post(FromSession(session.in_own_name(Detach(is_lost=True))))
         self._link.send(ClientRightLost(session.number, right.value, why))
 
@@ -278,7 +278,7 @@ class ClientSessions:
         self._driver.close_port(session.session)
 
     def _end_owner(self, number: int) -> None:
-        """The session is no more: an exclusive queue of it ends."""
+        """End a closed session's exclusive queue."""
         owner = self._owners.pop(number, None)
         if owner is not None:
             self._driver.post(SessionClosed(owner, 0))
@@ -289,7 +289,7 @@ class ClientSessions:
         """Pass a request on to the queue's master."""
         session = self._open.get(request.session.number)
         if session is None:
-            # As a rule one that was on the way when its session ended.
+            # Mostly a request that was on the way when its session ended.
             log.debug("client %s: request of no session", self._link.name)
             return
         if session.queue_id != request.queue_id:
@@ -309,7 +309,7 @@ class ClientSessions:
             self._send_detached(request)
 
     def _is_early(self, session: ClientSession, request: SessionRequest) -> bool:
-        """Whether a request is about a queue that this node does not know yet."""
+        """Return true if a request names a queue that the node does not know yet."""
         permits = self._link.permits
         return permits is not None and not permits.are_known(session.queue_id, request.request)
 
@@ -350,7 +350,7 @@ class ClientSessions:
         self._driver.post(FromSession(session.in_own_name(body)))
 
     def _send_detached(self, request: SessionRequest) -> None:
-        """Something of this attachment was lost or dropped: the session attaches again."""
+        """Have the session attach again: a request of its attachment was lost or dropped."""
         own, attachment = SessionId(self._link.name, 0, request.session.number), request.attachment
         self._link.send(
             SessionReply(request.queue_id, request.epoch, own, attachment, 0, Detached())
@@ -359,12 +359,12 @@ class ClientSessions:
     # --- Credit ---------------------------------------------------------------------------
 
     def pass_credits(self) -> None:
-        """There may be more room on the way to this client."""
+        """Pass credits on: there may be more room on the way to the client."""
         for session in self._open.values():
             self._pass_credits(session)
 
     def _pass_credits(self, session: ClientSession) -> None:
-        """Let the master hand out what there is room for on the way to this client."""
+        """Send Credits for the room that there is on the way to the client."""
         due = [each for each in session.subscriptions.values() if each.is_due]
         window = self._link.window
         room = window.size - window.on_way
@@ -377,7 +377,7 @@ class ClientSessions:
     # --- To the client --------------------------------------------------------------------
 
     def on_event(self, session: ClientSession, event: SessionEvent) -> None:
-        """Pass on what the driver tells a session."""
+        """Pass an event of the driver on to the client."""
         number = session.number
         match event:
             case ReplyArrived():
@@ -387,7 +387,7 @@ class ClientSessions:
             case LinkLost():
                 self._link.send(ClientLinkLost(number))
             case Closed():
-                # A node that closes says the same; its clients go on at another.
+                # A closing node sends the same; its clients go on at another node.
                 if self._driver.engine.catalog.is_deleted(session.queue_id):
                     self._on_deleted(session, event.reason)
 
@@ -402,7 +402,7 @@ class ClientSessions:
         if reply.attachment != session.attachment:
             return
         if isinstance(body, ConsumerRefused):
-            # A later Subscribe of this number begins without credit, at the master too.
+            # A later Subscribe with the number begins without credit, at the master too.
             session.subscriptions.pop(body.number, None)
         elif isinstance(body, Deliver):
             subscription = session.subscriptions.get(body.consumer)
@@ -416,5 +416,5 @@ class ClientSessions:
         self._link.send(ClientClosed(session.number, reason))
 
     def _warn(self, text: str, *values: object) -> None:
-        """Say what a stranger has done wrong."""
+        """Log a fault of the client, rate-limited."""
         self._driver.complaints.warn(text, *values)
