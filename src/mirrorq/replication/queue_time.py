@@ -12,8 +12,8 @@ How it works. A member knows by how much the queue's time is ahead of its own st
 mirror knows how much time has passed since the last op, however long the queue was idle. A message
 tells the time at which it was sent. A later time than expected is believed at once. An earlier time
 may only mean a slow message, so the lead falls by a small part of the time since the last message
-(4.7 %). This is more than two clocks drift apart, so a fast lead is corrected. The first message of
-an epoch is believed as it is: it comes from the master of that epoch. Older knowledge may rest on a
+(a sixteenth). This is more than two clocks drift apart, so a fast lead is corrected. The first
+message of an epoch is believed as it is: it comes from the master of that epoch. Older knowledge may rest on a
 wrong clock at a start, or on an op that was cut.
 
 Times of messages are times of the queue, so they should be near the wall clocks. A master lets its

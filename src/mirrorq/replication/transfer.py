@@ -179,8 +179,8 @@ class Transfer:
         self._state = QueueState()
         """Applied state of this copy."""
         self._incoming: Incoming | None = None
-        """Received parts of the state that was requested last. None: no parts that count, as in most
-        copies, which have to be small."""
+        """Received parts of the state that was requested last. None: no parts that count, as in
+        most copies, which have to be small."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
         """(first, last, is continued) of spans that an answer left out."""

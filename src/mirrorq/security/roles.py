@@ -118,8 +118,8 @@ class Key:
         if not is_key_text(self.public_key):
             # Not shown: it may be a secret key in the wrong place.
             raise ConfigError(
-                f"the public key of {name!r} is not a key: write the 40 characters that mirrorq "
-                "keygen has given"
+                f"the public key of {name!r} is not a key: write the 40 characters that "
+                "mirrorq key new has given"
             )
         if self.role is not Role.CLIENT and (self.write or self.read or self.configure):
             raise ConfigError(
