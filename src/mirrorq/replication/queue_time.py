@@ -13,8 +13,8 @@ mirror knows how much time has passed since the last op, however long the queue 
 tells the time at which it was sent. A later time than expected is believed at once. An earlier time
 may only mean a slow message, so the lead falls by a small part of the time since the last message
 (a sixteenth). This is more than two clocks drift apart, so a fast lead is corrected. The first
-message of an epoch is believed as it is: it comes from the master of that epoch. Older knowledge may rest on a
-wrong clock at a start, or on an op that was cut.
+message of an epoch is believed as it is: it comes from the master of that epoch. Older knowledge
+may rest on a wrong clock at a start, or on an op that was cut.
 
 Times of messages are times of the queue, so they should be near the wall clocks. A master lets its
 lead approach the wall clock by 1 in 2000, which is less than an hour in 80 days.
