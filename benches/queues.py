@@ -36,7 +36,9 @@ from mirrorq.demo.ports import free_ports
 
 WAIT_S = 600.0
 LOOK_S = 0.25
-"""Between two looks at whether something has come about: a look at 1,000 queues costs CPU."""
+"""Between two looks at whether something has come about."""
+LOOK_SHARE = 20
+"""A look costs CPU for each queue: it is followed by so many times its time without one."""
 SETTLE_S = 8.0
 """After this a cluster in which nothing happens has said and written all there was."""
 NAMES = "abc"
@@ -89,11 +91,12 @@ class NodeProcess:
     def in_sync(self, queues: int) -> None:
         """Wait until so many queues have two mirrors in sync."""
         while True:
+            began = time.perf_counter()
             rows = self._node.queues()
             ready = sum(len(row.synchronised_mirrors) == 2 for row in rows)
             if len(rows) == ready == queues:
                 return
-            time.sleep(LOOK_S)
+            time.sleep(max(LOOK_S, LOOK_SHARE * (time.perf_counter() - began)))
 
     def commits(self) -> int:
         sample = self._node._sample(WAIT_S)

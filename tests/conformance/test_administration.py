@@ -9,6 +9,7 @@ import pytest
 
 from conformance.faces import ONE_RING, WAIT_S, Stage, case, fill, got, raised
 from mirrorq import NotConfirmed, PolicyError, PreconditionFailed, QueueNotFound, ShutDown
+from mirrorq.node import overview
 
 GIVEN: dict[str, Any] = {
     "expires": timedelta(days=1),
@@ -156,3 +157,21 @@ def test_what_is_wrong_with_a_policy_changes_nothing(
     assert stage.host.policies() == before
     with pytest.raises(PolicyError):
         stage.host.clear_policy("")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_queues_are_listed_page_by_page(
+    stage: Stage, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, by name, whatever a page holds; a sharded queue's shards stand in one page."""
+    monkeypatch.setattr(overview, "LISTED_MAX", size)
+    names = [f"q{number}" for number in range(5)]
+    for name in names:
+        stage.queue(name)
+    stage.host.queue("many", shards=3)
+    stage.until(lambda: [row.name for row in stage.host.queues()] == ["many", *names])
+    shards = 3 if stage.face.name == "sharded" else 0
+    expected = ["many", *(f"many#shard{shard}" for shard in range(3))]
+    for name in names:
+        expected += [name, *(f"{name}#shard{shard}" for shard in range(shards))]
+    assert [row.name for row in stage.host.queues(shards=True)] == expected

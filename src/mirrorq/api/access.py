@@ -77,8 +77,11 @@ class Access(Administration, ExchangeHost):
         """
 
     @abstractmethod
-    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
-        """Return the serving node's view of all queues, nodes or policies (see `ClientLook`)."""
+    def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
+        """Return the serving node's view of a page of queues, or of all nodes or policies.
+
+        Second is the name after which the next page begins; "" at the end (see `ClientLook`).
+        """
 
     @property
     @abstractmethod
@@ -258,15 +261,20 @@ class Access(Administration, ExchangeHost):
             shards: list each shard after its sharded queue.
         """
         check_flags(shards=shards)
-        return self._list("shards" if shards else "queues", QueueStatus)
+        what = "shards" if shards else "queues"
+        found, after = self._list(what, QueueStatus)
+        while after:
+            rows, after = self._list(what, QueueStatus, after)
+            found += rows
+        return found
 
     def nodes(self) -> list[NodeStatus]:
         """Return every node of the cluster as the serving node sees it, by name."""
-        return self._list("nodes", NodeStatus)
+        return self._list("nodes", NodeStatus)[0]
 
     def policies(self) -> list[PolicyStatus]:
         """Return every policy of the cluster, by name."""
-        return self._list("policies", PolicyStatus)
+        return self._list("policies", PolicyStatus)[0]
 
     def _attendance(self) -> Attendance:
         """Return the clients and consumers of the cluster, as reported by all nodes."""

@@ -550,9 +550,10 @@ class Client(Access):
         except MirrorQError:
             return QueueStatus.unknown()
 
-    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
-        answer = self._ask(ClientLook(what), CLOSE_S)
-        return self._decoded(answer, what, list[kind])  # type: ignore[valid-type]
+    def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
+        answer = self._ask(ClientLook(what, after=after), CLOSE_S)
+        rows = self._decoded(answer, what, list[kind])  # type: ignore[valid-type]
+        return rows, answer.text
 
     @property
     def _serving_node(self) -> str:

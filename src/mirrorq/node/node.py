@@ -40,7 +40,7 @@ from mirrorq.node.overview import Overview
 from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
 from mirrorq.node.watch import ALARM, WAITS, warn_of_machine
-from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientRead, ClientSeek
+from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientLook, ClientRead, ClientSeek
 from mirrorq.protocol.effects import COLUMNS, Notice, QueueImage
 from mirrorq.protocol.identities import MemberId, SessionId, lineage
 from mirrorq.protocol.routing import ExchangeRecord
@@ -503,9 +503,15 @@ class Node(Access):
                 f"its master for {timeout:g} s: read from another node"
             ) from None
 
-    def _list(self, what: str, kind: type[Seen]) -> list[Seen]:
+    def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
         self._calls.check_open()
-        return self._calls.run(lambda: cast(list[Seen], self._handler.seen(what)), LIST_S, [])
+
+        def look() -> tuple[list[Seen], str]:
+            rows, following = self._handler.seen(ClientLook(what, after=after))
+            return cast(list[Seen], rows), following
+
+        nothing: tuple[list[Seen], str] = ([], "")
+        return self._calls.run(look, LIST_S, nothing)
 
     @property
     def _serving_node(self) -> str:

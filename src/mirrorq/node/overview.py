@@ -6,6 +6,7 @@ and nothing waits.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from mirrorq.node.status import queue_status
 from mirrorq.protocol.policy import shown_arguments
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.catalog.core import Catalog
     from mirrorq.cluster.catalog.sharding import ShardedRecord
     from mirrorq.engine.core import Engine
     from mirrorq.node.driver import Driver
@@ -31,18 +31,8 @@ if TYPE_CHECKING:
 _WORST_FIRST = ("paused", "down", "syncing", "running")
 
 
-def listed(catalog: Catalog, *, shards: bool) -> list[int]:
-    """Return the ids of all queues, by name, as users know them.
-
-    Args:
-        shards: after each sharded queue its shards, by their number.
-    """
-    names: dict[str, tuple[int, ...]]
-    names = {q.name: (q.id,) for q in catalog.queues() if catalog.home_of(q.id) is None}
-    for sharded in catalog.sharded_queues():
-        rings = [ring for ring in sharded.rings if catalog.queue(ring) is not None]
-        names[sharded.name] = (sharded.id, *rings) if shards else (sharded.id,)
-    return [queue_id for name in sorted(names) for queue_id in names[name]]
+LISTED_MAX = 100
+"""Queues and shards after which a page of a list ends: some five milliseconds."""
 
 
 def shard_text(home: ShardedRecord) -> str:
@@ -130,12 +120,15 @@ def _warnings(parts: Sequence[QueueStatus]) -> tuple[str, ...]:
 
 
 class Overview:
-    """Answers questions about queues from the current state; stateless. Node thread only, unless a
+    """Answers questions about queues from the current state. Node thread only, unless a
     method states otherwise."""
 
     def __init__(self, driver: Driver, store: Store) -> None:
         self._driver = driver
         self._store = store
+        self._names: list[str] = []
+        self._names_of = (0, 0)
+        """Identity of the catalog that the names are of, and its applied index."""
 
     @property
     def _engine(self) -> Engine:
@@ -202,15 +195,49 @@ class Overview:
         more = self._driver.watch.warnings_of(queue_id)
         return evolve(status, warnings=status.warnings + more) if more else status
 
-    def statuses(self, *, shards: bool, permits: Permits | None = None) -> list[QueueStatus]:
-        """Return the status of every queue, by name.
+    def page(
+        self, after: str, shards: bool, permits: Permits | None = None
+    ) -> tuple[list[QueueStatus], str]:
+        """Return the status of queues by name, and the name after which the next page begins.
 
         Args:
+            after: begin with the next name.
             shards: list each shard after its sharded queue.
             permits: rights of the requester, who sees only permitted queues; None: all.
+
+        Returns:
+            The page, and "" for the name if no queue follows.
         """
-        ids = listed(self._engine.catalog, shards=shards)
-        return [self.status(one) for one in ids if permits is None or permits.sees(one)]
+        names = self._sorted_names()
+        found: list[QueueStatus] = []
+        rings = 0
+        for at in range(bisect_right(names, after), len(names)):
+            if rings >= LISTED_MAX:
+                return found, names[at - 1]
+            queue_id, *of_shards = self._ids_of(names[at])
+            rings += len(of_shards) or 1
+            ids = [queue_id, *of_shards] if shards else [queue_id]
+            found += [self.status(one) for one in ids if permits is None or permits.sees(one)]
+        return found, ""
+
+    def _sorted_names(self) -> list[str]:
+        """Return the names of all queues as users know them. Sorted once for each catalog."""
+        catalog = self._engine.catalog
+        if self._names_of != (id(catalog), catalog.applied_index):
+            names = [q.name for q in catalog.queues() if catalog.home_of(q.id) is None]
+            names += [sharded.name for sharded in catalog.sharded_queues()]
+            self._names_of, self._names = (id(catalog), catalog.applied_index), sorted(names)
+        return self._names
+
+    def _ids_of(self, name: str) -> list[int]:
+        """Return the id of a queue that exists, then the ids of its shards, by number."""
+        catalog = self._engine.catalog
+        sharded = catalog.sharded_named(name)
+        if sharded is not None:
+            return [sharded.id, *(ring for ring in sharded.rings if catalog.queue(ring))]
+        record = catalog.queue_named(name)
+        assert record is not None
+        return [record.id]
 
     def _queue_bytes(self, queue_id: int) -> int:
         try:

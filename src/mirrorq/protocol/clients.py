@@ -119,10 +119,13 @@ class ClientDelete(Struct, frozen=True, gc=False):
 
 class ClientLook(Struct, frozen=True, gc=False):
     """`what`: status (of `queue`), queues, shards (queues and their shards), nodes, policies or
-    attendance; the answer's `data` is JSON."""
+    attendance; the answer's `data` is JSON. Queues come in pages: `text` is "" in the answer with
+    the last page, and else what `after` is to be for the next one."""
 
     what: str
     queue: int = 0
+    after: str = ""
+    """Queues whose names are greater."""
 
 
 class ClientWatch(Struct, frozen=True, gc=False):

@@ -112,29 +112,33 @@ class RequestHandler:
 
     # --- What this node knows -------------------------------------------------------------
 
-    def seen(self, what: str, queue_id: int = 0, permits: Permits | None = None) -> object:
-        """Return the node's current knowledge under a name of `ClientLook`.
+    def seen(self, look: ClientLook, permits: Permits | None = None) -> tuple[object, str]:
+        """Return the node's current knowledge under the name of a look.
 
         Args:
             permits: rights of the requester; None: everything is allowed.
 
+        Returns:
+            The knowledge; then the name after which the next page begins, "" without one.
+
         Raises:
             ProtocolError: the name is unknown.
         """
-        match what:
+        match look.what:
             case "status":
-                return self._overview.status(queue_id)
+                return self._overview.status(look.queue), ""
             case "queues" | "shards":
-                return self._overview.statuses(shards=what == "shards", permits=permits)
+                return self._overview.page(look.after, look.what == "shards", permits)
             case "nodes":
-                return node_statuses(self._driver.engine)
+                return node_statuses(self._driver.engine), ""
             case "policies":
-                return policy_statuses(self._driver.engine)
-        raise ProtocolError(f"nothing to look at is called {what!r}")
+                return policy_statuses(self._driver.engine), ""
+        raise ProtocolError(f"nothing to look at is called {look.what!r}")
 
     def _look(self, calls: Calls, number: int, call: ClientLook) -> ClientAnswer:
         try:
-            return _data(number, self.seen(call.what, call.queue, calls.permits))
+            found, following = self.seen(call, calls.permits)
+            return _data(number, found, following)
         except ProtocolError as error:
             return refused(number, error)
 
@@ -197,8 +201,8 @@ class RequestHandler:
         calls.wait_for(number, look)
 
 
-def _data(number: int, seen: object) -> ClientAnswer:
-    return ClientAnswer(number, 0, "", "", msgspec.json.encode(seen))
+def _data(number: int, seen: object, text: str = "") -> ClientAnswer:
+    return ClientAnswer(number, 0, "", text, msgspec.json.encode(seen))
 
 
 def command_error(command: Administrative) -> str:
