@@ -1,5 +1,4 @@
-"""Queues which each node leads, has and owns, and queues of each handle: noted as views change.
-Pure.
+"""Queues led, held and owned by each node, and queues of each handle: kept as views change. Pure.
 
 The catalog's leader asks for the numbers at every judgement, and for the queues when a node dies or
 comes back. A search through all queues would turn a thousand declarations, or the failover of a
