@@ -445,7 +445,7 @@ class Store:
         return Tail(secrets.randbits(63), self._file.size)
 
     def _give_log_up(self, error: OSError) -> None:
-        """Stop using the log. A record may be on disk or not: LMDB gets the record and later ops."""
+        """Stop using the log. A record may be on disk or not: LMDB gets it, and all later ops."""
         log.warning("store %s: its log cannot be used, LMDB alone is slower: %s", self.path, error)
         self._is_log_refused = True
         if self._file is not None:
@@ -502,8 +502,8 @@ class Store:
                 self._commit_to_lmdb((), None, None)
 
     def end_rail(self, number: int) -> None:
-        """Note the failure of the rail's log: no record comes after `number`, which may be on disk or
-        not. From the next commit on, which goes to LMDB, the record does not count."""
+        """Note the failure of the rail's log: its last record, `number`, may be on disk or not.
+        From the next commit on, which goes to LMDB, the record does not count."""
         rail = self._rail
         assert rail is not None
         rail.failed = rail.taken = max(rail.taken, number)
