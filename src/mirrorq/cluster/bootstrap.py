@@ -174,7 +174,7 @@ class Founding:
         self._is_void = False
         """The promised coordinator has decided without this store."""
         self._repeat_at_ms = 0
-        # Of the step under way:
+        # Effects of the present step:
         self._promise: bytes | None = None
         self._found: Members | None = None
         self._send: list[tuple[StoreId, FoundingMessage]] = []
@@ -356,7 +356,7 @@ class Founding:
                 "message yet) and start it again"
             )
         elif self.store in members:
-            # What its coordinator decided, even if the promise has moved on since.
+            # The coordinator's decision counts, even if the promise has moved on since.
             self._become_founded(members)
         else:
             self._is_void = True
@@ -399,7 +399,7 @@ class Founding:
                 if hello.founded:
                     self._tell(hello.store, AdmissionRequest(not self._may_found))
             else:
-                # Its coordinator counts it; who is founded answers with what was founded.
+                # The coordinator counts the promise; a founded store answers with the decision.
                 self._tell(hello.store, FoundingPromise(self._promised))
 
     def _tell_decision(self, target: StoreId) -> None:

@@ -90,15 +90,15 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
                 )
     except StoreLocked:
         if is_open_here(path):
-            # LMDB's locks are the process's: opened here a second time they would be lost.
+            # LMDB's locks belong to the process: a second open here would lose them.
             raise
-        # The process that has it open has looked at its pages.
+        # The process with the open store has checked its pages.
     for _ in range(TRIES):
         logs = _logs_at_once(path)
         try:
             _copy(path, part, on_progress)
             if any(log is None and contents(path, name) for name, log in logs.items()):
-                # The node has begun one meanwhile.
+                # The node has begun a log meanwhile.
                 (part / DATA_FILE).unlink()
                 continue
             for name, log in logs.items():
@@ -137,7 +137,7 @@ def _whole(name: str, log: bytes) -> bytes:
 
 def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
     # With LMDB's own lock file: the writer must see this reader and leave its pages alone.
-    # As bytes, which the types of `copy` do not know: lmdb refuses a name that the locale does not.
+    # As bytes, unknown to the types of `copy`: lmdb refuses names outside the locale.
     place, target = os.fsencode(path), cast("str", os.fsencode(part))
     with lmdb.open(place, readonly=True, create=False, max_dbs=8, lib_version=0) as source:
         total = int((source.info()["last_pgno"] + 1) * source.stat()["psize"])
@@ -145,7 +145,7 @@ def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
             try:
                 source.copy(target, compact=True)
             except lmdb.IncompatibleError:
-                # Pages are in use nowhere and in no free list: LMDB will not leave them out.
+                # Some pages are neither in use nor in a free list: LMDB cannot leave them out.
                 (part / DATA_FILE).unlink(missing_ok=True)
                 source.copy(target, compact=False)
 
@@ -179,7 +179,7 @@ def put_back(backup: Path, part: Path, on_progress: Progress | None = None) -> N
         StoreLocked: The backup is a store open in a process.
         StoreError: No store is there, or the store is unreadable.
     """
-    # Held open for its lock; what is damaged is found in the copy.
+    # Held open for its lock; a check of the copy finds damage.
     with OfflineStore(backup), (backup / DATA_FILE).open("rb") as source:
         total = os.fstat(source.fileno()).st_size
         done = 0

@@ -258,7 +258,7 @@ class Environment:
                     f"store {self.path} holds an LMDB environment that mirrorq did not make: "
                     "give this node a path of its own"
                 )
-            # Not in that transaction: handles would end with it.
+            # Not in the first transaction: handles would end with it.
             tables = Tables.open(looked_at, None)
             with looked_at.begin(buffers=True) as txn:
                 return work(txn, tables)
@@ -298,8 +298,8 @@ class Environment:
                     f"{problems[0]}{more}. {_RENEW}"
                 )
         if whole is not None and size < whole:
-            # Legal when the last pages are free and were never written. If they were not, a
-            # value now ends in zeros, which its checksum tells, instead of a SIGBUS.
+            # Legal when the last pages are free and were never written. Otherwise a value now ends
+            # in zeros, found by its checksum, instead of a SIGBUS.
             os.truncate(file, whole)
 
     def _open(self) -> None:
@@ -361,8 +361,8 @@ class Environment:
             try:
                 return work(txn)
             except BaseException as error:
-                # An error that is kept keeps the frames that it came through, and they the
-                # transaction, which has its place among the readers until it is collected.
+                # A kept error holds its frames, and the frames hold the transaction. The
+                # transaction would occupy a reader slot until collected.
                 traceback.clear_frames(error.__traceback__)
                 raise
             finally:
@@ -416,7 +416,7 @@ class Environment:
                 if not self._grow():
                     if is_turned:
                         raise self._map_full() from None
-                    # What the last commit has freed may be enough, one commit later.
+                    # Pages freed by the last commit may be enough, one commit later.
                     is_turned = True
                     self._turn()
             except lmdb.Error as error:
@@ -466,7 +466,7 @@ class Environment:
     def _grow(self) -> bool:
         """Make room in the map for a commit without room; False when no room can be made."""
         if self._lmdb.reader_check():
-            # A backup that was killed kept freed pages from being used again.
+            # A killed backup had kept freed pages from reuse.
             return True
         size = self._lmdb.info()["map_size"]
         if size >= self._bytes_limit:
@@ -536,11 +536,11 @@ class Environment:
         )
         stretches = [count for _, count in self._usable()]
         behind = min(self._bytes_limit - used, on_disk + self._extent.reserve(used))
-        # Half of what lies behind the last page is for acks and Raft alone.
+        # Half of the space behind the last page is for acks and Raft alone.
         draining = max(behind // 2, max(stretches, default=0) * self._page_bytes)
         whole, largest = self._placeable(stretches, free)
         if min(whole, largest) < wanted:
-            # Enough is free, in pieces: the file may grow beyond the bound, and a part of the
+            # Enough is free, in pieces: the file may grow beyond the limit, and a part of the
             # reserve may lie in these pieces as well as behind the last page.
             behind = self._extent.end - used - self._extent.reserve(used) // RESERVE_TAIL_PART
             tail = min(max(on_disk, behind), self._file_bytes_max - used)
@@ -562,7 +562,7 @@ class Environment:
         self._lmdb.reader_check()
         before = int(self._lmdb.info()["last_txnid"])
         for line in self._lmdb.readers().splitlines():
-            # process, thread, transaction: "-" when it looks at nothing now.
+            # process, thread, transaction: "-" for a reader without a transaction.
             words = line.split()
             if len(words) == 3 and words[2].isdigit():
                 before = min(before, int(words[2]))
@@ -577,7 +577,7 @@ class Environment:
         return pages * int(stat["psize"])
 
     def _measure_file(self) -> None:
-        # Once a commit: a dictionary of all that LMDB knows is made for it.
+        # Only once a commit, as LMDB's `info` builds a whole dictionary.
         self._file_bytes = (int(self._lmdb.info()["last_pgno"]) + 1) * self._page_bytes
 
     # --- Errors -------------------------------------------------------------------------
@@ -585,7 +585,7 @@ class Environment:
     def check(self) -> None:
         """Raise StoreError if no write is allowed: the store is closed, its file gone, its process
         forked, or a write has failed."""
-        # Once a commit: what is well is found so without a call.
+        # Runs at each commit: the good case costs no method call.
         if os.getpid() != self._pid or not self._is_open or self._failure:
             self._check_process()
             self._check_open()
@@ -643,7 +643,7 @@ class Environment:
         try:
             yield
         except Damaged as error:
-            # A single frame is fetched from another member, and nobody has to do anything.
+            # A single frame is fetched from another member, without an operator.
             advice = "" if error.span else f". {_RENEW}"
             found = StoreCorrupt(f"store {self.path}: {error}{advice}")
             found.span = error.span

@@ -164,7 +164,7 @@ class Store:
         if self._found is not None:
             self._environment.close()
             return
-        # A disk that does not take it keeps nobody from closing: what matters of it is in the logs.
+        # A failing disk does not stop the close: all acknowledged data is in the logs.
         with suppress(StoreError):
             self._environment.write(self._end_logs)
         self._close_files()
@@ -174,7 +174,7 @@ class Store:
         log, rail = QueueLog(txn, self._environment.tables, self._records), self._rail
         writes = self._pending.writes()
         if rail is not None:
-            # The rail has promised what it has written, whether or not anybody has taken it.
+            # The rail has promised its written records, taken into memory or not.
             left = surviving_rail(self.path, Mark(rail.salt, rail.taken))
             writes = merged(writes, [one for one in left if log.record(one.queue_id) is not None])
         for write in writes:
@@ -346,7 +346,7 @@ class Store:
             if not queues and raft is None:
                 return
         is_small = raft is None and is_append(queues) and self._follows(queues)
-        # What follows a record that may be on the disk or not is not to stand in a log beside it.
+        # After a record of unknown fate, later writes must not go to the other log.
         is_small = is_small and (self._rail is None or self._rail.failed <= self._rail.lmdb_has)
         if is_small and self._append_to_log(queues):
             return
@@ -412,7 +412,7 @@ class Store:
         self._environment.check()
         payload = packed(queues)
         if not file.is_there:
-            # Somebody has deleted it: LMDB gets all of it, and a new one begins.
+            # The log file was deleted: LMDB gets all pending records, and a new log begins.
             file.close()
             self._file = self._tail = None
             return False
@@ -493,7 +493,7 @@ class Store:
         for write in writes:
             rail.bytes_behind += size_of(sum(len(entry.frame) for entry in write.append))
             if self._ends.get(write.queue_id) == write.append[0].lsn - 1:
-                # Else the queue was deleted meanwhile.
+                # Otherwise the queue was deleted meanwhile.
                 self._pending.add([write])
                 self._ends[write.queue_id] = rail.ends[write.queue_id] = write.append[-1].lsn
         rail.taken = number
@@ -573,7 +573,7 @@ class Store:
             StoreCorrupt: A frame differs from the written frame.
         """
 
-        # First: what leaves it meanwhile is in LMDB.
+        # Taken first: records which leave `_pending` during the read are in LMDB.
         pending = self._pending
         edge = pending.first_sequence(queue_id)
         if edge is None or edge > last:
@@ -608,7 +608,7 @@ class Store:
         return self._environment.read(work)
 
     def _log(self, txn: lmdb.Transaction[memoryview]) -> QueueLog:
-        # A reader sees its own snapshot: what the writer knows may be ahead of it.
+        # A reader sees its own snapshot: the writer's records may be ahead.
         return QueueLog(txn, self._environment.tables)
 
     def _keep(self, changed: dict[int, Record | None]) -> None:

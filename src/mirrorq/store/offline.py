@@ -62,7 +62,7 @@ class OfflineStore:
                         f"{self.path} is not a store: it holds an LMDB environment that mirrorq "
                         "did not make. Give the directory of a node, or of a backup"
                     )
-            # Not in that transaction: handles would end with it.
+            # Not in the first transaction: handles would end with it.
             self.tables = Tables.open(self._lmdb, None)
         except lmdb.NotFoundError as error:
             self.problems.append(f"a database of mirrorq is missing: {error}")

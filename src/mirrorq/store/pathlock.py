@@ -173,7 +173,7 @@ class PathLock:
             finally:
                 os.close(descriptor)
         except OSError:
-            # A new file on a full disk: the lock holds all the same, only the pid is not told.
+            # A new file on a full disk: the lock holds, only the pid is not recorded.
             return
 
 

@@ -207,7 +207,7 @@ class QueueLog:
             key = bytes(cursor.key())
             place, value = page_place(key), cursor.value()
             is_named = not whole and place[0] in LATER and len(value) > SEAL_BYTES
-            # What a producer's numbers became must be right: such a page is at least looked at.
+            # Outcomes of a producer's numbers must be right: such a page is at least checked.
             if not is_named or place[0] == PRODUCERS:
                 data = unseal("queues", key, value)
             yield Page(*place, None if is_named else data)
@@ -263,7 +263,7 @@ class QueueLog:
             self._put_time(write.queue_id, write.time_ahead_us)
         if write.lacking is not None:
             self._put_lacking(write.queue_id, write.lacking)
-        # `stable` is a hint and the bytes are an estimate: they wait for one of these.
+        # `stable` is a hint and `run_bytes` an estimate: both wait for another change.
         due = (write.lacking, write.truncate_to, write.state)
         if old is None or any(value is not None for value in due):
             self.put_record(write.queue_id, record)
@@ -338,7 +338,7 @@ class QueueLog:
                 return
             generations = [record.generation]
         except Damaged:
-            # What it had is in the keys of what is there.
+            # The keys of stored values name the queue's generations.
             generations = generations_of(self._txn, self._tables.messages, queue_id)
             generations += generations_of(self._txn, self._tables.ops, queue_id)
             generations += self._generations_of_pages(queue_id)
@@ -434,6 +434,6 @@ def _append(messages: RunTable, ops: RunTable, entries: tuple[Entry, ...]) -> No
     if publish and publish[0].header.first_sequence > messages.last_number():
         messages.append(publish)
     else:
-        # Written before, by a commit of which nobody heard that it had succeeded.
+        # Already written, by a commit with an unknown outcome.
         messages.fill_in(publish)
     ops.append(entry for entry in entries if entry.header.kind != OpKind.PUBLISH)

@@ -251,7 +251,7 @@ class RunTable:
         """Return true if the last of the parts certainly holds ops after `lsn`."""
         for part in reversed(parts):
             if not part.wrong:
-                # Of what is damaged behind it: lsns rise within a run.
+                # For damage behind a whole frame: lsns rise within a run.
                 return part.header.lsn > lsn - (part is not parts[-1])
         there = self._cursor.set_key(key) and self._cursor.prev() and self._is_here()
         if not there:
@@ -278,7 +278,7 @@ class RunTable:
         try:
             first = runs.first_header(self.name, key, run, is_checked=True).first_sequence
         except Damaged:
-            # Who knows what else is in it: it stays, and whoever reads it is told.
+            # The run may hold other messages: it stays, and readers get the error.
             first = 0
         return sequence if first >= sequence else place_number(key) + 1
 

@@ -88,7 +88,7 @@ def read(
     stop, is_end = _walk(run, first, last, bytes_max, start)
     try:
         if is_end:
-            # That this frame comes after `last` must not rest on a changed header.
+            # The checked header proves: the frame comes after `last`.
             first_header(table, key, memoryview(run)[stop:], is_checked=True)
             if stop == start == 0:
                 return None

@@ -429,7 +429,7 @@ class LogFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                # The disk's blocks are larger, or the file system says only now that it cannot.
+                # The disk's blocks are larger, or the file system refuses only now.
         self._pages = None
         system.go_through_cache(self._file)
         return False

@@ -93,7 +93,7 @@ def guard_socket(socket: zmq.Socket[bytes], guard: Guard) -> None:
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, guard.secret_key.encode())
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
-    # Should nobody answer for some reason: nobody may connect.
+    # Without an answer for any reason, no connection is admitted.
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 

@@ -121,7 +121,7 @@ class Door:
         listener.monitor(_ADDRESS, _ACCEPTED | _ENDED)
         self.monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self.monitor.setsockopt(zmq.LINGER, 0)
-        # A full one would stop libzmq's own thread, and with it everybody's connection.
+        # A full queue would stop libzmq's own thread, and so every connection.
         self.monitor.setsockopt(zmq.RCVHWM, 0)
         self.monitor.connect(_ADDRESS)
 
@@ -171,7 +171,7 @@ class Door:
         """Return the sender's connection; None if ended."""
         visitor = self._visitors.get(descriptor)
         if visitor is None or visitor.identity not in (b"", identity):
-            # It may have come since the last look, by the descriptor of one that has gone.
+            # The connection may be new, with the descriptor of an ended connection.
             self._take_events()
             visitor = self._visitors.get(descriptor)
         is_its = visitor is not None and visitor.identity in (b"", identity)
@@ -216,7 +216,7 @@ class Door:
         is_full = count > self._connections_max
         strangers = (fd for fd, visitor in self._visitors.items() if visitor.is_stranger)
         if self._is_blind:
-            # Who has given a message is not known here.
+            # Connections with a message are unknown here.
             if is_full:
                 self._end(next(reversed(self._visitors)), f"{count} connections", ended)
             return
@@ -226,7 +226,7 @@ class Door:
             if is_full:
                 self._end(next(reversed(self._visitors)), f"{count} connections", ended)
         elif is_full or 1 + sum(1 for _ in strangers) > share:
-            # The newest may be about to say who it is; the oldest has had its time.
+            # The newest may be about to send its first message; the oldest has had its time.
             self._end(oldest, f"{count} connections, the oldest without a message", ended)
 
     def _look(self, now_ms: int, ended: list[str]) -> None:
@@ -272,7 +272,7 @@ class Door:
         if self._is_sum_over < STRIKES_MAX:
             return
         for descriptor in sorted(counted, key=lambda fd: counted[fd].under_way, reverse=True):
-            # Half of it, so that those who go on are not counted again at once.
+            # Down to half of the limit, so the remaining connections do not exceed it at once.
             if under_way <= sum_max // 2:
                 return
             size = counted[descriptor].under_way

@@ -15,7 +15,7 @@ from mirrorq.errors import ConfigError
 from mirrorq.system import IPC_PATH_BYTES_MAX
 
 
-# Where pages are served: `host:port` as a user writes it.
+# Addresses of served pages: `host:port` as a user writes.
 def split_address(address: str, example: str) -> tuple[str, int]:
     """Host and port of `host:port`, `:port` or `port`; without a host, loopback.
 
@@ -142,7 +142,7 @@ def _parse(text: str) -> Endpoint:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    # A leading @ is Linux' abstract namespace: not a file, so not for everybody's system.
+    # A leading @ is Linux's abstract namespace: no file, so not on every system.
     if not path or "\0" in path or path[0] in "@*":
         raise ConfigError(f"endpoint {text!r} names no path: write ipc:///path")
     try:
@@ -179,7 +179,7 @@ def resolve_listen(endpoint: Endpoint) -> Endpoint:
             f"cannot listen on {endpoint.text}: the name {endpoint.host!r} has no address "
             f"({error}); give listen= an address of this machine"
         ) from None
-    # IPv4 first: that is what libzmq connects to when a name has both.
+    # IPv4 first, as libzmq connects to IPv4 when a name has both.
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return Endpoint(endpoint.text, host=str(found[0][4][0]), port=endpoint.port)
 

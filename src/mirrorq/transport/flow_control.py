@@ -5,8 +5,8 @@ life, on a separate connection, and after each quarter of a window. So data on t
 without waits: a sign of life never stands behind data, and a confirm waits behind at most a window.
 
 `Window` is the count of one side. `Outflow` holds the waiting requests of a client, each handle's
-in order and the handles in turn. `Seat` limits at an entry node the deliveries of masters to a
-consumer of a client: by the size in each Credit on its way through.
+in order and the handles in turn. An entry node limits the deliveries of masters to a consumer of a
+client by the size in each Credit on its way through.
 """
 
 from __future__ import annotations

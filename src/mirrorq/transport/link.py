@@ -104,7 +104,7 @@ def dealer(
     if keys is not None:
         keys.apply(socket)
     socket.setsockopt(zmq.ROUTING_ID, routing_id)
-    # Without it messages would queue for a dead peer and reach its next incarnation.
+    # Without IMMEDIATE messages would queue for a dead peer and reach its next incarnation.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
@@ -140,7 +140,7 @@ class Link:
             event = int.from_bytes(receive_parts(self.monitor)[0][:2], "little")
             change = _CHANGES.get(event, FAILED)
             if change == DOWN and not self.is_up:
-                # It ended before its handshake, as when a stranger listens there.
+                # The connection ended before its handshake, as with a stranger at the endpoint.
                 change = FAILED
             if change in (UP, DOWN):
                 self.is_up = change == UP
@@ -148,8 +148,8 @@ class Link:
                 self.outbox.clear()
             changes.append(change)
         if changes:
-            # Let the socket see the new connection now: a send looks for it at most once a
-            # millisecond and would find none.
+            # Let the socket see the new connection now: a send checks at most once a millisecond
+            # and would find none.
             is_readable(self.socket)
         return changes
 

@@ -83,7 +83,7 @@ def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
     except MALFORMED as error:
         raise ProtocolError(f"the index of a message cannot be read: {error}") from None
     if len(parts) == 1:
-        # Without large parts every part stands in the index itself, unless it lies.
+        # Without large parts every part is in the index itself, unless the index lies.
         for message in index:
             for part in message:
                 if part.__class__ is not bytes:

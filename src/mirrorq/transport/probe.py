@@ -89,7 +89,7 @@ class Probe:
             self._address = found[0][4]
         except (OSError, UnicodeError):
             self._address = None
-        # Last, because the node thread reads the address when this is set.
+        # Set last: the node thread reads the address after this flag.
         self._is_resolved = True
         on_resolved()
 

@@ -310,8 +310,8 @@ class Transport:
         peer.rail = None
 
     def _open_links(self, peer: _Peer) -> None:
-        # A listener takes a second connection with an id for the first one come anew. Two nodes
-        # that were given one name, or two links to one endpoint, must not end each other.
+        # A listener takes a second connection with an id for a reconnect of the first. Two nodes
+        # with one name, or two links to one endpoint, must not end each other.
         nonce = os.urandom(8)
         keys = self._keys_for(peer)
         peer.links = tuple(
@@ -385,7 +385,7 @@ class Transport:
         try:
             send_parts(self._router, [identity, data])
         except zmq.ZMQError:
-            # Until it says hello again.
+            # No rail until its next hello.
             del self._rails[peer]
             return False
         return True
@@ -581,7 +581,7 @@ class Transport:
 
     def _on_unlike(self, name: str, peer: _Peer, inbound: list[Inbound]) -> None:
         if len(peer.keys) > 1:
-            # One whose name is not known: it may have any of them.
+            # The node's name is unknown: any of the keys may fit.
             if peer.next_key_ms is None:
                 peer.next_key_ms = _now_ms() + RECONNECT_MS_MAX
             return
@@ -723,8 +723,8 @@ class Transport:
             else:
                 inbound.append(ProbeResult(peer, refused))
         for peer, deadline_ms in list(self._doubted.items()):
-            # With a process its own connections end, too: a port that refuses while they stand is
-            # closed by something else.
+            # A dead process also ends its own connections: if they stand, something else closed the
+            # port.
             stand = self._is_connected_from(peer)
             if not stand or now_ms >= deadline_ms:
                 del self._doubted[peer]

@@ -53,13 +53,13 @@ class Waker:
         self._woken = True
         sleep = self._sleep
         if sleep is not None and not sleep:
-            # Kept open meanwhile: when `close` is quicker, its number may be another file's.
+            # The reference keeps the descriptor open: its number must not become another file's.
             sender = self._sender
-            # Full: a byte is there already. Closed: nobody is left to wake.
+            # Full: a byte is there already. Closed: no poller is left to wake.
             if sender is None or _send(sender.number, b"\0", 1, _NO_SIGNAL) != 1:
                 return
-            # After it: who was interrupted has sent one, or the next one does. And of this sleep:
-            # the poller may be in another one already.
+            # After the send: an interrupted caller has sent a byte, or the next caller does. The
+            # byte marks this sleep only, as the poller may be in another sleep already.
             sleep.append(True)
 
     def fall_asleep(self) -> bool:

@@ -474,8 +474,8 @@ class Catalog:
                 text=f"queue {known.name!r} cannot go on from epoch {known.view.epoch}: {wrong}",
             )
         view = changed(known.view, command, self.definition_of(known.name).durability)
-        # Who drops out for a moment and comes back in the same incarnation was told; who is in
-        # sync has done what it was told.
+        # A member which drops out for a moment and returns in the same incarnation keeps its order.
+        # A member in sync has fulfilled its order.
         told = tuple(
             each
             for each in known.told
@@ -521,7 +521,7 @@ class Catalog:
             if self.definition_of(known.name).ha_sync_mode == "automatic":
                 told.update(dict.fromkeys(changed, False))
             else:
-                # Nobody told it: should the policy become automatic, it goes on.
+                # No order is kept: if the policy becomes automatic, the synchronisation goes on.
                 told = {member: is_on for member, is_on in told.items() if not is_on}
         self._queues.put(evolve(known, told=tuple(told.items())))
         return len(changed)

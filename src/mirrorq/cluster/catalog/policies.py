@@ -65,7 +65,7 @@ class Policies:
         policy = self.policy_of(name) if self._policies else None
         definition = definition_with(policy, arguments)
         if definition.expires is not None and split_name(name) is not None:
-            # Shards are used unequally: one that nobody needs now is no less a part of its queue.
+            # Shards are used unequally: a shard without use remains a part of its queue.
             return evolve(definition, expires=None)
         return definition
 

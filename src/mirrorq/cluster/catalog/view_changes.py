@@ -26,8 +26,8 @@ def changed(view: View, command: ChangeView, wanted: Literal["fsync", "replicate
     """
     epoch = view.epoch + 1
     stays = command.members[0].id == view.members[0].id
-    # How the term began stays with it: a master may learn of its term from a later view,
-    # in a snapshot, and its first op says how it took over.
+    # `how` and `master_epoch` stay with the term: a master may learn of its term from a later view
+    # in a snapshot, and the first op of the term names `how`.
     how, master_epoch = (view.how, view.master_epoch) if stays else (command.how, epoch)
     generation = view.generation + (command.how == "unclean")
     durability = next_durability(view, wanted, settled=command.settled)

@@ -74,7 +74,7 @@ class Admission:
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
         if self._nodes.catalog.was_set_back(request.member):
-            # It was greeted when this node's catalog was behind.
+            # The node was greeted while the local catalog was behind.
             text = set_back_text(request.member.node)
             return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
         command = request.command
@@ -82,7 +82,7 @@ class Admission:
         if known is not None and known.error:
             return CatalogAnswer(request.number, 0, known.error, known.text)
         if known is not None:
-            # It changes nothing, and gets its outcome when the asker's catalog has come so far.
+            # The command changes nothing, and its outcome comes when the asker's catalog is as far.
             return command
         wrong = self._nodes.catalog.growth_error(command)
         if wrong:
@@ -132,7 +132,7 @@ class Admission:
         liveness = self._nodes.liveness
         steady = [member for member in situation.running if liveness.is_steady(member)]
         if command.exclusive:
-            # On its owner's node, however that has been of late, and on no other.
+            # On the owner's node, steady or not, and on no other.
             own = [member for member in situation.running if member.node == command.declarer]
             declarer = self._nodes.catalog.node(command.declarer)
             is_witness = declarer is not None and declarer.witness
@@ -170,7 +170,7 @@ class Admission:
         """R12: return why a change of a view is not the master's to make, "" if allowed."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.replaces:
-            return ""  # applying it says so in the same words to everybody
+            return ""  # the apply refuses the command with the same text for every asker
         wrong = order_error(command.members)
         if wrong:
             return wrong
@@ -198,7 +198,7 @@ class Admission:
         """Return why a copy outside the view must stay for now, "" if the node may drop it."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.epoch:
-            return ""  # applying it says so in the same words to everybody
+            return ""  # the apply refuses the command with the same text for every asker
         if command.member != asker:
             return f"{asker.node} speaks for another node: {command.member.node}"
         if not self._nodes.is_serving(asker):

@@ -272,7 +272,7 @@ class Controller:
             self._mark_node(one)
             self._mark_node(other)
             if own in (one, other):
-                # It is heard, and counts as alive or silent by that.
+                # The other node is heard; the link decides between alive and silent.
                 news.nodes[other if one == own else one] = None
         for node in news.nodes:
             self._mark_node(node)
@@ -373,9 +373,9 @@ class Controller:
         self._agenda.begin(queue_id)
         command, evicts = self._decide(now_ms, queue, situation)
         if under_way is not None and under_way.evicts:
-            # A proposal that took the master's place was sent and may still be committed. The
-            # master gets its leases back only after some view of a newer epoch: if all is
-            # well now, the same view, which makes the one sent before fail.
+            # An earlier proposal to replace the master may still be committed. The master gets
+            # leases again only after a view of a newer epoch. If all is well now, propose the same
+            # view, so the earlier proposal fails.
             evicts = True
             command = command or ChangeView(queue.id, queue.view.epoch, queue.view.members)
         if evicts:
@@ -414,7 +414,7 @@ class Controller:
             queue.owner_incarnation is not None
             and self._nodes.status(queue.owner_incarnation) is Status.DEAD
         ):
-            # Its only copy was on that node, and so nobody is left to empty an outbox.
+            # The queue's only copy was on the dead node, so no node can empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), False
         if self._nodes.status(master) is Status.UNKNOWN:
             return None, False
@@ -426,7 +426,7 @@ class Controller:
             members = self._ring(queue, head, wanted).members
             if queue.id in self._keeping:
                 self._agenda.wait(queue.id, self._handovers.ask(now_ms, queue.id, view))
-            # A master that gave this epoch up hands out again in the next one only.
+            # A master which gave up the epoch delivers again only in the next epoch.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             told = self._nodes.catalog.definition_of(queue.name).durability
             same = same and next_durability(view, told) == view.durability
@@ -441,13 +441,13 @@ class Controller:
             if head is None or (queue.durable and self._nodes.is_one_coming_back(queue)):
                 return None, False
         if cold and Status.UNKNOWN in runs:
-            return None, False  # one that may still run would spare what a cold start drops
+            return None, False  # one may still run, and spare the losses of a cold start
         if not self._nodes.may_replace(master):
             self._agenda.wait(queue.id, self._grantor.free_at_ms(master))
             return None, True
         is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
         if is_restarted and not queue.durable:
-            # No copy that counts is left, and so no outbox that anybody could empty.
+            # No valid copy is left, so no node can empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), True
         ring = self._ring(queue, head, wanted, is_clean=how == "clean")
         return ChangeView(queue.id, view.epoch, ring.members, how), True
@@ -561,7 +561,7 @@ class Controller:
         """Return true if a member stays in sync beside the master."""
         if one == head or not is_in_sync(view, one) or not self._nodes.stays(one):
             return False
-        # While the master leaves, too, who leaves with it stays.
+        # While the master leaves as well, mirrors leaving with it stay.
         return self._nodes.is_leaving(head) or not self._nodes.is_leaving(one)
 
     def _spare(

@@ -172,7 +172,7 @@ class FailureDetector:
         if peer is None or peer.member != member:
             return Status.UNKNOWN if self._last_ms < self._known_ms else Status.SILENT
         if peer.status is Status.ALIVE and self.is_broken(self._own.node, member.node):
-            # It is heard but hears nothing from here: no view or lease can reach it.
+            # The node is heard but does not hear this node: no view or lease can reach it.
             return Status.SILENT
         return peer.status
 
@@ -289,14 +289,14 @@ class FailureDetector:
             return True
         self._calm_until_ms = now_ms
         if peer.dead_ms is not None:
-            # Others who hear it doubt its death: then what it says now is no leftover.
+            # Other nodes hear the peer and doubt its death: then the sign is no leftover.
             wait_ms = self._failure_ms if peer.status is Status.DEAD else self._heartbeat_ms
             if now_ms < peer.dead_ms + wait_ms:
                 return False
-            # Still heard long after a connection ended and a probe was refused: it lives.
+            # Heard long after a connection ended and a probe was refused: the peer lives.
             peer.dead_ms = None
         if peer.ended_ms is not None and now_ms >= peer.ended_ms + self._heartbeat_ms:
-            # Later than anything that was still on its way when the connection ended.
+            # Later than any message on its way when the connection ended.
             peer.ended_ms = None
         return True
 
@@ -432,7 +432,7 @@ class FailureDetector:
             for other, since_ms in peer.unheard.items():
                 far = self._peer_named(other)
                 if other == name or (far is not None and far.status is not Status.ALIVE):
-                    continue  # a node that nobody hears is no matter of links
+                    continue  # an unheard node is no matter of links
                 both = far is not None and name in far.unheard
                 long = self._last_ms >= since_ms + 2 * self._failure_ms
                 pair = (min(name, other), max(name, other))

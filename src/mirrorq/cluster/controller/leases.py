@@ -81,7 +81,7 @@ class LeaseHolder:
         self._asked_ms = now_ms
         self._set_due()
         if self._released:
-            # The first one may have been lost, or gone to a leader that has since changed.
+            # The first release may be lost, or have gone to a former leader.
             return LeaseRelease(self._member, self._number)
         self._number += 1
         self._sent[self._number] = now_ms
@@ -210,7 +210,7 @@ class LeaseGrantor:
             else:
                 del self._pending[member]
             if newest.received_ms + self._lease_ms <= now_ms:
-                continue  # it would have run out before it arrives
+                continue  # the lease would end before its arrival
             self._granted[member] = (newest.number, now_ms + self._span_ms)
             answer = LeaseAnswer(newest.number, leading.term, leading.commit_index)
             granted.append((member, answer))

@@ -68,7 +68,7 @@ class Spread:
         one = DeclareQueue(name, command.durable, False, False, command.declarer, None, ())
         definition = evolve(self.definition, queue_master_locator="min-masters")
         found = wanted_members(one, definition, self.running, self._loads())
-        # Who is a mirror was decided by copies; who of them is the first, by who would take over.
+        # Copies decided the mirrors; `_next` decides the first mirror, which would take over.
         mirrors = sorted(found[1:], key=lambda member: self._next.get(member.node, 0))
         members = (*found[:1], *mirrors)
         self.note(members)
@@ -121,7 +121,7 @@ def wanted_members(
     known = [member for member in running if _place(queue, member) is not None]
     known.sort(key=lambda member: _place(queue, member) or 0)
     if queue.exclusive:
-        # An exclusive queue never moves: it goes with its owner instead.
+        # An exclusive queue never moves, but ends with its owner.
         return tuple(known[:1])
     newcomers = _newcomers(running, known, loads, lost)
     if definition.ha_mode == "nodes":
@@ -167,7 +167,7 @@ def _first_members(
         count = definition.ha_params
     if definition.ha_mode == "nodes":
         listed = _listed(definition, candidates)
-        # No listed node runs: one copy, where it would be without the list.
+        # No listed node runs: one copy, at its place without the list.
         candidates = sorted(listed, key=lambda member: member.node) or candidates
         count = max(len(listed), 1)
     if queue.exclusive:
@@ -185,7 +185,7 @@ def _located(
 ) -> MemberId:
     """The first master, of candidates sorted by name."""
     local = [member for member in candidates if member.node == queue.declarer]
-    # An exclusive queue goes with its owner's connection, so it is where that is.
+    # An exclusive queue ends with its owner's connection, so its copy is on the same node.
     if local and (queue.exclusive or definition.queue_master_locator == "client-local"):
         return local[0]
     if definition.queue_master_locator == "random":

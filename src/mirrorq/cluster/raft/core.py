@@ -133,7 +133,7 @@ class Raft:
         self._changed_ms = 0
         """When the voters last changed: a new voter has answered no round yet."""
         self._heartbeat_at_ms = 0
-        # Of the step under way:
+        # Effects of the present step:
         self._send: list[tuple[StoreId, RaftMessage]] = []
         self._replication = Replication(store, self._log, config, self._send)
         self._install: RaftSnapshot | None = None
@@ -295,7 +295,7 @@ class Raft:
         self._log.written(event.number)
         if self.is_leader:
             self._advance_commit()
-            # Not when proposed: what one commit took together travels together.
+            # Sent here and not at the proposal: entries of one commit travel together.
             self._replication.send_entries(self.commit_index, self._now_ms)
 
     def _on_propose(self, event: Propose) -> None:
@@ -314,7 +314,7 @@ class Raft:
         self._append_own(event.number, KIND_VOTERS, encode_voters(new))
         self._replication.add(new)
         self._changed_ms = self._now_ms
-        # A new voter's first refusal tells what it lacks.
+        # A new voter's first refusal reports its last index.
         self._send_heartbeats()
 
     def _append_own(self, number: int, kind: int, data: bytes) -> None:
@@ -362,7 +362,7 @@ class Raft:
     def _on_found(self, event: Found) -> None:
         if self.is_founded or not event.voters:
             return
-        # All start from an equal log, so that no leader has to bring the voters to others.
+        # All voters start from an equal log, so no leader has to send the voters.
         self._log.reset(RaftSnapshot(1, 1, tuple(sorted(event.voters)), ()))
         self.commit_index = self.applied_index = 1
         if self.term == 0:
@@ -377,8 +377,8 @@ class Raft:
 
     @property
     def _may_stand(self) -> bool:
-        # Who is being removed still stands until that is committed: without it the change
-        # may be on too few of the others for any of them to win (thesis, 4.2.2).
+        # A voter under removal still stands until the commit: without its candidacy the change may
+        # be on too few of the remaining voters for any to win (thesis, 4.2.2).
         return self.store in self.voters or (
             self.is_changing_voters and self.store in self._log.voters_at(self.commit_index)
         )
@@ -438,7 +438,7 @@ class Raft:
             return
         if request.term > self.term:
             if self._hears_leader:
-                # Stickiness: a node that was cut off cannot depose a working leader.
+                # Stickiness: a node after a partition cannot depose a working leader.
                 return
             self._become_follower(request.term, None)
         granted = request.term == self.term and is_fit and self.vote in (None, sender)
@@ -493,7 +493,7 @@ class Raft:
         if self.is_changing_voters:
             replicas += self._log.voters_at(self.commit_index)
         self._replication.begin(self.term, replicas)
-        # Entries of earlier terms are committed only by one of this term above them.
+        # Entries of earlier terms are committed only by a later entry of the present term.
         nothing = RaftEntry(self._log.last_index + 1, self.term, KIND_NOTHING, b"")
         self._log.append([nothing])
         self._send_heartbeats()
@@ -541,7 +541,7 @@ class Raft:
             return
         was_changing = self.is_changing_voters
         self.commit_index = index
-        # Others apply only what they know to be committed: they should not wait for that.
+        # Followers apply only entries known as committed: send the new commit index at once.
         self._replication.send_round(self.commit_index, self._now_ms)
         if was_changing and not self.is_changing_voters:
             self._end_change()
@@ -563,7 +563,7 @@ class Raft:
         if self._dead is not None:
             dead, dead_term, until_ms = self._dead
             if (dead, dead_term) == (sender, term) and self._now_ms < until_ms:
-                # Its last words count, but they do not bring it back.
+                # The dead leader's last messages count, but do not make it leader again.
                 return True
             self._dead = None
         self.leader = sender
@@ -583,7 +583,7 @@ class Raft:
         if previous > self.snapshot_index:
             is_match = self._log.term_at(previous) == request.previous_term
         else:
-            # What the snapshot stands for is committed, so the leader's log agrees with it.
+            # The snapshot's entries are committed, so the leader's log agrees with them.
             is_match = self.is_founded
         if not is_match:
             self._refuse(sender, request.sent_ms, previous, request.previous_term)
@@ -628,7 +628,7 @@ class Raft:
         was_changing = self.is_changing_voters
         self.commit_index = index
         if was_changing and not self.is_changing_voters and self.leader not in self.voters:
-            # A leader that left has stepped down with this very commit.
+            # A leader outside the new voters has stepped down with this very commit.
             self._stand_soon()
 
     def _on_install_snapshot(self, sender: StoreId, message: InstallSnapshot) -> None:
@@ -639,7 +639,7 @@ class Raft:
         if not _is_snapshot(message) or not self._follow(sender, message.term):
             return
         if self._log.term_at(message.index) == message.index_term:
-            # Everything up to there is held: only its being committed is news.
+            # All entries up to the index are held: only their commit is news.
             self._commit_as_follower(message.index)
         elif message.index > self.commit_index:
             incoming = self._take_page(message)
@@ -696,7 +696,7 @@ def _is_snapshot(page: InstallSnapshot) -> bool:
     return page.index >= 1 and page.index_term <= page.term and bool(page.voters) and is_sorted
 
 
-# By name, so that a rule can be left out by a test that puts another method in its place.
+# By name, so a test can leave a rule out with another method in its place.
 _HANDLERS: dict[type, str] = {
     RaftTick: "_on_tick",
     Received: "_on_received",

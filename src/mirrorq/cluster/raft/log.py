@@ -160,7 +160,7 @@ class RaftLog:
     def reset(self, snapshot: RaftSnapshot) -> None:
         """Replace the whole log by a snapshot which does not agree with the log."""
         self._entries.clear()
-        # Said explicitly, so that merging writes needs no knowledge of the log.
+        # Set explicitly, so merging writes needs no knowledge of the log.
         self._cut_from = snapshot.index + 1
         self._clamp_durable(self.snapshot_index)
         self._take_snapshot(snapshot)
@@ -208,7 +208,7 @@ class RaftLog:
             self.durable_index = max(self.durable_index, self._writing.popleft()[1])
 
     def _clamp_durable(self, index: int) -> None:
-        # What replaces the cut entries is on disk only with a write that is yet to come.
+        # The replacements of the cut entries reach the disk only with a later write.
         self.durable_index = min(self.durable_index, index)
         self._writing = deque((number, min(last, index)) for number, last in self._writing)
 
@@ -218,7 +218,7 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     if earlier is None or later is None:
         return later if earlier is None else earlier
     if later.snapshot is None and later.truncate_from is None:
-        # As a rule; a thousand proposals of one step are a thousand merges.
+        # The usual case, kept cheap: a thousand proposals of one step are a thousand merges.
         state = later.state if later.state is not None else earlier.state
         append, pages = earlier.append + later.append, earlier.pages + later.pages
         return replace(earlier, state=state, pages=pages, append=append)

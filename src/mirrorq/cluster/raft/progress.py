@@ -74,7 +74,7 @@ class Progress:
     def matched(self, index: int) -> bool:
         """The replica's log agrees up to `index`. Return true if `match_index` grew."""
         if self.mode is ProgressMode.SNAPSHOT and index < self.next_index - 1:
-            # An answer from before the snapshot was sent.
+            # The answer is older than the sending of the snapshot.
             return False
         is_news = index > self.match_index
         self.match_index = max(self.match_index, index)
@@ -89,7 +89,7 @@ class Progress:
     def refused(self, previous_index: int, agreement: int) -> None:
         """A request after `previous_index` did not fit: probe where the logs may agree."""
         if previous_index <= self.match_index or self.mode is ProgressMode.SNAPSHOT:
-            # Late, or a heartbeat beside a snapshot that got lost: nothing is known by it.
+            # A late answer, or a heartbeat beside a lost snapshot: no news about the log.
             return
         if self.mode is ProgressMode.PROBE and previous_index != self.next_index - 1:
             return
