@@ -1,10 +1,9 @@
-"""The control plane: what all nodes agree on, and who decides it. Pure.
+"""The control plane: state on which all nodes agree, and the machines that decide. Pure.
 
-`raft` keeps one log, `catalog` applies it (nodes, queues, views, policies), `controller` is what
-the catalog's leader does about the living and the dead. Beside them `bootstrap`, by which named
-empty nodes become one cluster exactly once, and `force_boot`, by which one node goes on without
-the others.
+`raft` keeps one replicated log. `catalog` applies the log (nodes, queues, views, policies).
+`controller` runs at the catalog's leader and reacts to live and dead nodes. `bootstrap` makes one
+cluster of named empty nodes, exactly once. `force_boot` lets one node go on without the rest.
 
 May import: protocol, containers. Begin with `controller.controller`, which proposes views, and
-`catalog.view_changes`, which judges them.
+`catalog.view_changes`, which judges the proposals.
 """

@@ -1,32 +1,32 @@
 """How named peers with empty stores become one cluster, exactly once.
 
-Pure: `effects = founding.step(now_ms, event)`. A *founding* is the tuple of all (name,
-store id) that are to be the first voters. The node with the lowest name coordinates:
+Pure: `effects = founding.step(now_ms, event)`. A *founding* is the tuple of the (name, store id) of
+all first voters. The node with the lowest name coordinates:
 
-1. Each node learns the store ids of its peers from their hellos.
-2. When the coordinator knows an unfounded store for each name, it proposes that founding.
-3. Each other node checks it against its own `peers`, syncs its *promise* to disk, and only
-   then answers.
-4. When all others have promised exactly what is proposed, the coordinator syncs that the
-   cluster is founded, and only then tells. Each starts with these voters.
+1. Each node learns the store ids of its peers from hellos.
+2. When the coordinator knows an unfounded store for each name, the coordinator proposes.
+3. Each other node compares the proposal with its own `peers`. It syncs a *promise* to disk
+   before it answers.
+4. When all nodes have promised exactly the proposal, the coordinator syncs the decision, and
+   only then sends it. Each node starts with these voters.
 
-Why there are never two foundings with a store in common:
+Why two foundings never share a store:
 
-- A promise binds a store for ever to one coordinator's *store*: it follows what that store
-  decides, and nothing else. The same coordinator's store may propose anew (a peer was
-  wiped before it answered), and the promise moves along.
-- A coordinator decides once: its own store is founded by the write that precedes the
-  telling. A founded store neither proposes nor promises.
+- A promise binds a store for ever to one coordinator's *store*: only the coordinator's
+  decision counts. The same coordinator's store may propose anew (a peer was wiped before its
+  answer), and the promise moves along.
+- A coordinator decides once: a write founds its own store before any node learns of the
+  decision. A founded store neither proposes nor promises.
 
-So a wiped peer delays a founding and does not end it. Only when the *coordinator's* store
-is lost between the first promise and its decision being told is help needed: the others
-cannot know what it decided. `stuck` then says so, and what to do. (A promise to one
-founding, for ever, would make every wiped peer such a case.)
+So a wiped peer delays a founding and does not end it. Help is needed only when the *coordinator's*
+store is lost between the first promise and the announcement of the decision: the promised nodes
+cannot know the decision. `stuck` then holds the cause and the remedy. (If a promise named one
+founding for ever, every wiped peer would need help.)
 
-An empty store that meets a founded peer never founds: it asks to be admitted. Only a store
-that asks may be admitted, for one that has promised may still be founded with others.
+An empty store next to a founded peer never founds, but asks for admission. The leader admits only
+stores with a request: a promised store may still be founded elsewhere.
 
-What it does not do: it never starts over by itself, and it does not judge who is alive.
+Not its task: the machine never starts over by itself, and does not judge which nodes live.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class FoundingTick(Struct, frozen=True, gc=False):
 
 
 class PeerHello(Struct, frozen=True, gc=False):
-    """A peer said who it is; each hello may be passed on, most change nothing."""
+    """A peer's hello gave its store; most repeated hellos change nothing."""
 
     store: StoreId
     founded: bool
@@ -97,34 +97,34 @@ FoundingEvent = FoundingTick | PeerHello | FoundingReceived | Founded
 
 
 class FoundingEffects(Struct, frozen=True, gc=False):
-    """What one step wants done, in the order of the fields."""
+    """Effects of one step, to be done in the order of the fields."""
 
     promise: bytes | None = None
-    """Step Raft's `Promise` with it: its write is synced before anything is sent."""
+    """Step Raft's `Promise` with these bytes: the write is synced before any send."""
     found: Members | None = None
-    """Step Raft's `Found` with it: its write is synced before anything is sent."""
+    """Step Raft's `Found` with these voters: the write is synced before any send."""
     send: tuple[tuple[StoreId, FoundingMessage], ...] = ()
     admit: tuple[StoreId, ...] = ()
-    """These stores ask to be voters. When this node leads: remove another store of the
-    same name first, then add."""
+    """Stores that ask to be voters. A leading node first removes another store of the same name,
+    then adds."""
     wake_at_ms: int | None = None
 
 
 _PROMISED = b"\x00"
 _DECIDED = b"\x01"
 _JOINS = b"\x02"
-"""First byte of the value on disk; then the members. A store that Raft's snapshot founded
-knows only what it promised, and must not tell that as what was decided. The third: this store
-founds nothing but joins, through the endpoints that follow."""
+"""First byte of the value on disk; the members follow. A store founded by Raft's snapshot knows
+only its promise, and must not send the promise as a decision. `_JOINS`: the store founds nothing
+but joins, through the endpoints that follow."""
 
 
 def joining(endpoints: tuple[str, ...]) -> bytes:
-    """Return the promise of a store that is to join a cluster through these endpoints."""
+    """Return the promise of a store which is to join a cluster through the endpoints."""
     return _JOINS + ",".join(endpoints).encode()
 
 
 def joins_through(promised: bytes) -> tuple[str, ...]:
-    """Return the endpoints of such a promise, () of any other."""
+    """Return the endpoints of a joining promise, () of any other promise."""
     if promised[:1] != _JOINS:
         return ()
     return tuple(promised[1:].decode(errors="replace").split(","))
@@ -134,7 +134,7 @@ def joins_through(promised: bytes) -> tuple[str, ...]:
 
 
 class Founding:
-    """One node's part in founding its cluster."""
+    """The part of one node in the founding of its cluster."""
 
     def __init__(
         self,
@@ -146,24 +146,24 @@ class Founding:
         founded: bool,
         may_found: bool = True,
     ) -> None:
-        """Continue from what the disk holds.
+        """Continue from the state on disk.
 
         Args:
-            store: This node's store.
-            peers: Names of all nodes to found with; with or without this one's.
+            store: The store of this node.
+            peers: Names of all nodes to found with; the own name may be left out.
             promised: `RaftState.founding`, as a `promise` of an earlier incarnation left it.
             config: `heartbeat_ms` and `election_ms` are used.
             founded: Raft has voters.
-            may_found: False for a node that is to join a cluster and never to found one.
+            may_found: False for a node that is to join a cluster and never to found a new one.
         """
         self.store = store
         self.names = tuple(sorted({store.node, *peers}))
         self.founded = founded
         self.stuck = ""
-        """Why founding cannot go on, and what to do; "" = nothing known against it."""
+        """Why founding cannot go on, with the remedy; "" = no known obstacle."""
         is_promise = promised[:1] in (_PROMISED, _DECIDED)
         self._promised: Members = (decode_voters(promised[1:]) or ()) if is_promise else ()
-        """Of the promise on disk, or of the decision when that is known."""
+        """Members of the promise on disk, or of the decision when known."""
         self._is_decided = promised[:1] == _DECIDED
         self._config = config
         self._may_found = may_found
@@ -172,9 +172,9 @@ class Founding:
         self._proposal: Members = ()
         self._promises: dict[StoreId, bool] = {}
         self._is_void = False
-        """The coordinator promised to has decided, and without this store."""
+        """The promised coordinator has decided without this store."""
         self._repeat_at_ms = 0
-        # Of the step under way:
+        # Effects of the present step:
         self._promise: bytes | None = None
         self._found: Members | None = None
         self._send: list[tuple[StoreId, FoundingMessage]] = []
@@ -184,7 +184,7 @@ class Founding:
 
     @property
     def needs_admission(self) -> bool:
-        """Whether this store may only join a cluster that exists."""
+        """Return true if this store may only join an existing cluster."""
         if self.founded or (self._promised and not self._is_void):
             return False
         is_old_peer = any(hello.founded for hello in self._known.values())
@@ -204,7 +204,7 @@ class Founding:
     # --- Stepping -------------------------------------------------------------------------
 
     def step(self, now_ms: int, event: FoundingEvent) -> FoundingEffects:
-        """Take one event and return what it wants done."""
+        """Take one event and return its effects."""
         getattr(self, _HANDLERS[type(event)])(event)
         self._propose()
         if now_ms >= self._repeat_at_ms:
@@ -270,7 +270,7 @@ class Founding:
         return hello is not None and not hello.founded
 
     def _propose(self) -> None:
-        """Propose what the latest hellos say, and found when all have promised it."""
+        """Propose the stores of the latest hellos; found the cluster when all have promised."""
         if not self._coordinates or self.waiting_for:
             self._proposal = ()
             return
@@ -356,7 +356,7 @@ class Founding:
                 "message yet) and start it again"
             )
         elif self.store in members:
-            # What its coordinator decided, even if the promise has moved on since.
+            # The coordinator's decision counts, even if the promise has moved on since.
             self._become_founded(members)
         else:
             self._is_void = True
@@ -384,7 +384,7 @@ class Founding:
         return not self.founded and bool(self._proposal or self._promised or self.needs_admission)
 
     def _repeat(self, now_ms: int) -> None:
-        """Messages may be lost: as long as this store is not founded, ask again."""
+        """Ask again until this store is founded, as messages may be lost."""
         if not self._repeats:
             return
         if self._proposal:
@@ -399,7 +399,7 @@ class Founding:
                 if hello.founded:
                     self._tell(hello.store, AdmissionRequest(not self._may_found))
             else:
-                # Its coordinator counts it; who is founded answers with what was founded.
+                # The coordinator counts the promise; a founded store answers with the decision.
                 self._tell(hello.store, FoundingPromise(self._promised))
 
     def _tell_decision(self, target: StoreId) -> None:

@@ -1,14 +1,14 @@
-"""What one node goes on with when the others are lost for good: `force-boot`. Pure.
+"""The state with which one node goes on when all other nodes are lost for good: `force-boot`. Pure.
 
-A majority that is lost can decide nothing any more, and what it knew is unknown. So nothing here
-pretends to continue it: the survivor becomes the only node of *another* cluster, with an id of its
-own, and its store another store. Whoever comes back after all is a stranger to it, and it to them:
-neither listens to the other, and old nodes return with empty stores only.
+A lost majority can decide nothing any more, and its knowledge is lost. So nothing here pretends to
+continue the old cluster. The survivor becomes the only node of *another* cluster with a new id, and
+its store becomes another store. A node of the old cluster which comes back is a stranger: neither
+side listens to the other. Old nodes return with empty stores only.
 
-Each queue of which this store has a copy goes on here as after an unclean promotion, whether the
-copy was in sync or not: its node cannot know what was confirmed without it. Another past begins:
-sequences and producer ids far ahead, no old ack taken, every message that is kept counted once
-more. Epochs move by `EPOCH_STEP`, beyond all that the lost past can have reached.
+Each queue with a copy in the store goes on as after an unclean promotion, in sync or not: the node
+cannot know which messages were confirmed without its copy. A new history begins: sequences and
+producer ids jump far ahead, old acks are refused, and the delivery count of every kept message
+grows. Epochs grow by `EPOCH_STEP`, beyond every epoch of the lost history.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from mirrorq.protocol.identities import MemberId, StoreId, first_incarnation, ne
 from mirrorq.protocol.views import Member, View
 
 EPOCH_STEP = 1 << 32
-"""More views than the lost past can have had."""
+"""More views than the lost history can have had."""
 
 
 @frozen
 class Loss:
-    """What becomes of one queue when a node goes on alone."""
+    """The fate of one queue when a node goes on alone."""
 
     queue: str
     has_copy: bool
-    """Without one the queue is deleted."""
+    """A queue without a copy is deleted."""
     was_in_sync: bool
-    """As far as this node knew: what was confirmed then is here."""
+    """As far as the node knew: messages confirmed until then are in the copy."""
     is_exclusive: bool = False
-    """It went with its owner, and is deleted."""
+    """The queue ends with its owner, and is deleted."""
 
 
 @frozen
 class RecoveredState:
-    """What a store knows of its cluster."""
+    """A store's knowledge of its cluster."""
 
     node: NodeRecord
     """The record of the store's own node."""
@@ -61,7 +61,7 @@ class RecoveredState:
         return tuple(sorted(name for name in names if name != self.node.name))
 
     def losses(self, copies: Iterable[int]) -> tuple[Loss, ...]:
-        """What becomes of each queue, by name.
+        """Return the fate of each queue, by name.
 
         Args:
             copies: ids of the queues of which the store has a copy.
@@ -80,12 +80,12 @@ class RecoveredState:
         )
 
     def inherited(self, copies: Iterable[int], store: int, chance: int) -> RaftWrite:
-        """What is to be written in place of all that is known of the lost cluster.
+        """Return the write which replaces all knowledge of the lost cluster.
 
         Args:
             copies: ids of the queues of which the store has a copy.
-            store: the store's identity from now on, random.
-            chance: of 63 bits: what is new in the id of the new cluster.
+            store: the store's new identity, random.
+            chance: 63 random bits, for the id of the new cluster.
         """
         me = MemberId(self.node.name, store, first_incarnation(store))
         views: Mapping[int, View] = {
@@ -111,13 +111,13 @@ def _view_of(view: View, me: MemberId) -> View:
 
 
 def recovered_state(node: str, store: int, image: RaftImage) -> RecoveredState | None:
-    """Read what a store knows: all of its log counts, committed or not, for who could tell?
+    """Read the knowledge of a store. All entries of its log count, committed or not.
 
     Args:
         node: name of the store's node.
 
     Returns:
-        None: it is of no cluster yet, and knows nothing.
+        None: the store belongs to no cluster yet.
 
     Raises:
         ProtocolError: an entry is of a later version of mirrorq.

@@ -1,7 +1,7 @@
-"""Between a client and its entry node.
+"""Messages between a client and its entry node.
 
-A client is a process that is no node. It numbers its sessions itself; its entry node opens
-a session of its own for each, puts that one's id into requests, and the client's into replies.
+A client is a process without a node. The client numbers its sessions itself. Its entry node opens a
+session of its own for each, with its own id in requests and the client's id in replies.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from mirrorq.protocol.routing import ExchangeRecord
 
 
 class ClientHello(Struct, frozen=True, gc=False):
-    """First message of a connection, and again when the node says that it knows nothing of
-    this client: what the node held of it ends. Its messages count from here on."""
+    """First message of a connection, and again after the node's ClientUnknown. The node's state of
+    the client ends, and the client's messages count from here on."""
 
     number: int
-    """Grows with each hello of this client; the welcome repeats it."""
+    """Grows with each hello of the client; the welcome repeats the number."""
     name: str
     expiry_ms: int = 0
-    """Silence after which it wants to be taken for gone, where that is longer than by the node's
+    """Silence after which the client wants to count as gone, where longer than the node's
     `session_expiry_ms`. Up to a minute."""
     lineage: int = 0
-    """Of the cluster in which it has been served, 0 before: a node of another one refuses it."""
+    """Lineage of the client's cluster, 0 at first: nodes of other clusters refuse the client."""
 
 
 class ClientWelcome(Struct, frozen=True, gc=False):
-    """Answer to ClientHello: the node serves this client from now on."""
+    """Answer to ClientHello: the node serves the client from now on."""
 
     number: int
     node: str
     session_expiry_ms: int
-    """The client is gone for the node when it is silent for so long."""
+    """After so much silence the client is gone for the node."""
     lineage: int = 0
-    """Of the node's cluster, 0 while it knows none: later it comes with a pong."""
+    """Of the node's cluster, 0 while unknown: then a later pong has the lineage."""
 
 
 class ClientUnknown(Struct, frozen=True, gc=False):
-    """The node does not know this client (any more): say hello again."""
+    """The node does not know the client (any more): repeat the hello."""
 
 
 class ClientRefused(Struct, frozen=True, gc=False):
-    """The node does not serve this client: go to another."""
+    """The node does not serve the client: go to another."""
 
     why: str
     final: bool = False
-    """Or rather not: it was disconnected by somebody, and ends."""
+    """True: do not go to another node, as an operator disconnected the client for good."""
 
 
 class ClientOpen(Struct, frozen=True, gc=False):
-    """Open session `session` (the client's own number) on the queue with this id."""
+    """Open session `session` (the client's own number) on the queue with the id."""
 
     session: int
     queue: int
 
 
 class ClientClose(Struct, frozen=True, gc=False):
-    """The session ends: what it holds goes back."""
+    """The session ends: its held messages go back."""
 
     session: int
 
 
 class ClientMaster(Struct, frozen=True, gc=False):
-    """Who serves the queue of this session: see session.MasterChanged."""
+    """The master of the session's queue: see session.MasterChanged."""
 
     session: int
     epoch: int
@@ -78,16 +78,16 @@ class ClientLinkLost(Struct, frozen=True, gc=False):
 
 
 class ClientClosed(Struct, frozen=True, gc=False):
-    """The session is no more: the queue is deleted, or the client's key does not allow it."""
+    """The session has ended: the queue is deleted, or the client's key lacks the right."""
 
     session: int
     reason: str
     refused: bool = False
-    """It is the key."""
+    """The key lacks the right."""
 
 
 class ClientRightLost(Struct, frozen=True, gc=False):
-    """The client's key has lost one right to the queue; the session goes on with the others."""
+    """The client's key has lost one right to the queue; the session goes on with the rest."""
 
     session: int
     right: str
@@ -103,7 +103,7 @@ class ClientDeclare(Struct, frozen=True, gc=False):
     auto_delete: bool
     passive: bool
     session: int = 0
-    """Exclusive: the client's own number of the session that is to own the queue."""
+    """Exclusive: the client's own number of the session to own the queue."""
     shards: int = 0
     """To be made with so many; 0: nothing is said of shards."""
     arguments: str = ""
@@ -129,8 +129,8 @@ class ClientLook(Struct, frozen=True, gc=False):
 
 
 class ClientWatch(Struct, frozen=True, gc=False):
-    """Answered when the exchange's version is not this one and the node's catalog has come to
-    this index at least: `exchange_watch.Seen` as JSON."""
+    """Answered when the exchange has another version and the node's catalog has reached the index:
+    `exchange_watch.Seen` as JSON."""
 
     exchange: str
     version: int
@@ -144,9 +144,9 @@ class ClientAdminister(Struct, frozen=True, gc=False):
 
 
 class ClientRead(Struct, frozen=True, gc=False):
-    """What lives from `first` to `last` in the node's own copy, once that has applied the op
-    `applied`. Answered with (first, last, delivery count) as `data`, their frames, and as
-    `value` the sequence to go on from; with the ranges alone where `bytes_max` is 0."""
+    """Read live messages from `first` to `last` in the node's own copy, after its op `applied`. The
+    answer has (first, last, delivery count) as `data`, the frames, and as `value` the next sequence
+    to read. With `bytes_max` 0 the answer has ranges only."""
 
     queue: int
     first: int
@@ -156,8 +156,8 @@ class ClientRead(Struct, frozen=True, gc=False):
 
 
 class ClientSeek(Struct, frozen=True, gc=False):
-    """The first sequence that lives and was published at `stamp_ms` or later, as `value`; where
-    there is none, the next that will be given. From the node's own copy, as ClientRead."""
+    """Find the first live sequence published at `stamp_ms` or later, as `value`; without one, the
+    next sequence to be given. From the node's own copy, as ClientRead."""
 
     queue: int
     stamp_ms: int
@@ -165,7 +165,7 @@ class ClientSeek(Struct, frozen=True, gc=False):
 
 
 class ClientDisconnect(Struct, frozen=True, gc=False):
-    """Disconnect the client of this name, on whichever node it is."""
+    """Disconnect the client with the name, on any node."""
 
     name: str
     why: str
@@ -181,7 +181,7 @@ AnyCall = (
     | ClientSeek
     | ClientDisconnect
 )
-"""What a node is asked, by a client or by its own process."""
+"""Calls to a node, by a client or by its own process."""
 
 
 class ClientCall(Struct, frozen=True, gc=False):
@@ -192,13 +192,13 @@ class ClientCall(Struct, frozen=True, gc=False):
 
 
 class ClientForget(Struct, frozen=True, gc=False):
-    """Nobody waits for the answer to this call any more."""
+    """The client no longer waits for the answer to the call."""
 
     number: int
 
 
 class ClientAnswer(Struct, frozen=True, gc=False):
-    """`error`: "" or the name of an exception class of mirrorq.errors; `text` its message."""
+    """`error`: "" or the name of an exception class of mirrorq.errors; `text` is its message."""
 
     number: int
     value: int
@@ -214,7 +214,7 @@ class ClientPing(Struct, frozen=True, gc=False):
     """A sign of life, on the control connection."""
 
     received: int = 0
-    """Bytes of data that have come from the node since the Welcome."""
+    """Data bytes received from the node since the Welcome."""
 
 
 class ClientPong(Struct, frozen=True, gc=False):
@@ -223,20 +223,20 @@ class ClientPong(Struct, frozen=True, gc=False):
     paused: bool
     """The node has no contact with a majority."""
     lost: bool
-    """Messages to this client were dropped since the last pong."""
+    """Messages to the client were dropped since the last pong."""
     received: int = 0
-    """Bytes of data that have come from this client since its Hello."""
+    """Data bytes received from the client since its Hello."""
     patience: int = 100
-    """Percent of what was agreed: how long each side waits for the other, and between signs of
+    """Percent of the agreed waits of each side for the other, and of the pause between signs of
     life. More while a node has many clients."""
     waits: str = ""
-    """What keeps the node from taking part in a cluster: it knows no queue. "": nothing."""
+    """Reason why the node takes part in no cluster, and so knows no queue. "": none."""
     lineage: int = 0
     """Of the node's cluster, as in ClientWelcome."""
 
 
 class ClientBye(Struct, frozen=True, gc=False):
-    """The client is closed, and what the node holds of it ends at once."""
+    """The client is closed, and the node's state of the client ends at once."""
 
 
 ClientMessage = (
@@ -266,9 +266,9 @@ class Seen:
     version: int
     """Of the exchange; 0 when there is none."""
     index: int
-    """Of the catalog: nothing that was told before it is missing."""
+    """Of the catalog: no earlier change is missing."""
     record: ExchangeRecord | None = None
     names: dict[int, str] = field(factory=dict)
-    """Names of the queues that are bound."""
+    """Names of the bound queues."""
     rings: dict[int, tuple[int, ...]] = field(factory=dict)
-    """Ids of the shards of those that are sharded."""
+    """Ids of the shards of the sharded queues."""

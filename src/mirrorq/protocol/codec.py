@@ -1,5 +1,5 @@
-"""What the pure core asks of the frame codec. `wire.ops.FrameCodec` answers; the core never
-touches bytes itself and so imports nothing of `wire`."""
+"""Interface of the pure core to the frame codec. `wire.ops.FrameCodec` implements the interface;
+the core never touches bytes and so imports nothing of `wire`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mirrorq.protocol.staged import Stage, Staging
 
 
 class OpCodec(Protocol):
-    """Makes entries of the log and reads them: the bytes are `wire.ops`'s. Every call is pure."""
+    """Makes and reads entries of the log: the bytes are in `wire.ops`. Every call is pure."""
 
     def header(self, frame: bytes) -> Header:
-        """The header of a frame that has been checked before."""
+        """Return the header of an already checked frame."""
         ...
 
     def cut(self, frame: bytes, start: int, stop: int) -> bytes:
@@ -25,20 +25,20 @@ class OpCodec(Protocol):
         ...
 
     def step(self, frame: bytes) -> Step | Stage | None:
-        """What comes with the messages of a publish frame. Raises ProtocolError: it is unsound."""
+        """Return the step of a publish frame. Raises ProtocolError: the step is unsound."""
         ...
 
     def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
         """The unique keys of a publish frame's messages; () without FLAG_UNIQUE. Raises
-        ProtocolError: they cannot be read."""
+        ProtocolError: the keys cannot be read."""
         ...
 
     def staged(self, frame: bytes) -> Stage | Staging:
-        """What a frame with FLAG_STAGED says in its first body. Raises ProtocolError: nothing."""
+        """Return the first body of a frame with FLAG_STAGED. Raises ProtocolError: no such body."""
         ...
 
     def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
-        """An unstamped frame that asks something of staged messages."""
+        """Return an unstamped frame with a request about staged messages."""
         ...
 
     def publish(
@@ -67,5 +67,5 @@ class OpCodec(Protocol):
         first_number: int = 0,
         settled: int = 0,
     ) -> Entry:
-        """Make an op that is no publish."""
+        """Make any op but a publish."""
         ...

@@ -19,7 +19,7 @@ class RegisterNode(Struct, frozen=True, gc=False):
 
 
 class NodeStopped(Struct, frozen=True, gc=False):
-    """A node is being closed by its user: its end is a shutdown, not a failure."""
+    """The user closes a node: its end is a shutdown, not a failure."""
 
     node: str
     store: int
@@ -27,7 +27,7 @@ class NodeStopped(Struct, frozen=True, gc=False):
 
 
 class DeclareQueue(Struct, frozen=True, gc=False):
-    """Make a queue; one that is there must be equal."""
+    """Make a queue; an existing queue must be equal."""
 
     name: str
     durable: bool
@@ -36,7 +36,7 @@ class DeclareQueue(Struct, frozen=True, gc=False):
     declarer: str
     """Name of the declaring node."""
     owner: SessionId | None
-    """The handle that an exclusive queue belongs to."""
+    """The handle which owns an exclusive queue."""
     members: tuple[MemberId, ...]
     """The first view, all in sync; the master first. Chosen by the leader's placement."""
     arguments: str = ""
@@ -44,7 +44,7 @@ class DeclareQueue(Struct, frozen=True, gc=False):
 
 
 class DeclareShards(Struct, frozen=True, gc=False):
-    """Make a sharded queue with all its rings at once; one that exists gets those that it lacks."""
+    """Make a sharded queue with all its rings at once, or an existing queue's lacking rings."""
 
     name: str
     shards: int
@@ -54,28 +54,28 @@ class DeclareShards(Struct, frozen=True, gc=False):
     members: tuple[tuple[MemberId, ...], ...]
     """The first view of each shard, all in sync; the master first. Chosen by the leader."""
     arguments: str = ""
-    """Each shard has them."""
+    """Arguments of each shard."""
 
 
 class DeleteQueue(Struct, frozen=True, gc=False):
-    """Delete a queue, or a sharded one with all its rings."""
+    """Delete a queue, or a sharded queue with all its rings."""
 
     queue_id: int
     master_epoch: int = 0
-    """Deletes only in this term: a master judged that its last consumer has gone. 0: always."""
+    """Delete only in this term: a master judged its last consumer as gone. 0: always."""
     is_drained: bool = False
-    """Its master says that its outbox is empty, and will stay so. Else a queue that may have one
-    is only marked: its master empties the outbox first."""
+    """The master reports the outbox as empty for good. Otherwise a queue with a possible outbox is
+    only marked: its master empties the outbox first."""
 
 
 class NoteConsumers(Struct, frozen=True, gc=False):
-    """An auto-delete queue has had a consumer: from now on it goes with its last one."""
+    """An auto-delete queue has had a consumer: the queue ends with its last consumer."""
 
     queue_id: int
 
 
 class NoteOutbox(Struct, frozen=True, gc=False):
-    """A queue is about to send messages to other queues: before it is deleted it does."""
+    """A queue is about to send messages to other queues; a deletion must wait for the outbox."""
 
     queue_id: int
 
@@ -88,30 +88,30 @@ class ChangeView(Struct, frozen=True, gc=False):
     members: tuple[Member, ...]
     how: str = ""
     settled: bool = False
-    """The master of a settling view says: all that was confirmed in memory is on the disks of
-    these members in sync."""
+    """The master of a settling view reports: all messages confirmed in memory are on the disks of
+    the members in sync."""
 
 
 class RemoveNode(Struct, frozen=True, gc=False):
-    """Forget a node: its store is none of the cluster's any more, for ever."""
+    """Forget a node: its store never belongs to the cluster again."""
 
     node: str
     store: int = 0
-    """0 in a request: the leader puts in the one that is registered."""
+    """0 in a request: the leader fills in the registered store."""
     force: bool = False
-    """Though it has the last copy in sync of a queue: that queue is deleted."""
+    """Delete queues with their last copy in sync on the node, instead of a refusal."""
     voters: tuple[int, ...] = ()
-    """Other stores of that name, which vote and have not registered: the leader puts them in."""
+    """Further stores of the name with votes and no registration, filled in by the leader."""
 
 
 class NameCluster(Struct, frozen=True, gc=False):
-    """The first leader gives the cluster its id. Later ones of these change nothing."""
+    """The first leader gives the cluster its id. Later commands change nothing."""
 
     cluster: int
 
 
 class SetPolicy(Struct, frozen=True, gc=False):
-    """Makes the policy of this name, or replaces it."""
+    """Make the policy with the name, or replace an old policy."""
 
     name: str
     text: str
@@ -119,30 +119,30 @@ class SetPolicy(Struct, frozen=True, gc=False):
 
 
 class ClearPolicy(Struct, frozen=True, gc=False):
-    """Delete a policy; none of this name is no error."""
+    """Delete a policy; an unknown name is no error."""
 
     name: str
 
 
 class Synchronise(Struct, frozen=True, gc=False):
-    """Have the joining members of a queue fetch what they lack, or have them stop."""
+    """Let the joining members of a queue fetch missing messages, or stop the fetching."""
 
     queue: str
-    """Its name."""
+    """Name of the queue."""
     on: bool
 
 
 class AcknowledgeLosses(Struct, frozen=True, gc=False):
-    """Somebody knows that so many messages of a queue were lost: no warning of them any more."""
+    """An operator knows of so many lost messages of a queue: no further warning."""
 
     queue: str
-    """Its name, or a shard's."""
+    """Name of the queue, or of a shard."""
     lost: int
-    """Of the queue, since it was made."""
+    """Lost messages of the queue, since its declaration."""
 
 
 class DeclareExchange(Struct, frozen=True, gc=False):
-    """Make an exchange; one that is there must be equal."""
+    """Make an exchange; an existing exchange must be equal."""
 
     name: str
     kind: str
@@ -154,11 +154,11 @@ class DeleteExchange(Struct, frozen=True, gc=False):
 
     name: str
     if_unused: bool = False
-    """Only when nothing is bound to it."""
+    """Only without a binding."""
 
 
 class Bind(Struct, frozen=True, gc=False):
-    """Bind a queue to an exchange; what is bound already stays so."""
+    """Bind a queue to an exchange; an existing binding stays."""
 
     exchange: str
     queue: str
@@ -168,7 +168,7 @@ class Bind(Struct, frozen=True, gc=False):
 
 
 class Unbind(Struct, frozen=True, gc=False):
-    """End one binding, named by all that it was made with."""
+    """Remove one binding, named by all values of its Bind."""
 
     exchange: str
     queue: str
@@ -177,8 +177,8 @@ class Unbind(Struct, frozen=True, gc=False):
 
 
 class TransferMaster(Struct, frozen=True, gc=False):
-    """Changes nothing: the leader proposes it when the queue's master is that node, so that who
-    asked learns of it when the node that was asked knows the view."""
+    """Changes nothing. The leader proposes the command when the queue's master is the node, so the
+    asker gets the answer when its node knows the view."""
 
     queue: str
     node: str
@@ -191,8 +191,8 @@ class Rebalance(Struct, frozen=True, gc=False):
 
 
 class DropCopy(Struct, frozen=True, gc=False):
-    """A node asks whether it may drop its copy of a queue: applied, it does. Changes nothing
-    else; fails when the queue's view is of another epoch, or names the member's store."""
+    """Ask to drop a node's copy of a queue: the node drops the copy after the commit. Changes
+    nothing else; fails when the queue's view has another epoch, or the member's store."""
 
     queue_id: int
     epoch: int
@@ -236,4 +236,4 @@ Administrative = (
     | Bind
     | Unbind
 )
-"""Commands that a client may have its entry node ask for."""
+"""Commands which a client may request through its entry node."""

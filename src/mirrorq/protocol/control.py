@@ -9,9 +9,8 @@ from mirrorq.protocol.identities import MemberId
 
 
 class Hello(Struct, frozen=True, gc=False):
-    """First message on each connection, both ways, and each sign of life after it.
-
-    `unheard`: peers that this node has not heard for failure_ms (R11)."""
+    """First message on each connection, both ways, and each later sign of life. `unheard`: peers
+    not heard by the sender for failure_ms (R11)."""
 
     node: str
     store: int
@@ -19,56 +18,56 @@ class Hello(Struct, frozen=True, gc=False):
     founded: bool
     unheard: tuple[str, ...] = ()
     endpoint: str = ""
-    """Where the sender is reached, "" when it listens nowhere."""
+    """Endpoint of the sender, "" when the sender does not listen."""
     cluster: int = 0
-    """Id of its cluster, 0 while it knows none: stores of other clusters are kept out."""
+    """Id of the sender's cluster, 0 while unknown: stores of other clusters are kept out."""
     alarms: tuple[str, ...] = ()
-    """Names of those that are raised at the sender, for `nodes()` elsewhere."""
+    """Names of the sender's raised alarms, for `nodes()` elsewhere."""
     broken: tuple[int, ...] = ()
-    """Queues whose copies on the sender's disk cannot be read: it must lead none of them."""
+    """Queues with unreadable copies on the sender's disk: the sender must not lead these."""
     spooled: tuple[int, ...] = ()
-    """Messages that wait in the sender's spools, and how long the oldest has, in seconds; () for
-    none. For `nodes()` elsewhere."""
+    """Number of messages in the sender's spools, and age of the oldest in seconds; () without
+    messages. For `nodes()` elsewhere."""
 
 
 class Directory(Struct, frozen=True, gc=False):
-    """Who asks to join learns whom else to ask: (name, endpoint) of the cluster's nodes."""
+    """Nodes for a joiner to ask: (name, endpoint) of the cluster's nodes."""
 
     nodes: tuple[tuple[str, str], ...]
 
 
 class Unwelcome(Struct, frozen=True, gc=False):
-    """The sender keeps the receiver's store out of its cluster, and why."""
+    """The sender keeps the receiver's store out of its cluster; `text` is the reason."""
 
     text: str
     is_final: bool = False
-    """No wait changes it: the store is no part of the cluster any more."""
+    """No wait helps: the store has left the cluster for good."""
     store: int = 0
-    """The store that is kept out: an empty one may have come to its endpoint since. 0: any."""
+    """The refused store: an empty store may have come to its endpoint since. 0: any."""
 
 
 class LeaseRequest(Struct, frozen=True, gc=False):
-    """A node asks the catalog leader for its lease. Relayed by nobody here."""
+    """A node asks the catalog leader for its lease. Never relayed."""
 
     number: int
     member: MemberId
 
 
 class LeaseAnswer(Struct, frozen=True, gc=False):
-    """The leader grants the lease that was asked for under this number."""
+    """The leader grants the lease requested under the number."""
 
     number: int
     term: int
     commit_index: int
-    """The asker hands out only when its catalog has applied this index."""
+    """The asker delivers only after its catalog has applied the index."""
 
 
 class LeaseRelease(Struct, frozen=True, gc=False):
-    """The node hands nothing out any more: its masters may be replaced at once."""
+    """The node has stopped all deliveries: its masters may be replaced at once."""
 
     member: MemberId
     number: int = 0
-    """Newest request it gives up. A release that comes after a grant to a later one is void."""
+    """Newest released request. A release is void after a grant to a later request."""
 
 
 class CatalogRequest(Struct, frozen=True, gc=False):
@@ -78,11 +77,11 @@ class CatalogRequest(Struct, frozen=True, gc=False):
     member: MemberId
     command: CatalogCommand
     oldest: int = 0
-    """Number of the oldest request that the member still waits for; 0: it does not say."""
+    """Number of the member's oldest request without an answer; 0: unknown."""
 
 
 class CatalogAnswer(Struct, frozen=True, gc=False):
-    """`error`: "" or the name of an exception class of mirrorq.errors; `text` its message.
+    """`error`: "" or the name of an exception class of mirrorq.errors; `text` is its message.
     `value`: DeclareQueue: the queue id. `retry`: not the leader, or no majority now."""
 
     number: int
@@ -93,15 +92,15 @@ class CatalogAnswer(Struct, frozen=True, gc=False):
 
 
 class Yield(Struct, frozen=True, gc=False):
-    """The leader asks a living master to hand out nothing more of a queue in this epoch."""
+    """The leader asks a living master to stop the deliveries of a queue in the epoch."""
 
     queue_id: int
     epoch: int
 
 
 class Yielded(Struct, frozen=True, gc=False):
-    """The master's promise: until it has installed a newer view it hands out nothing of the
-    queue. Repeated until then."""
+    """The master's promise: no deliveries of the queue until a newer view is installed. Repeated
+    until then."""
 
     queue_id: int
     epoch: int
@@ -109,7 +108,7 @@ class Yielded(Struct, frozen=True, gc=False):
 
 
 class QueueReport(Struct, frozen=True, gc=False):
-    """A master tells all nodes what its queue counts, for `status()` there."""
+    """A master reports its queue's counts to all nodes, for `status()` there."""
 
     queue_id: int
     master_epoch: int
@@ -118,35 +117,35 @@ class QueueReport(Struct, frozen=True, gc=False):
     consumers: int
     blocked_by: str = ""
     lost: int = 0
-    """Messages that unclean promotions have lost, as far as known."""
+    """Messages lost by unclean promotions, as far as known."""
     delayed: int = 0
     published: int = 0
-    """This and what follows: totals since the master has its copy, for rates."""
+    """Here and below: totals since the master has its copy, for rates."""
     delivered: int = 0
     acked: int = 0
     next_sequence: int = 0
-    """Of its next message; 0: it does not say."""
+    """Sequence of the next message; 0: unknown."""
     paused: bool = False
     """The queue hands out nothing."""
 
 
 class SyncReport(Struct, frozen=True, gc=False):
-    """A joining member tells all nodes how far it is, for `status()` there."""
+    """A joining member reports its progress to all nodes, for `status()` there."""
 
     queue_id: int
     messages: int
-    """Live in its applied state."""
+    """Live messages in its applied state."""
     messages_left: int
-    """Of these not on its disk."""
+    """Live messages not on its disk."""
     bytes_left: int
-    """Of their frames, judged by those that have come; 0 before the first one."""
+    """Bytes of the missing frames, judged by received frames; 0 before the first."""
     ms_left: int
     """At the pace of the last seconds; 0 = not known."""
 
 
 class NodeQuestion(Struct, frozen=True, gc=False):
-    """Asked of every other node for somebody: who uses it, or to disconnect a client. See
-    `node_queries`. Answered by NodeAnswer with the same number; one that is not known too."""
+    """Asks every other node for its clients and consumers, or to disconnect one (`node_queries`).
+    NodeAnswer has the same number; unknown questions are answered too."""
 
     number: int
     what: str
@@ -155,8 +154,7 @@ class NodeQuestion(Struct, frozen=True, gc=False):
 
 
 class NodeAnswer(Struct, frozen=True, gc=False):
-    """Answer to NodeQuestion, with its number: how many were found, and what was asked for, as
-    bytes."""
+    """Answer to NodeQuestion, with its number: the count of finds, and the result as bytes."""
 
     number: int
     count: int

@@ -1,4 +1,4 @@
-"""A page of what lives in one copy of a queue, and its way over the wire. Pure data."""
+"""A page of the live messages in one copy of a queue, and its wire form. Pure data."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from attrs import frozen
 from mirrorq.errors import ProtocolError
 
 Piece = tuple[int, int, int]
-"""(first, last, count of the next delivery) of neighbours that live."""
+"""(first, last, count of the next delivery) of neighbouring live messages."""
 PIECE_BYTES = 24
 
 
 @frozen
 class CopyPage:
-    """A part of what was asked for."""
+    """A part of a requested range."""
 
     next: int
-    """The sequence to go on from: behind what was asked for when that is all."""
+    """The next sequence to read: behind the requested range after the last page."""
     pieces: tuple[Piece, ...]
     frames: tuple[bytes, ...] = ()
-    """They hold the bodies of the pieces, each of one piece only."""
+    """Frames with the bodies of the pieces, each frame for a single piece."""
 
 
 def pack_pieces(pieces: Sequence[Piece]) -> bytes:
@@ -31,10 +31,10 @@ def pack_pieces(pieces: Sequence[Piece]) -> bytes:
 
 
 def unpack_page(value: int, data: bytes, frames: tuple[bytes, ...]) -> CopyPage:
-    """Read what a node has answered.
+    """Return the page in a node's answer.
 
     Raises:
-        ProtocolError: these are no pieces.
+        ProtocolError: the bytes are no pieces.
     """
     if len(data) % PIECE_BYTES:
         raise ProtocolError(f"pieces of {len(data)} bytes: not a multiple of {PIECE_BYTES}")

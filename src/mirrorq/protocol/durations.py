@@ -10,6 +10,6 @@ _TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(ms|s|m|h|d)")
 
 
 def milliseconds_in(text: str) -> float | None:
-    """Return how many milliseconds a text means, None if it is no duration."""
+    """Return the milliseconds of a text, None if the text is no duration."""
     found = _TEXT.fullmatch(text)
     return None if found is None else float(found[1]) * UNITS_MS[found[2]]

@@ -1,7 +1,7 @@
-"""What the pure machines ask their driver to write, and what it loads for them at start.
+"""Writes of the pure machines to their driver, and the state loaded at start.
 
-Pure data, shared by the machines, the store and the simulator's disk. One `QueueWrite` of
-each queue and one `RaftWrite` make up a round's single transaction.
+Pure data, shared by the machines, the store and the simulator's disk. One `QueueWrite` of each
+queue and one `RaftWrite` make up a round's single transaction.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from mirrorq.protocol.ring import FetchFrames, RingMessage
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 
 
-# What listeners and the log are told of a node or a client.
+# Events of a node or a client for listeners and the log.
 class Notice(Struct, frozen=True, gc=False):
-    """Something that listeners and the log are told."""
+    """An event for listeners and the log."""
 
     kind: str
-    """What it is about, such as "paused", "leader" or "loss"."""
+    """Subject of the event, such as "paused", "leader" or "loss"."""
     text: str
     """The same in a sentence."""
     queue_id: int = 0
-    """The queue's id; 0: it is about the node or the client."""
+    """The queue's id; 0: an event of the node or the client."""
 
 
 @frozen
 class OutboxEntry:
-    """An entry of the outbox: neighbouring messages that ended together, for the same reason."""
+    """An entry of the outbox: neighbouring messages which ended together, for the same reason."""
 
     number: int
-    """Of the first of them."""
+    """Number of the first message."""
     first: int
     last: int
     reason: str
     stamp_us: int
-    """When they ended, microseconds since 1970-01-01 UTC at the master."""
+    """Time of the end, microseconds since 1970-01-01 UTC at the master."""
 
     @property
     def last_number(self) -> int:
@@ -50,7 +50,7 @@ class OutboxEntry:
 
 @frozen
 class OutboxLoad:
-    """Pack the first messages of these entries into one publish frame for the target."""
+    """Pack the first messages of the entries into one publish frame for the target."""
 
     queue_id: int
     target: int
@@ -58,7 +58,7 @@ class OutboxLoad:
     entries: tuple[OutboxEntry, ...]
     bytes_max: int
     queue: str = ""
-    """Names of the source and of the target: the engine knows them."""
+    """Names of the source and of the target, from the engine."""
     target_name: str = ""
 
     @property
@@ -69,7 +69,7 @@ class OutboxLoad:
 
 @frozen
 class OutboxLoaded:
-    """So many of the first messages went in a circle, and these next ones are in the frame."""
+    """`cycled` first messages went in a circle, and the next `count` messages are in the frame."""
 
     queue_id: int
     target: int
@@ -77,67 +77,65 @@ class OutboxLoaded:
     cycled: int
     count: int
     frame: bytes
-    """b"" when count is 0. Neither cycled nor count: it could not be read."""
+    """b"" when count is 0. Neither cycled nor count: the messages are unreadable."""
 
 
 class Page(Struct, frozen=True, gc=False):
-    """A part of an applied state, as it was at an lsn: see `replication.state.pages`."""
+    """A part of an applied state, as of an lsn: see `replication.state.pages`."""
 
     kind: int
     first: int
-    """Where the stretch begins that it shows."""
+    """Start of the page's stretch."""
     lsn: int
     data: bytes | None
-    """b"": there is no such page any more. None, in a write: it is taken off the disk; in an image:
-    it is there, and is read when it is wanted."""
+    """b"": the page has ended. None, in a write: the page is deleted from the disk; in an image:
+    the page is on disk, and is read on demand."""
 
 
 MESSAGES = 0
-"""Kind of a page: what lives of a stretch of sequences."""
+"""Kind of a page: live messages in a stretch of sequences."""
 PRODUCERS = 1
 """Of a stretch of producer ids: see `replication.state.producer`."""
 COLUMNS = 2
 """Of sizes and times: see `replication.state.columns`."""
 LATER = (PRODUCERS, COLUMNS)
-"""Kinds that are not read at a start."""
+"""Kinds not read at a start."""
 PageReader = Callable[[int, int, int, int], bytes]
-"""(queue id, kind, first, lsn) -> the page on this node's disk, b"" where it is not there as it was
-written. What is asked for has been written, and is never written over: the answer is always the
-same."""
+"""(queue id, kind, first, lsn) -> the page on the node's disk, b"" if missing or damaged. A
+requested page has been written, and is never overwritten: the answer never changes."""
 
 
 class QueueWrite(Struct, frozen=True, gc=False, eq=False):
-    """All that one queue wants on disk in one transaction, done in the order of the fields."""
+    """Changes of one queue for one disk transaction, done in the order of the fields."""
 
     queue_id: int
     reset: bool = False
-    """Everything of this queue is deleted first (a full transfer, a deleted queue)."""
+    """Delete the whole queue first (a full transfer, a deleted queue)."""
     truncate_to: int | None = None
     """R6: every op with a greater lsn is cut from the log."""
     append: tuple[Entry, ...] = ()
-    """New ops at the end of the log, in order of lsn; gaps only after `state` moved it."""
+    """New ops at the end of the log, in order of lsn; gaps only after `state` moved the end."""
     fetched: tuple[Entry, ...] = ()
     """Publish frames from a transfer: not the log's end, put at their sequences."""
     pages: tuple[Page, ...] = ()
-    """Of a checkpoint that is being made, or was made. Of those that begin at one place that of the
-    greatest lsn counts which is not above the checkpoint's."""
+    """Pages of a checkpoint, made or in the making. Of pages with one place the greatest lsn
+    counts, up to the checkpoint's lsn."""
     state: bytes | None = None
-    """A checkpoint: the applied state at `state_lsn`, or what of it is in no page. Ops at or below
-    it are not replayed; those that are no publish may be deleted."""
+    """A checkpoint: the applied state at `state_lsn`, without the parts in pages. Ops up to
+    `state_lsn` are not replayed; ops other than publishes may be deleted."""
     state_lsn: int = 0
     release: tuple[Range, ...] = ()
-    """Sequences that no longer matter: a run whose messages all lie in one of these ranges is
-    deleted."""
+    """Ended sequences: a run with all messages in one of the ranges is deleted."""
     lacking: tuple[Range, ...] | None = None
-    """Sequences among which live messages may not be on this disk (R7); None = as it was."""
+    """Sequences with live messages possibly missing on the disk (R7); None = unchanged."""
     stable: int | None = None
-    """Known stable lsn, a hint for the next start; None = as it was."""
+    """Known stable lsn, a hint for the next start; None = unchanged."""
     time_ahead_us: int | None = None
-    """By how much the queue's time is ahead of this node's steady time; None = as it was."""
+    """Lead of the queue's time over the node's steady time; None = unchanged."""
 
 
 class QueueImage(Struct, frozen=True, gc=False, eq=False):
-    """What the store holds of one queue at start."""
+    """The store's state of one queue at start."""
 
     queue_id: int
     state: bytes | None = None
@@ -145,24 +143,24 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     entries: tuple[Entry, ...] = ()
     """All ops with lsn > state_lsn, in order."""
     lacking: tuple[Range, ...] = ()
-    """As in `QueueWrite`, with what was found to be damaged."""
+    """As in `QueueWrite`, with damage found at the start."""
     stable: int = 0
     time_ahead_us: int = 0
     damaged: tuple[Range, ...] = ()
-    """Sequences of messages whose frames are not as they were written, as far as was seen."""
+    """Sequences of messages with damaged frames, as far as seen."""
     broken: str = ""
-    """Why nothing can be made of it, "" as a rule: its copy is to be taken from others."""
+    """Reason for an unreadable copy, to be taken from other members; "" as a rule."""
     pages: tuple[Page, ...] = ()
     """Of the checkpoint, each kind in order."""
     salvaged: str = ""
-    """Of an only copy: how its log is damaged, where stand-ins are among the entries."""
+    """Of an only copy: damage of its log, with stand-ins among the entries."""
     stale: tuple[Page, ...] = ()
-    """Pages on the disk that do not count, older ones first: they are to be taken off it."""
+    """Pages on the disk without effect, older first: to be deleted."""
 
 
 def sorted_out(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple[Page, ...]]:
-    """Of pages on a disk those that count at a checkpoint's lsn, and the others, as `QueueImage`
-    has them."""
+    """Split pages on disk into the pages valid at a checkpoint's lsn, and stale pages, for
+    `QueueImage`."""
     newest: dict[tuple[int, int], Page] = {}
     stale = []
     for page in sorted(pages, key=lambda page: page.lsn):
@@ -180,7 +178,7 @@ def sorted_out(pages: Iterable[Page], lsn: int) -> tuple[tuple[Page, ...], tuple
 
 
 class RaftEntry(Struct, frozen=True, gc=False):
-    """One entry of the catalog's log."""
+    """An entry of the catalog's log."""
 
     index: int
     term: int
@@ -200,7 +198,7 @@ class RaftSnapshot(Struct, frozen=True, gc=False):
 
 
 class SnapshotPage(Struct, frozen=True, gc=False):
-    """One page of a snapshot that is being made or received."""
+    """A page of a snapshot in the making or under reception."""
 
     index: int
     """Of the snapshot."""
@@ -210,7 +208,7 @@ class SnapshotPage(Struct, frozen=True, gc=False):
 
 
 class RaftState(Struct, frozen=True, gc=False):
-    """Raft's hard state, and the promise to one founding (b"" = none)."""
+    """Raft's hard state, and the promise to a founding (b"" = none)."""
 
     term: int = 0
     vote: StoreId | None = None
@@ -222,19 +220,19 @@ class RaftWrite(Struct, frozen=True, gc=False):
 
     state: RaftState | None = None
     pages: tuple[SnapshotPage, ...] = ()
-    """They count from the write on that has the snapshot of their index. A later page of the same
-    index and number replaces an earlier one."""
+    """Pages count from the write with the snapshot of their index on. A later page of the same
+    index and number replaces an earlier page."""
     snapshot: RaftSnapshot | None = None
-    """Replaces the one before; entries at or below its index and pages below it are deleted. When
-    the log does not hold (index, term) of the snapshot, the whole log is deleted. Its pages are in
+    """Replaces the previous snapshot; entries up to its index and older pages are deleted. If the
+    log does not hold (index, term) of the snapshot, the whole log is deleted. The pages are in
     `pages`, here or in earlier writes."""
     truncate_from: int | None = None
-    """Delete every entry with this index or a greater one."""
+    """Delete every entry from this index on."""
     append: tuple[RaftEntry, ...] = ()
 
 
 class RaftImage(Struct, frozen=True, gc=False):
-    """All that a store holds of the catalog, for the start."""
+    """A store's whole state of the catalog, for the start."""
 
     state: RaftState = field(default_factory=RaftState)
     snapshot: RaftSnapshot | None = None
@@ -242,28 +240,27 @@ class RaftImage(Struct, frozen=True, gc=False):
 
 
 class RailArm(Struct, frozen=True, gc=False):
-    """The rail may take ops of this queue: those that its master sends in this epoch after this
-    lsn, to which all is on this disk. It answers with `RailStopped` when it does not, or not any
-    more."""
+    """The rail may take ops of the queue, from the master in the epoch, after the lsn. All earlier
+    ops are on the local disk. The rail answers `RailStopped` when it cannot take ops, or stops."""
 
     epoch: int
     after: int
     master: MemberId
     at_receipt: bool = False
-    """`durability: replicated`: it tells the master of what it has received, and logs nothing. Not
-    all up to `after` need be on this disk."""
+    """`durability: replicated`: the rail reports receipt to the master, and logs nothing. Ops up to
+    `after` need not be on the local disk."""
 
 
 class RailDisarm(Struct, frozen=True, gc=False):
-    """The rail is to take nothing of this queue any more, and to say `RailStopped` behind what it
-    has taken."""
+    """The rail must take no further ops of the queue. After the ops already taken it says
+    `RailStopped`."""
 
 
 class ReplicaEffects(Struct):
-    """What one step of a replica wants done, in the order of the fields.
+    """Effects of one step of a replica, to be done in the order of the fields.
 
-    Frames go right *before* the own disk write (R1: all disks write at the same time);
-    everything that has to wait for the disk comes out of the step of `Persisted`.
+    Frames go right *before* the own disk write (R1: all disks write at the same time). Effects
+    which must wait for the disk come out of the step of `Persisted`.
     """
 
     send: list[tuple[MemberId, RingMessage]] = field(default_factory=list)
@@ -271,17 +268,17 @@ class ReplicaEffects(Struct):
     write_number: int = 0
     """Given back in `Persisted` when `write` is on disk."""
     reads: list[tuple[MemberId, FetchFrames]] = field(default_factory=list)
-    """Frames that a joining member asked for: read and send a FrameChunk."""
+    """Frames for a joining member: read the frames and send a FrameChunk."""
     replies: list[SessionReply] = field(default_factory=list)
     """Deliver and Browsed come without frames; the driver fills them in."""
     requests: list[SessionRequest] = field(default_factory=list)
     """Of couriers, to the masters of other queues."""
     loads: list[OutboxLoad] = field(default_factory=list)
-    """Batches for other queues that the driver is to pack."""
+    """Batches for other queues, for the driver to pack."""
     propose: ChangeView | None = None
     """R8: the master proposes to count a member in."""
     commands: list[CatalogCommand] = field(default_factory=list)
-    """What else the master asks the catalog for."""
+    """Further catalog requests of the master."""
     notices: list[tuple[str, str]] = field(default_factory=list)
     """(kind, text) for listeners and the log."""
     rail: RailArm | RailDisarm | None = None
@@ -289,6 +286,6 @@ class ReplicaEffects(Struct):
 
 
 class Persisted(Struct, frozen=True, gc=False):
-    """The write of this number and all before it are on disk."""
+    """The write with the number and all earlier writes are on disk."""
 
     number: int

@@ -1,4 +1,4 @@
-"""What nodes with empty stores say to each other before they are one cluster."""
+"""Messages between nodes with empty stores before the founding of their cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Members = tuple[StoreId, ...]
 
 
 class FoundingProposal(Struct, frozen=True, gc=False):
-    """Coordinator to all others. Sorted by name."""
+    """Coordinator to all peers. Sorted by name."""
 
     members: Members
 
@@ -22,25 +22,25 @@ class FoundingPromise(Struct, frozen=True, gc=False):
 
 
 class FoundingDone(Struct, frozen=True, gc=False):
-    """The cluster is founded with these; said by any founded store that knows it."""
+    """The cluster is founded with these members; sent by any founded store with the decision."""
 
     members: Members
 
 
 class FoundingRefused(Struct, frozen=True, gc=False):
-    """The sender cannot promise what was proposed; for the operator."""
+    """The sender cannot promise the proposal; for the operator."""
 
     text: str
 
 
 class AdmissionRequest(Struct, frozen=True, gc=False):
-    """The sender's store wants to be a voter. It is empty and has promised nothing; or a leader
-    took it in, and it does not know that this was ever committed."""
+    """The sender's store wants to be a voter. The store is empty without a promise, or a leader
+    took the store in without a commit known to the store."""
 
     joins: bool = False
-    """It was told to join; else it is one of the peers that its cluster was founded with."""
+    """The store was told to join; else the node is a peer of the cluster's founding."""
     voters: tuple[int, ...] = ()
-    """Stores of the last voters that it knows to be committed; (): it is empty."""
+    """Stores of the last voters known to be committed; (): the store is empty."""
 
 
 FoundingMessage = (

@@ -1,4 +1,4 @@
-"""Who is meant: stores, their incarnations, handles."""
+"""Identities: stores, their incarnations, handles."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class StoreId(Struct, frozen=True, gc=False, order=True):
-    """One store on one node: what votes in the catalog. A wiped store is another one."""
+    """A store on a node: the voter of the catalog. A wiped store counts as another store."""
 
     node: str
     store: int
@@ -14,7 +14,7 @@ class StoreId(Struct, frozen=True, gc=False, order=True):
 
 
 class MemberId(Struct, frozen=True, gc=False, order=True):
-    """One incarnation of one store: what stands in a view."""
+    """An incarnation of a store: the member in a view."""
 
     node: str
     store: int
@@ -23,29 +23,29 @@ class MemberId(Struct, frozen=True, gc=False, order=True):
 
 
 def first_incarnation(store: int) -> int:
-    """The number of a store's first incarnation: another one for each store.
+    """Return the number of a store's first incarnation, different for each store.
 
-    A connection names the node and the incarnation. Did each store begin with 1, what the
-    first incarnation of an empty store says would be taken for the word of a lost one of its name.
+    A connection names the node and the incarnation. If each store began with 1, messages of an
+    empty store's first incarnation would count as messages of a lost store of the same name.
     """
     return (store & 0x3FFF_FFFF) + 1
 
 
 _CHANCE_BITS = 20
 _STEPS_MAX = 1_024
-"""So many starts of a copy that is kept out go on by one each (`incarnation_after`)."""
+"""So many starts of a rejected copy go on by one each (`incarnation_after`)."""
 
 
 def incarnation_after(previous: int, chance: int, known: int | None = None) -> int:
-    """The number of a store's next incarnation.
+    """Return the number of a store's next incarnation.
 
-    Its low bits are random, so that an earlier copy of the store, put in its place, goes on with
-    another number than the store did (`is_set_back`). However often such a copy is started and
-    kept out: its numbers stay beside that one.
+    The low bits are random, so an earlier copy of the store, put in its place, goes on with another
+    number than the store did (`is_set_back`). The numbers of a rejected copy stay apart from the
+    store's, over many starts.
 
     Args:
         chance: random, of 20 bits at least.
-        known: the last incarnation that a cluster has taken in, as far as the store knows.
+        known: the last incarnation registered with a cluster, as far as the store knows.
     """
     if known not in (None, previous):
         return previous + 1
@@ -53,10 +53,10 @@ def incarnation_after(previous: int, chance: int, known: int | None = None) -> i
 
 
 def is_set_back(incarnation: int, known: int) -> bool:
-    """Whether an incarnation of a store has begun from an earlier copy of it.
+    """Return true if an incarnation has begun from an earlier copy of its store.
 
     Args:
-        known: the last incarnation of the same store that its cluster has heard of.
+        known: the last incarnation of the same store known to its cluster.
     """
     if incarnation < known:
         return True
@@ -65,7 +65,7 @@ def is_set_back(incarnation: int, known: int) -> bool:
 
 
 class SessionId(Struct, frozen=True, gc=False, order=True):
-    """One handle. It lives on `node` and never moves to another."""
+    """A handle. It lives on `node` and never moves."""
 
     node: str
     incarnation: int
@@ -73,9 +73,9 @@ class SessionId(Struct, frozen=True, gc=False, order=True):
 
 
 def connection_of(session: SessionId, key: str = "") -> str:
-    """The connection that a handle belongs to: one client, or one incarnation of a node.
+    """Return the connection of a handle: a client, or an incarnation of a node.
 
-    A client's own sessions are of incarnation 0, under its name. A client chooses its name, so with
+    A client's own sessions have incarnation 0, under its name. A client chooses its name, so with
     security its connection is name and key.
 
     Args:
@@ -87,10 +87,10 @@ def connection_of(session: SessionId, key: str = "") -> str:
 
 
 def client_handle(connection: str, number: int) -> str:
-    """One handle of a client, wherever its client enters: no other handle has this text.
+    """Return a unique text for a client's handle, equal at every entry node.
 
     Args:
-        number: the client's own, which it never uses again.
+        number: the client's own, never used twice.
     """
     return f"{number} of {connection}"
 
@@ -99,10 +99,9 @@ _INCARNATION_BITS = 31
 
 
 def lineage(cluster: int) -> int:
-    """What the ids of a cluster and of its survivor after a force-boot have in common; 0: of none.
+    """Return the common part of the ids of a cluster and its force-boot survivor; 0: none.
 
-    Clients go on in their cluster's lineage, and nowhere else: elsewhere a queue's id means another
-    queue.
+    Clients go on in their cluster's lineage only: elsewhere a queue's id means another queue.
     """
     return cluster >> _INCARNATION_BITS
 
@@ -118,18 +117,18 @@ def next_incarnation(cluster: int, chance: int) -> int:
 
 
 OUTBOX_BIT = 1 << 62
-"""Of producer ids that no op gives, which are their owners' for ever: a queue's outbox, a spool."""
+"""Bit of producer ids not given by an op, and permanent: a queue's outbox, a spool."""
 SPOOL_BIT = 1 << 61
-"""Of those that are spools'. A queue's outbox has its generation there: it never grows so far."""
+"""Bit of spools' ids. An outbox's id has the queue's generation there, which never grows so far."""
 
 
 KEY_BIT = SPOOL_BIT
-"""Of those that stand for a unique key: without OUTBOX_BIT. An id that an op gives never grows so
-far."""
+"""Bit of ids which stand for a unique key, without OUTBOX_BIT. Ids given by ops never grow so far.
+"""
 
 
 def key_producer(digest: int) -> int:
-    """The producer id that stands for a unique key.
+    """Return the producer id of a unique key.
 
     Args:
         digest: of the key; its low 61 bits count.
@@ -143,7 +142,7 @@ def is_key(producer: int) -> bool:
 
 
 def spool_producer(number: int) -> int:
-    """The producer id of one queue's line through a spool.
+    """Return the producer id of one queue's line through a spool.
 
     Args:
         number: random, of 61 bits.

@@ -1,16 +1,16 @@
-r"""Patterns that are looked for in names, in time that grows with the length of the name only.
+r"""Search of patterns in names, in time linear in the length of the name.
 
 Python's matcher tries each way of dividing a name among the repeats of a pattern, which takes
-seconds or years for some names. A pattern is looked for on each node's own thread, whenever the
-catalog changes and again after each restart: one such pattern would stop the cluster for good.
-Here all ways are followed at once (Thompson, "Regular expression search algorithm", CACM 11/6,
-1968): after each character there is one list of places in the pattern. What follows a list is
-remembered, which makes a deterministic automaton of the part that names have needed.
+seconds or years for some names. Each node searches patterns on its own thread, whenever the catalog
+changes and again after each restart: a slow pattern would stop the cluster for good. Here all ways
+are followed at once (Thompson, "Regular expression search algorithm", CACM 11/6, 1968): after each
+character there is one list of places in the pattern. The successors of a list are remembered, which
+makes a deterministic automaton for the names seen.
 
-The language is the part of Python's `re` that names need: literals, `.`, classes, `\w \d \s` and
-their opposites, `^ $ \A \Z \b \B`, `* + ? {m,n}` (lazy too), `|` and groups. Back-references,
+The language is the part of Python's `re` for names: literals, `.`, classes, `\w \d \s` and their
+opposites, `^ $ \A \Z \b \B`, `* + ? {m,n}` (lazy too), `|` and groups. Back-references,
 look-around, possessive repeats and flags are refused. `\w` and `\d` go by Unicode 3.2, which each
-Python has beside its own, so nodes of different versions of Python agree.
+Python has beside its own, so nodes with different versions of Python agree.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import NamedTuple
 from unicodedata import ucd_3_2_0 as unicode
 
 PLACES_MAX = 512
-"""Places of one pattern, its counted repeats written out. A character costs one look at each of
-them at most."""
+"""Limit of places in a pattern, its counted repeats written out. A character costs at most one look
+at each place."""
 DEPTH_MAX = 20
-"""Groups within each other: they are read by recursion."""
+"""Limit of nested groups: groups are read by recursion."""
 STEPS_MAX = 1024
-"""Steps remembered for one pattern: some 100 bytes each."""
+"""Limit of remembered steps of a pattern: some 100 bytes each."""
 FOUND_MAX = 16_384
 """Answers remembered, of all patterns together."""
 
@@ -39,7 +39,7 @@ _Test = Callable[[str], bool]
 
 
 class PatternError(Exception):
-    """The text is no pattern, or one of a kind that is not known."""
+    """The text is no pattern, or a pattern with unsupported syntax."""
 
 
 # --- What a pattern is read as --------------------------------------------------------------
@@ -51,7 +51,7 @@ class _Character(NamedTuple):
 
 class _Anchor(NamedTuple):
     kind: str
-    """One of A (begin), Z (end), b, B (between a word and no word, or not)."""
+    """A (begin), Z (end), b or B (an edge of a word, or no edge)."""
 
 
 class _Sequence(NamedTuple):
@@ -99,7 +99,7 @@ def _not_newline(character: str) -> bool:
 
 
 class _Reader:
-    """Reads one pattern from left to right."""
+    """Reads a pattern from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -150,7 +150,7 @@ class _Reader:
             return part
         if isinstance(part, _Anchor):
             raise self._wrong("an anchor is repeated")
-        self._takes("?")  # Lazy: the same names.
+        self._takes("?")  # Lazy: matches the same names.
         if self._takes("+"):
             raise self._unknown("a possessive repeat", "leave the last + out")
         if self._counts() is not None:
@@ -158,7 +158,7 @@ class _Reader:
         return _Repeat(part, *counts)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """How often, if a repeat stands here; else it stays for the next to read."""
+        """Return the counts of a repeat here, and pass it; None without a repeat."""
         for sign, counts in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._takes(sign):
                 return counts
@@ -200,7 +200,7 @@ class _Reader:
         part = self._choice(depth + 1)
         if not self._takes(")"):
             raise self._wrong("a group is not closed: a ) is missing")
-        # In a sequence of its own: an anchor in a group can be repeated.
+        # In a separate sequence: an anchor in a group can be repeated.
         return _Sequence((part,))
 
     def _escape(self) -> _Part:
@@ -212,7 +212,7 @@ class _Reader:
         return _Character(self._literal(character).__eq__)
 
     def _literal(self, character: str) -> str:
-        """The character that stands after a backslash, if that makes a literal of it."""
+        """Return the character after a backslash; raise if the escape is no literal."""
         if character.isascii() and character.isalnum():
             what = "back-reference" if character.isdecimal() else "escape"
             raise self._unknown(
@@ -258,12 +258,12 @@ def _within(low: str, high: str) -> _Test:
 
 
 class _Place(NamedTuple):
-    """One place in a pattern."""
+    """A place in a pattern."""
 
     test: _Test | None = None
-    """What a character must be to go on from here; None: to go on needs none."""
+    """Test of the next character, to go on from here; None: go on without a character."""
     anchor: str = ""
-    """What must hold here to go on; "": nothing."""
+    """Condition to go on from here; "": none."""
     nexts: tuple[int, ...] = ()
 
 
@@ -287,7 +287,7 @@ class _Places:
         return len(self.all) - 1
 
     def before(self, part: _Part, after: int) -> int:
-        """Add a part that is followed by the place `after`; return where it begins."""
+        """Add a part before the place `after`; return the place of its begin."""
         match part:
             case _Character(test):
                 return self._add(_Place(test, nexts=(after,)))
@@ -312,19 +312,19 @@ class _Places:
             for _ in range(repeat.most - repeat.least):
                 begin = self._add(_Place(nexts=(self.before(repeat.part, begin), after)))
         for _ in range(repeat.least):
-            # A place of its own, so that the count is bounded where the part has none.
+            # An extra place bounds the count where the part has no place.
             begin = self._add(_Place(nexts=(self.before(repeat.part, begin),)))
         return begin
 
 
 class _Point:
-    """How far the looking is: the same for all names that have led here."""
+    """State of a search: the same for all names which lead here."""
 
     __slots__ = ("before", "nexts", "waiting")
 
     def __init__(self, waiting: tuple[int, ...], before: str) -> None:
         self.waiting = waiting
-        """Places that the last character has led to."""
+        """Places reached by the last character."""
         self.before = before
         """Of the last character: w (a word's), W (another), "" where there is none."""
         self.nexts: dict[str, _Point] = {}
@@ -336,10 +336,10 @@ _NOT_FOUND = _Point((), "")
 
 
 class NamePattern:
-    """One pattern, ready to be looked for in names.
+    """A pattern, ready for searches in names.
 
     Raises:
-        PatternError: the text is none.
+        PatternError: the text is no pattern.
     """
 
     def __init__(self, text: str) -> None:
@@ -351,7 +351,7 @@ class NamePattern:
         self._steps = 0
 
     def is_in(self, name: str) -> bool:
-        """Whether it is found anywhere in the name."""
+        """Return true if the pattern is found anywhere in the name."""
         point = self._first
         for character in (*name, ""):
             point = point.nexts.get(character) or self._step(point, character)
@@ -360,7 +360,7 @@ class NamePattern:
         return False
 
     def _step(self, point: _Point, character: str) -> _Point:
-        """Find, and remember, what follows a point."""
+        """Find, and remember, the successor of a point."""
         if self._steps >= STEPS_MAX:
             self._steps = 0
             self._points.clear()
@@ -384,7 +384,7 @@ class NamePattern:
         return self._points.setdefault((waiting, kind), _Point(waiting, kind))
 
     def _reachable(self, point: _Point, after: str) -> Iterator[int]:
-        """Places that are reached before the next character, each once."""
+        """Give the places reached before the next character, each once."""
         is_edge = (point.before == "w") != (after == "w")
         holds = {"": True, "A": not point.before, "Z": not after, "b": is_edge, "B": not is_edge}
         open_places = [*point.waiting, self._begin]
@@ -402,10 +402,10 @@ class NamePattern:
 
 @lru_cache(maxsize=512)
 def compiled(text: str) -> NamePattern:
-    """Return the pattern that this text is.
+    """Return the compiled pattern of a text.
 
     Raises:
-        PatternError: it is none.
+        PatternError: the text is no pattern.
     """
     return NamePattern(text)
 

@@ -1,4 +1,4 @@
-"""Ops: the replicated steps of a queue, their header, and the entry that carries one."""
+"""Ops: the replicated steps of a queue, their header, and the log's entry with an op."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 
 
 class OpKind(IntEnum):
-    """What an op does. The numbers are on disk and never change meaning."""
+    """Kind of an op. The numbers are on disk and never change meaning."""
 
     PUBLISH = 1
     ACK = 2
@@ -44,27 +44,27 @@ class OpKind(IntEnum):
 FLAG_PROPERTIES = 1
 """The frame has a second column: each message's properties."""
 FLAG_TRANSIENT = 2
-"""The messages of this frame are not persistent."""
+"""The frame's messages are not persistent."""
 FLAG_TERMS = 4
 """The frame ends with a delay and a ttl of its messages."""
 FLAG_STEP = 8
-"""The first body of this frame is no message but a `Step`."""
+"""The first body of the frame is no message but a `Step`."""
 FLAG_STAGED = 16
-"""Beside FLAG_STEP: that body is a `Stage`. In a request it may also be what is asked of staged
-messages (`staged.Staging`), and there is nothing else then."""
+"""Beside FLAG_STEP: the first body is a `Stage`. In a request the body may also be a command about
+staged messages (`staged.Staging`), without further bodies."""
 FLAG_WHOLE = 32
-"""In a spool's local queue: the frame is a put_many, or a part of one that fills a frame, which its
-target stores whole or not at all."""
+"""In a spool's local queue: the frame is a put_many, or a frame-filling part of a put_many. The
+target stores the whole frame or nothing."""
 FLAG_UNIQUE = 64
-"""Properties of this frame's messages have a unique key, at least some of them."""
+"""Some or all messages of the frame have a unique key in their properties."""
 UNIQUE_COUNT_MAX = 64
-"""Most messages of a frame with FLAG_UNIQUE: one page is read and changed for each."""
+"""Limit of messages in a frame with FLAG_UNIQUE: one page is read and changed for each."""
 FLAG_UNIQUE_LATER = 128
-"""In a spool's local queue: FLAG_UNIQUE for its target, which is the one to look at the keys."""
+"""In a spool's local queue: FLAG_UNIQUE for the target, which checks the keys."""
 PRIORITY_SHIFT = 8
 PRIORITY_MAX = 31
 FLAG_PRIORITY = PRIORITY_MAX << PRIORITY_SHIFT
-"""Publish: these bits of the flags are the priority of the frame's messages."""
+"""Publish: bits of the flags with the priority of the frame's messages."""
 
 
 class Header(Struct, frozen=True, gc=False):
@@ -74,7 +74,7 @@ class Header(Struct, frozen=True, gc=False):
     flags: int
     queue_id: int
     epoch: int
-    """Epoch in which the op was made, not the current one."""
+    """Epoch of the op's creation, not the current epoch."""
     lsn: int
     first_sequence: int
     """Publish: sequence of the first message. 0 in other kinds."""
@@ -84,7 +84,7 @@ class Header(Struct, frozen=True, gc=False):
     first_number: int
     """Publish and refusal: the producer's number of the first message."""
     settled: int
-    """Publish and refusal: the producer needs no outcome at or below this number."""
+    """Publish and refusal: the producer needs no outcome at or below the number."""
     timestamp_us: int
     """Microseconds since 1970-01-01 UTC, by the queue's time (`queue_time`)."""
     length: int
@@ -92,7 +92,7 @@ class Header(Struct, frozen=True, gc=False):
     delay_ms: int = 0
     """Publish: the messages are ready so long after `timestamp_us`, at the earliest."""
     ttl_ms: int = 0
-    """Publish: the messages end so long after `timestamp_us`; 0 = never by this."""
+    """Publish: the messages end so long after `timestamp_us`; 0 = no end by ttl."""
 
     @property
     def priority(self) -> int:
@@ -109,13 +109,13 @@ class Header(Struct, frozen=True, gc=False):
 
 
 class AckOp(Struct, frozen=True, gc=False):
-    """Messages that were acked: they end."""
+    """Acked messages, which end."""
 
     ranges: tuple[Range, ...]
 
 
 class ReturnOp(Struct, frozen=True, gc=False):
-    """Messages that go back to their places; each one's delivery count grows by one."""
+    """Messages which go back to their places; each delivery count grows by one."""
 
     ranges: tuple[Range, ...]
 
@@ -129,27 +129,27 @@ class ReturnLaterOp(Struct, frozen=True, gc=False):
 
 
 class DueOp(Struct, frozen=True, gc=False):
-    """Delayed messages are due: they become ready."""
+    """Delayed messages are due and become ready."""
 
     entering: tuple[Range, ...]
-    """These were published with a delay: they enter their levels, in this order."""
+    """Messages published with a delay: they enter their levels, in this order."""
     place: int
-    """Of the first of them; the others follow. Numbers that are no sequences of messages."""
+    """Place of the first entering message; the rest follow. Place numbers are never sequences."""
     returning: tuple[Range, ...]
-    """These were returned with a delay: they are ready again, where they stood."""
+    """Messages returned with a delay: ready again, at their old places."""
 
     @property
     def next_place(self) -> int:
-        """The number after the last that it uses."""
+        """The number after the last used place."""
         return self.place + sum(last - first + 1 for first, last in self.entering)
 
 
 class HorizonOp(Struct, frozen=True, gc=False):
-    """How far messages may be handed out: it is in the log before they are, so that every next
-    master knows what may have been seen."""
+    """Limit of deliveries: in the log before any delivery, so every later master knows which
+    messages may have been seen."""
 
     sequence: int
-    """Messages below this sequence may be handed out."""
+    """Messages below the sequence may be delivered."""
 
 
 class HorizonsOp(Struct, frozen=True, gc=False):
@@ -162,11 +162,11 @@ class IdleOp(Struct, frozen=True, gc=False):
     """Whether the queue is in use, for `expires`: every next master goes on from there."""
 
     since_us: int
-    """Nobody uses it since then, by the queue's time; 0: somebody does."""
+    """Start of the time without use, by the queue's time; 0: in use."""
 
 
 class UniqueWindowOp(Struct, frozen=True, gc=False):
-    """How long the queue remembers a unique key whose put does not say it."""
+    """Default time for which the queue remembers a unique key, for puts without a window."""
 
     window_ms: int
 
@@ -178,52 +178,51 @@ class PauseOp(Struct, frozen=True, gc=False):
 
 
 class PromotedOp(Struct, frozen=True, gc=False):
-    """The first op of a new master. `how`: clean, unclean or cold.
-
-    An unclean one begins another past of the queue: its master was not in sync."""
+    """The first op of a new master. `how`: clean, unclean or cold. An unclean promotion begins
+    another history of the queue: the master was not in sync."""
 
     how: str
     generation: int = 0
-    """Unclean: the view's. Sequences and producer ids of this past begin there."""
+    """Unclean: the view's. Sequences and producer ids of the new history begin there."""
     master_epoch: int = 0
-    """Unclean: deliveries of terms before this one can no longer be acked."""
+    """Unclean: deliveries of earlier terms can no longer be acked."""
     lost: tuple[Range, ...] = ()
-    """Unclean: messages that live in the new master's state and whose bodies it lacks."""
+    """Unclean: live messages of the new master's state with missing bodies."""
     lost_count: int = 0
     """Unclean: how many messages are lost, as far as the new master can tell."""
 
 
 NOT_TAKEN = "an ack was not taken"
-"""How the reason begins for which a step was refused because of one of its acks."""
+"""Start of the reason when a step was refused because of one of its acks."""
 
 
 class RefusalOp(Struct, frozen=True, gc=False):
-    """Publishes of a producer that were refused, and why: they use their numbers, so that they are
-    refused again when they are sent again."""
+    """Refused publishes of a producer, with the reason. They use up their numbers, so a repeated
+    publish is refused again."""
 
     reason: str
 
 
 class PurgeOp(Struct, frozen=True, gc=False):
-    """Messages that a purge ends."""
+    """Messages ended by a purge."""
 
     ranges: tuple[Range, ...]
 
 
 class DropHeadOp(Struct, frozen=True, gc=False):
-    """Messages that ended to make room for newer ones."""
+    """Messages dropped to make room for newer messages."""
 
     ranges: tuple[Range, ...]
 
 
 class ExpiryOp(Struct, frozen=True, gc=False):
-    """Messages whose time to live was over while they were ready."""
+    """Messages with an expired time to live while ready."""
 
     ranges: tuple[Range, ...]
 
 
 class DiscardOp(Struct, frozen=True, gc=False):
-    """Messages that end without an ack because a consumer said so, or could not take them."""
+    """Messages ended without an ack, by a consumer's reject or by the delivery limit."""
 
     ranges: tuple[Range, ...]
     reason: str
@@ -231,23 +230,23 @@ class DiscardOp(Struct, frozen=True, gc=False):
 
 
 class OutboxOp(Struct, frozen=True, gc=False):
-    """Messages that end here and are to be published in another queue, exactly once."""
+    """Messages which end here and are to be published in another queue, exactly once."""
 
     ranges: tuple[Range, ...]
     target: int
     """Id of the other queue."""
     reason: str
-    """expired, maxlen, rejected or delivery_limit; moved: somebody asked for it (`redrive`)."""
+    """expired, maxlen, rejected or delivery_limit; moved: by a request (`redrive`)."""
 
 
 class OutboxDoneOp(Struct, frozen=True, gc=False):
-    """What an outbox has for a queue, up to this number, has been dealt with."""
+    """Outbox entries for a queue, up to the number, have an outcome."""
 
     target: int
     number: int
     outcome: str
-    """confirmed: it is stable there; cycle, refused: it went nowhere; deleted: the target has been
-    deleted."""
+    """confirmed: stable at the target; cycle, refused: published nowhere; deleted: the target has
+    been deleted."""
 
 
 class ProducerOp(Struct, frozen=True, gc=False):
@@ -258,11 +257,11 @@ class ProducerOp(Struct, frozen=True, gc=False):
 
 
 class UnknownOp(Struct, frozen=True, gc=False):
-    """An op of a version to come: the queue stops here and names the version it needs."""
+    """An op of a later version: the queue stops here and names the needed version."""
 
     kind: int
     why: str = ""
-    """Of a kind that is known: what is wrong with its payload."""
+    """Of a known kind: the error in its payload."""
 
 
 Payload = (
@@ -294,23 +293,23 @@ Payload = (
 
 
 class Step(Struct, frozen=True, gc=False):
-    """What the messages of a publish frame come with: all of it in one op, or nothing."""
+    """Acks with a publish frame: the messages and all acks are one op, or nothing."""
 
     ranges: tuple[Range, ...]
-    """Messages of this queue that are acked."""
+    """Acked messages of the queue."""
     target: int = 0
-    """The queue that the frame's messages are for; 0: this one."""
+    """Target queue of the frame's messages; 0: the same queue."""
 
 
 class UniqueKey(Struct, frozen=True, gc=False):
-    """The unique key of a message that is published. A digest stands for the user's text."""
+    """The unique key of a published message. A digest stands for the user's text."""
 
     producer: int
     """61 bits of the digest, as a producer id (`identities.key_producer`)."""
     check: str
     """Other 64 bits, in hexadecimal."""
     window_ms: int
-    """How long the queue remembers the key; 0: as long as its policy says."""
+    """Time for which the queue remembers the key; 0: by policy."""
 
 
 class Entry(Struct, frozen=True, gc=False, eq=False):
@@ -321,12 +320,12 @@ class Entry(Struct, frozen=True, gc=False, eq=False):
     frame: bytes
     """The sealed frame, exactly as on the wire and on disk."""
     offsets: bytes = b""
-    """Publish: where each body ends, counted from the first, as int32 after a 0: the frame's
-    own column, for who counts bytes."""
+    """Publish: ends of the bodies, counted from the first, as int32 after a 0: the frame's own
+    column, for byte counts."""
     step: Step | Stage | None = None
-    """Publish with FLAG_STEP: what its first body says."""
+    """Publish with FLAG_STEP: content of its first body."""
     keys: tuple[UniqueKey | None, ...] = ()
-    """Publish with FLAG_UNIQUE: one for each of its messages, None where a message has no key."""
+    """Publish with FLAG_UNIQUE: a key for each message, None for a message without a key."""
 
     @property
     def lsn(self) -> int:

@@ -1,14 +1,13 @@
-"""Policies: what may be told about the queues whose names match a pattern.
+"""Policies: settings of the queues with names that match a pattern.
 
-A policy is a name, a pattern, a definition and a priority. Of the policies whose pattern is
-found in a queue's name the one with the highest priority is in force; of equal ones the name
-that sorts first. Definitions are not merged. Where no policy matches, and for each key that a
-definition leaves out, `Definition`'s defaults hold: a copy on every node, synchronised by
-itself. Keys and meanings are RabbitMQ's, durations in milliseconds; where a default is safer
-than RabbitMQ's its text says so.
+A policy is a name, a pattern, a definition and a priority. Of the policies with a pattern found in
+a queue's name, the highest priority is in force; at equal priority the name first in order.
+Definitions are not merged. Without a matching policy, and for each key absent from the definition,
+the defaults of `Definition` hold: a copy on every node, synchronised by itself. Keys and meanings
+are RabbitMQ's, durations in milliseconds; comments mark a default safer than RabbitMQ's.
 
-Everything is checked before anything changes: `parse` raises `PolicyError` for a definition
-that no queue could have, and what it returns is kept in the catalog as it stands.
+All values are checked before any change. `parse` raises `PolicyError` for a definition invalid for
+every queue. The catalog keeps the result of `parse` unchanged.
 """
 
 from __future__ import annotations
@@ -39,31 +38,31 @@ APPLY_TO = ("queues", "all")
 
 @frozen
 class Definition:
-    """What holds for one queue, with every key that its policy leaves out at its default."""
+    """Settings of one queue, with defaults for every key absent from its policy."""
 
     ha_mode: Literal["all", "exactly", "nodes"] = "all"
-    """Where copies are. RabbitMQ's default is one copy; ours is one on every node."""
+    """Places of copies. RabbitMQ's default is a single copy; mirrorq's is a copy on every node."""
     ha_params: int | tuple[str, ...] | None = None
     """exactly: how many copies, the master's included. nodes: the names. all: None."""
     ha_sync_mode: Literal["manual", "automatic"] = "automatic"
     """Whether a new mirror fetches old messages by itself. RabbitMQ's default is manual."""
     ha_sync_batch_size: int = 4096
-    """Most messages asked for in one request of a synchronisation."""
+    """Most messages in one request of a synchronisation."""
     ha_promote_on_shutdown: Literal["when-synced", "always"] = "when-synced"
     ha_promote_on_failure: Literal["when-synced", "always"] = "when-synced"
-    """Whether a mirror that is not in sync may become master when nobody in sync is left: it
-    serves what it has, the rest is lost. RabbitMQ's default is always."""
+    """Whether a mirror out of sync may become master when no member in sync is left. The mirror
+    serves its messages, the rest is lost. RabbitMQ's default is always."""
     queue_master_locator: Literal["min-masters", "client-local", "random"] = "client-local"
     max_length: int | None = None
     """Most ready messages."""
     max_length_bytes: int | None = None
     """Most bytes of the bodies of ready messages."""
     overflow: Literal["block", "reject-publish", "drop-head"] = "block"
-    """What a publish beyond a limit does. RabbitMQ's default is drop-head."""
+    """Effect of a publish beyond a limit. RabbitMQ's default is drop-head."""
     max_rate: int | None = None
-    """Most messages that the master takes in a second; more wait."""
+    """Most messages accepted by the master in a second; further messages wait."""
     max_rate_bytes: int | None = None
-    """Most bytes of bodies that the master takes in a second; more wait."""
+    """Most bytes of bodies accepted by the master in a second; further messages wait."""
     max_consumers: int | None = None
     """Most consumers at a time."""
     message_ttl: int | None = None
@@ -71,26 +70,26 @@ class Definition:
     expires: int | None = None
     """ms without any use after which the queue is deleted."""
     delivery_limit: int | None = None
-    """A message returned more often than this is dead-lettered, or dropped."""
+    """A message returned more often is dead-lettered, or dropped."""
     consumer_timeout: int | None = None
-    """ms for which a message may be held unacknowledged; 0: without end. None: what its master's
-    node says (`Config.consumer_timeout_ms`)."""
+    """ms for which a message may be held unacknowledged; 0: without end. None: by the configuration
+    of the master's node (`Config.consumer_timeout_ms`)."""
     dead_letter_queue: str | None = None
-    """Name of the queue to which messages go that end without an ack."""
+    """Name of the queue for messages ended without an ack."""
     min_in_sync: int = 1
     """A confirm needs so many copies in sync, the master's included."""
     durability: Literal["fsync", "replicated"] = "fsync"
-    """What a confirm rests on: the disks of all in sync, or their memory, written behind."""
+    """Basis of a confirm: the disks of all members in sync, or their memory, written behind."""
     unique_window: int = 3_600_000
-    """ms for which the queue remembers a unique key whose put does not say how long."""
+    """ms for which the queue remembers a unique key of a put without a window."""
     unique_max: int = 1_000_000
-    """Most unique keys, and producers, that the queue remembers; a put with one more is refused."""
+    """Most unique keys, and producers, remembered by the queue; a put beyond is refused."""
     single_active_consumer: bool = False
-    """One consumer at a time is served; the next one takes over when it goes."""
+    """Only a single consumer is served at a time; the next takes over at its end."""
 
 
 DEFAULT = Definition()
-"""What holds where no policy matches."""
+"""Definition without a matching policy."""
 
 ARGUMENTS = (
     "consumer-timeout",
@@ -102,16 +101,16 @@ ARGUMENTS = (
     "message-ttl",
     "overflow",
 )
-"""Keys that a queue's declaration may give a value, too, in the order in which they are written."""
+"""Keys also allowed in a queue's declaration, in the order of writing."""
 CONNECTION = "connection"
-"""Kept beside them: whose an exclusive queue is, as of `connection_of`. No user says it."""
+"""Kept beside: connection which owns an exclusive queue, by `connection_of`. Never set by users."""
 CLIENT_HANDLE = "client-handle"
-"""Kept beside them: the handle of a client that an exclusive queue belongs to, as its entry node
-knows it: the client's number and its connection."""
+"""Kept beside: client handle which owns an exclusive queue, as known to its entry node: the
+client's number and its connection."""
 OWNERS = (CONNECTION, CLIENT_HANDLE)
 _KEPT = (*OWNERS, *ARGUMENTS)
 LESSER = frozenset(ARGUMENTS) - {"dead-letter-queue", "overflow"}
-"""Those of which the lesser holds where policy and declaration both speak; else the policy's."""
+"""Keys with the lesser value in force if policy and declaration set both; else the policy's."""
 
 _KEYS = {name.replace("_", "-"): name for name in fields_dict(Definition)}
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -140,24 +139,24 @@ _LEAST: dict[str, int] = {
 }
 """Least value of each number."""
 _TIMES = ("consumer-timeout", "expires", "message-ttl", "unique-window")
-"""Numbers of milliseconds; a text with a unit, as "5m", means one, too."""
+"""Numbers of milliseconds; a text with a unit, as "5m", is allowed too."""
 
 
 @frozen
 class Policy:
-    """One policy as the catalog keeps it."""
+    """A policy in the catalog."""
 
     name: str
     pattern: str
     """A regular expression (`name_pattern`), looked for anywhere in the queue's name."""
     definition: Definition
     keys: tuple[str, ...]
-    """Those that were given, in the order given."""
+    """The given keys, in the order given."""
     priority: int = 0
     apply_to: str = "queues"
 
     def given(self) -> dict[str, Any]:
-        """The definition with only the keys that were given, as it was given."""
+        """Return the definition with only the given keys, as given."""
         values = asdict(self.definition)
         found = {key: values[_KEYS[key]] for key in self.keys}
         return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
@@ -167,7 +166,7 @@ class Policy:
 
 
 def in_force(policies: Iterable[Policy], queue: str) -> Policy | None:
-    """Return the policy that holds for a queue of this name, or None."""
+    """Return the policy in force for a queue's name, or None."""
     matching = [policy for policy in policies if policy.matches(queue)]
     return min(matching, key=lambda policy: (-policy.priority, policy.name), default=None)
 
@@ -179,13 +178,13 @@ def parse(
     priority: object = 0,
     apply_to: object = "queues",
 ) -> Policy:
-    """Return the policy that these arguments of `set_policy` mean.
+    """Return the policy from the arguments of `set_policy`.
 
     Args:
-        definition: a mapping of keys as RabbitMQ writes them (`ha-mode`) to values.
+        definition: a mapping of keys in RabbitMQ's spelling (`ha-mode`) to values.
 
     Raises:
-        PolicyError: with what is wrong, the value, and what would be right.
+        PolicyError: with the error, the value, and a correct form.
     """
     known_name = _text("a policy's name", name, NAME_CHARS_MAX)
     known_pattern = _pattern(known_name, pattern)
@@ -214,19 +213,19 @@ def parse(
 
 
 def to_text(policy: Policy) -> str:
-    """Return the policy without its name as JSON: what the catalog's log and snapshots hold.
+    """Return the policy without its name as JSON, for the catalog's log and snapshots.
 
-    Only the keys that were given are in it, so that a later version may add keys.
+    Only the given keys are in the text, so a later version may add keys.
     """
     fields = (policy.pattern, policy.given(), policy.priority, policy.apply_to)
     return msgspec.json.encode(fields).decode()
 
 
 def from_text(name: str, text: str) -> Policy:
-    """Return the policy that `to_text` wrote.
+    """Return the policy in a text of `to_text`.
 
     Raises:
-        PolicyError: the text is no policy, or one of a later version.
+        PolicyError: the text is no policy, or a policy of a later version.
     """
     try:
         pattern, definition, priority, apply_to = msgspec.json.decode(
@@ -238,10 +237,10 @@ def from_text(name: str, text: str) -> Policy:
 
 
 def arguments_text(given: Mapping[str, object]) -> str:
-    """Return a declaration's arguments as the catalog keeps them, equal ones alike; "": none.
+    """Return a declaration's arguments as catalog text, equal for equal arguments; "": none.
 
     Raises:
-        PolicyError: a key that no declaration has, or a value that is none.
+        PolicyError: a key no declaration has, or an invalid value.
     """
     for key in given:
         if key not in _KEPT:
@@ -252,7 +251,7 @@ def arguments_text(given: Mapping[str, object]) -> str:
 
 @lru_cache(maxsize=512)
 def _arguments(text: str) -> tuple[tuple[str, Any], ...]:
-    """What `arguments_text` wrote. Raises PolicyError when it is something else."""
+    """Return the arguments in a text of `arguments_text`. Raises PolicyError for any other text."""
     try:
         given = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except MALFORMED as error:
@@ -262,26 +261,26 @@ def _arguments(text: str) -> tuple[tuple[str, Any], ...]:
 
 
 def arguments_of(text: str) -> dict[str, Any]:
-    """Return what `arguments_text` wrote.
+    """Return the arguments in a text of `arguments_text`.
 
     Raises:
-        PolicyError: it is something else.
+        PolicyError: any other text.
     """
     return dict(_arguments(text))
 
 
 def owned_arguments(text: str, connection: str) -> str:
-    """Return the arguments of a queue that is to be this connection's alone."""
+    """Return the arguments of a queue exclusive to the connection."""
     return arguments_text({**arguments_of(text), CONNECTION: connection})
 
 
 def declared_by(text: str, connection: str, handle: str) -> str:
-    """Return the arguments of a client's declaration with this client as owner.
+    """Return the arguments of a client's declaration with the client as owner.
 
-    The client does not choose the owner: whatever connection it names is replaced by its own.
+    The client does not choose the owner: its own connection replaces any named connection.
 
     Args:
-        handle: the client's handle that an exclusive queue is to belong to, "" of another queue.
+        handle: the client's handle to own an exclusive queue, "" for any other queue.
     """
     given = arguments_of(text)
     given.pop(CLIENT_HANDLE, None)
@@ -293,24 +292,24 @@ def declared_by(text: str, connection: str, handle: str) -> str:
 
 
 def owner_of(text: str) -> str:
-    """Return whose the queue with these arguments is, "" when it is everybody's."""
+    """Return the connection which owns a queue with the arguments, "" for a shared queue."""
     owner: str = arguments_of(text).get(CONNECTION, "")
     return owner
 
 
 def client_handle_of(text: str) -> str:
-    """Return the client's handle that the queue belongs to, "" when it belongs to none."""
+    """Return the client's handle which owns the queue, "" without an owner."""
     handle: str = arguments_of(text).get(CLIENT_HANDLE, "")
     return handle
 
 
 def shown_arguments(text: str) -> dict[str, Any]:
-    """Return what its declarer has said of a queue."""
+    """Return the arguments set by the declarer of a queue."""
     return {key: value for key, value in _arguments(text) if key not in OWNERS}
 
 
 def arguments_error(text: object) -> str:
-    """Return why this is not what `arguments_text` writes, "" when it is."""
+    """Return why a text is not in the form of `arguments_text`, "" if valid."""
     if not isinstance(text, str):
         return f"a queue's arguments are text, not {text!r}"
     try:
@@ -322,9 +321,9 @@ def arguments_error(text: object) -> str:
 
 @lru_cache(maxsize=512)
 def definition_with(policy: Policy | None, text: str) -> Definition:
-    """Return what holds for a queue that was declared with these arguments under this policy.
+    """Return the definition of a queue declared with the arguments under the policy.
 
-    Where both speak the lesser number holds, and of anything else what the policy says.
+    Where both set a number the lesser holds; for any other key the policy's value holds.
     """
     definition = DEFAULT if policy is None else policy.definition
     spoken = () if policy is None else policy.keys
@@ -342,7 +341,7 @@ def definition_with(policy: Policy | None, text: str) -> Definition:
 
 def _lesser(key: str, one: int, other: int) -> int:
     if key == "consumer-timeout" and 0 in (one, other):
-        return max(one, other)  # 0 is without end
+        return max(one, other)  # 0 means without end
     return min(one, other)
 
 
@@ -417,7 +416,7 @@ def _params(value: object) -> int | tuple[str, ...]:
 
 
 def _check_together(parsed: Definition, given: Mapping[str, Any]) -> None:
-    """Keys that are right by themselves and not beside each other."""
+    """Refuse keys valid alone but not together."""
     params = parsed.ha_params
     if parsed.ha_mode == "exactly" and not isinstance(params, int):
         raise PolicyError(

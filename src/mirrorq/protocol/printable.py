@@ -1,7 +1,7 @@
-"""Characters that no name has, as a terminal or a log would obey them instead of showing them.
+"""Characters forbidden in names, as a terminal or a log would obey instead of show the character.
 
-Control characters (C0, DEL, C1), separators of lines and paragraphs, and those that change the
-direction of writing: with them a name moves the cursor, forges a line, or looks like another one.
+Control characters (C0, DEL, C1), separators of lines and paragraphs, and changes of the writing
+direction: with such a character a name moves the cursor, forges a line, or imitates another name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _UNPRINTABLE = re.compile(
 
 
 def unprintable(what: str, text: str) -> str:
-    """Return why this can be no name, "" when it can."""
+    """Return why the text can be no name, "" if it can."""
     found = _UNPRINTABLE.search(text)
     if found is None:
         return ""
@@ -25,10 +25,10 @@ def unprintable(what: str, text: str) -> str:
 
 
 def escaped(text: str, kept: str = "") -> str:
-    """The text with such characters written as Python writes them, as in `\\x1b`.
+    r"""The text with forbidden characters in Python's escapes, as in `\x1b`.
 
     Args:
-        kept: those of them that stay.
+        kept: forbidden characters to leave unchanged.
     """
     if text.isprintable():
         return text

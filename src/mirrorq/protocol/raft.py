@@ -1,4 +1,4 @@
-"""What Raft's nodes send each other."""
+"""Messages between Raft's nodes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mirrorq.protocol.identities import StoreId
 
 
 class VoteRequest(Struct, frozen=True, gc=False):
-    """Asks for a replica's vote, or whether it would give it."""
+    """Asks for a replica's vote, or for a promise of the vote."""
 
     term: int
-    """The term that the sender stands for; with `pre` one that it has not entered yet."""
+    """The term of the candidacy; with `pre` a term not entered yet."""
     pre: bool
-    """Only asks whether the vote would be given: nobody's term moves."""
+    """Only asks for the promise of a vote: no node's term moves."""
     last_index: int
     last_term: int
 
@@ -31,7 +31,7 @@ class VoteAnswer(Struct, frozen=True, gc=False):
 
 
 class AppendRequest(Struct, frozen=True, gc=False):
-    """The leader's entries for one replica; without entries a heartbeat."""
+    """The leader's entries for a replica; without entries a heartbeat."""
 
     term: int
     previous_index: int
@@ -39,12 +39,12 @@ class AppendRequest(Struct, frozen=True, gc=False):
     entries: tuple[RaftEntry, ...]
     commit_index: int
     sent_ms: int
-    """The leader's clock at this round; comes back in the answer."""
+    """The leader's clock at the round; the answer repeats the value."""
 
 
 class InstallSnapshot(Struct, frozen=True, gc=False):
-    """One page of the leader's snapshot, for a replica that lacks entries which the leader no
-    longer has. Answered by `SnapshotAnswer`, the last page by `AppendAnswer`."""
+    """A page of the leader's snapshot, for a replica which lacks entries no longer in the leader's
+    log. Answered by `SnapshotAnswer`, the last page by `AppendAnswer`."""
 
     term: int
     index: int
@@ -52,21 +52,21 @@ class InstallSnapshot(Struct, frozen=True, gc=False):
     index_term: int
     voters: tuple[StoreId, ...]
     count: int
-    """Of all pages. A snapshot without pages is one message without data."""
+    """Number of all pages. A snapshot without pages is a message without data."""
     number: int
-    """Of this page, from 0."""
+    """Number of the page, from 0."""
     page: bytes
     sent_ms: int
 
 
 class SnapshotAnswer(Struct, frozen=True, gc=False):
-    """A replica has the first pages of a snapshot on disk, and lacks others."""
+    """A replica has the first pages of a snapshot on disk, and lacks the rest."""
 
     term: int
     index: int
     """Of the snapshot."""
     count: int
-    """Of the pages that it has: the number of the next one."""
+    """Number of pages held, and so the number of the next page."""
     sent_ms: int
 
 
@@ -76,12 +76,12 @@ class AppendAnswer(Struct, frozen=True, gc=False):
     term: int
     success: bool
     index: int
-    """Success: the answerer's log agrees with the leader's up to here, on disk.
-    Else: the highest index at which it may agree."""
+    """Success: the answerer's log agrees with the leader's up to this index, on disk. Else: the
+    highest index with possible agreement."""
     index_term: int
     """The answerer's term at `index` when refused."""
     previous_index: int
-    """Of the request, so that a late refusal is recognised."""
+    """Of the request, to recognise a late refusal."""
     sent_ms: int
 
 

@@ -10,7 +10,7 @@ from mirrorq.protocol.ops import Entry
 RING = 0
 """`Data.mode`: along the row, and so are the marks."""
 DIRECT = 1
-"""Along the row; every mirror in sync tells the master itself what it has on disk."""
+"""Along the row; every mirror in sync reports its durable lsn to the master itself."""
 STAR = 2
 """From the master to every mirror in sync; marks as with `DIRECT`."""
 
@@ -23,15 +23,14 @@ class Data(Struct, frozen=True, gc=False):
     stable: int
     entries: tuple[Entry, ...]
     time_us: int = 0
-    """What time it is in the queue at the sender (`queue_time`); 0: it does not say."""
+    """The queue's time at the sender (`queue_time`); 0: unknown."""
     mode: int = RING
-    """How it travels, and the marks for it. Who does not know it takes it for `RING`."""
+    """Route of the ops, and the marks for the route. Receivers treat unknown modes as `RING`."""
 
 
 class Mark(Struct, frozen=True, gc=False):
-    """R2, master to the right when idle: what is stable, and the sender's received lsn.
-
-    A receiver that has less than `received` has lost something and asks for it.
+    """R2, master to the right when idle: the stable lsn, and the sender's received lsn. A receiver
+    below `received` has lost ops and asks for a resend.
     """
 
     queue_id: int
@@ -53,9 +52,9 @@ class Watermark(Struct, frozen=True, gc=False):
 
 
 class JoinerDurable(Struct, frozen=True, gc=False):
-    """A member's own durable, told to the master: a joining one's while its copy is complete
-    (R8); one in sync tells it while ops wait, so that the master sees who is slow (R9), and with
-    the star instead of a watermark (R2)."""
+    """A member's own durable lsn, sent to the master. A joining member sends while its copy is
+    complete (R8). A member in sync sends while ops wait, so the master sees slow members (R9), and
+    in star mode instead of a watermark (R2)."""
 
     queue_id: int
     epoch: int
@@ -63,7 +62,7 @@ class JoinerDurable(Struct, frozen=True, gc=False):
 
 
 class History(Struct, frozen=True, gc=False):
-    """R6: (epoch, last lsn) of the master's log as it was when this epoch began."""
+    """R6: (epoch, last lsn) of the master's log at the start of the epoch."""
 
     queue_id: int
     epoch: int
@@ -80,7 +79,7 @@ class HistoryRequest(Struct, frozen=True, gc=False):
 
 
 class Repaired(Struct, frozen=True, gc=False):
-    """R6: a repaired member to its left: send what follows `received`."""
+    """R6: a repaired member to its left: send all ops after `received`."""
 
     queue_id: int
     epoch: int
@@ -96,14 +95,14 @@ class ResendFrom(Struct, frozen=True, gc=False):
 
 
 class TooOld(Struct, frozen=True, gc=False):
-    """To a joiner that asked for an op no longer kept: take a new state."""
+    """To a joiner with a request for an op no longer kept: take a new state."""
 
     queue_id: int
     epoch: int
 
 
 class KnownPage(Struct, frozen=True, gc=False):
-    """R7: a page of the applied state (`replication.state.pages`) that a joiner has."""
+    """R7: a page of the applied state (`replication.state.pages`) held by a joiner."""
 
     kind: int
     first: int
@@ -113,18 +112,18 @@ class KnownPage(Struct, frozen=True, gc=False):
 
 
 class TransferRequest(Struct, frozen=True, gc=False):
-    """R7: a joiner asks one in-sync member for its applied state, under its own number."""
+    """R7: a joiner asks a member in sync for its applied state, under its own number."""
 
     queue_id: int
     epoch: int
     number: int
     part: int
-    """Which part of it: 1 is the first of the state as it is now, others are of that same state."""
+    """Number of the part: 1 begins with the present state, further parts are of the same state."""
     known: tuple[KnownPage, ...] = ()
-    """What the joiner has, in order. What is the same is not sent."""
+    """Pages held by the joiner, in order. Equal pages are not sent."""
     until_kind: int = 1 << 31
     until_first: int = 0
-    """Of all pages before this one it has said what it has; others wait for the next request."""
+    """`known` covers all pages before this place; the rest wait for the next request."""
 
 
 class TransferState(Struct, frozen=True, gc=False):
@@ -139,7 +138,7 @@ class TransferState(Struct, frozen=True, gc=False):
     """1 for the first."""
     is_last: bool
     check: int
-    """CRC-32 of all parts up to this one: one left out, taken twice or of another state shows."""
+    """CRC-32 of all parts so far: a missing, repeated or foreign part shows."""
 
 
 class FetchFrames(Struct, frozen=True, gc=False):
@@ -152,13 +151,13 @@ class FetchFrames(Struct, frozen=True, gc=False):
     upto_sequence: int
     bytes_max: int
     is_continued: bool = False
-    """Another request is for what lies before: leave a frame out that begins there."""
+    """Another request covers earlier messages: leave out a frame which begins there."""
 
 
 class FrameChunk(Struct, frozen=True, gc=False):
     """R7: frames of live messages with after_sequence < sequence <= upto_sequence.
 
-    Whatever is not among them in that span is not live at the sender, or not whole.
+    Messages of the span without a frame are not live at the sender, or not whole.
     """
 
     queue_id: int
@@ -168,12 +167,12 @@ class FrameChunk(Struct, frozen=True, gc=False):
     upto_sequence: int
     entries: tuple[Entry, ...]
     lost: tuple[Range, ...] = ()
-    """Of these, live at the sender, it has no whole frame, and nobody that it could ask."""
+    """Sequences live at the sender, without a whole frame there or at any asked member."""
 
 
 class PackedChunk(Struct, frozen=True, gc=False):
-    """A FrameChunk as it travels: its frames end to end, as they lie on the donor's disk. The
-    joiner's driver checks and splits them."""
+    """A FrameChunk on the wire: its frames end to end, as on the donor's disk. The joiner's driver
+    checks and splits the frames."""
 
     queue_id: int
     epoch: int
@@ -200,4 +199,4 @@ _Common = (
 )
 RingMessage = _Common | FrameChunk
 RingWireMessage = _Common | PackedChunk
-"""Of these what is on the wire."""
+"""Ring messages in their wire form."""

@@ -1,14 +1,14 @@
-"""Which queues a message published to an exchange reaches.
+"""Queues reached by a message published to an exchange.
 
 The kinds of exchange and their matching are AMQP 0-9-1's:
 
-    direct   the binding's key is the routing key
-    fanout   every bound queue
-    topic    keys are words between dots; in a binding's key `*` stands for one word and `#` for
-             none or more
-    headers  the binding's arguments are among the message's headers: all of them, or any with
-             {"x-match": "any"}; an argument whose value is None asks only that the header is
-             there. Arguments that begin with "x-" do not take part
+  direct   the binding's key is the routing key
+  fanout   every bound queue
+  topic    keys are words between dots; in a binding's key `*` stands for one word and `#` for
+           none or more
+  headers  the binding's arguments are among the message's headers: all arguments, or any with
+           {"x-match": "any"}; an argument with value None only requires the header.
+           Arguments with names from "x-" on do not take part
 
 A queue bound several times is reached once.
 """
@@ -29,9 +29,9 @@ NAME_CHARS_MAX = 255
 KEY_CHARS_MAX = 255
 ARGUMENTS_CHARS_MAX = 4096
 BINDINGS_MAX = 10_000
-"""Of one exchange: they are in the catalog, which every node has in memory."""
+"""Limit for one exchange: bindings are in the catalog, in memory on every node."""
 MEMO_MAX = 4096
-"""Routing keys whose queues are remembered."""
+"""Limit of routing keys with remembered queues."""
 
 
 @frozen
@@ -41,24 +41,24 @@ class Binding:
     queue_id: int
     key: str = ""
     arguments: str = ""
-    """JSON, as `arguments_text` writes it; "" when there are none."""
+    """JSON, in the form of `arguments_text`; "" without arguments."""
 
 
 @frozen
 class ExchangeRecord:
-    """One exchange as the catalog keeps it."""
+    """An exchange in the catalog."""
 
     name: str
     kind: str
     alternate: str = ""
-    """Exchange that gets what reaches no queue; "" for none."""
+    """Exchange for messages which reach no queue; "" for none."""
     version: int = 0
-    """Index of the catalog's last command that changed it."""
+    """Index of the catalog's last command on the exchange."""
     bindings: tuple[Binding, ...] = ()
 
 
 def exchange_error(name: object, kind: object, alternate: object) -> str:
-    """Return what is wrong with a declaration, "" when nothing is."""
+    """Return the error in a declaration, "" without an error."""
     for what, value in (("an exchange's name", name), ("the alternate exchange's name", alternate)):
         if not isinstance(value, str) or len(value) > NAME_CHARS_MAX:
             return f"{what} is a string of 1 to {NAME_CHARS_MAX} characters, not {value!r}"
@@ -79,7 +79,7 @@ def exchange_error(name: object, kind: object, alternate: object) -> str:
 
 
 def binding_error(exchange: ExchangeRecord, binding: Binding) -> str:
-    """Return why an exchange cannot have one more binding, "" when it can."""
+    """Return why an exchange cannot take the binding, "" if it can."""
     if len(exchange.bindings) >= BINDINGS_MAX:
         return (
             f"exchange {exchange.name!r} has {BINDINGS_MAX} bindings, the most there can be: "
@@ -95,7 +95,7 @@ def binding_error(exchange: ExchangeRecord, binding: Binding) -> str:
 
 
 def arguments_text(arguments: Mapping[str, Any] | None) -> str:
-    """Return a binding's arguments as the catalog keeps them: equal ones give equal text.
+    """Return a binding's arguments as catalog text: equal arguments give equal text.
 
     Raises:
         ConfigError: a name is no string, a value is no str, int, float, bool or None, or
@@ -125,7 +125,7 @@ def arguments_text(arguments: Mapping[str, Any] | None) -> str:
 
 
 class Routes:
-    """The bindings of one exchange, ready to be asked."""
+    """The bindings of an exchange, prepared for routing."""
 
     def __init__(self, record: ExchangeRecord) -> None:
         self.record = record
@@ -148,7 +148,7 @@ class Routes:
             self._exact[binding.key] = (*known, binding.queue_id)
 
     def route(self, key: str, headers: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the ids of the queues that a message reaches, each once, in order of binding."""
+        """Return the ids of the queues reached by a message, each once, in order of binding."""
         kind = self.record.kind
         if kind == "fanout":
             return self._all
@@ -168,7 +168,7 @@ class Routes:
 
 
 def _words_match(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """The positions in `words` that each prefix of the pattern can have come to."""
+    """Return true if the pattern matches; `places` are the ends of its prefixes in `words`."""
     count = len(words)
     places = [True] + [False] * count
     for part in pattern:
@@ -186,7 +186,7 @@ def _arguments(binding: Binding) -> dict[str, Any]:
     try:
         return msgspec.json.decode(binding.arguments or "{}", type=dict[str, Any])
     except MALFORMED:
-        return {"x-match": "none"}  # only what this module wrote is in a catalog
+        return {"x-match": "none"}  # a catalog only holds texts of this module
 
 
 def _headers_match(wanted: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
@@ -200,7 +200,7 @@ def _headers_match(wanted: Mapping[str, Any], headers: Mapping[str, Any]) -> boo
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal and of one kind: True is not 1."""
+    """Return true if equal and of one type: True is not 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

@@ -10,8 +10,8 @@ from mirrorq.protocol.identities import SessionId
 class Delivery(Struct, frozen=True, gc=False):
     """A contiguous range of messages, all of one count, handed to one consumer.
 
-    Each message's delivery is named by (epoch, sequence, delivery count, delivery number);
-    `number` is given by the master and unique in its epoch.
+    Each message's delivery is named by (epoch, sequence, delivery count, delivery number). The
+    master gives `number`, unique in its epoch.
     """
 
     epoch: int
@@ -19,25 +19,25 @@ class Delivery(Struct, frozen=True, gc=False):
     first: int
     last: int
     count: int
-    """The delivery count of every message in it: 1 at the first delivery."""
+    """The delivery count of every message in the range: 1 at the first delivery."""
 
 
 class Attach(Struct, frozen=True, gc=False):
-    """First request of an attachment. `held`: what users of this handle have taken and
-    not settled. What the master had handed to this session and is not in `held` was seen by
-    nobody and goes back uncounted. `producer`: 0 = none yet."""
+    """First request of an attachment. `held`: deliveries taken by users of the handle and not
+    settled. Other deliveries of the session were seen by no user and go back uncounted. `producer`:
+    0 = none yet."""
 
     held: tuple[Delivery, ...]
     producer: int
     owner: str = ""
-    """The key of the client. Its entry node puts it in."""
+    """The client's key, filled in by its entry node."""
     line: int = 0
-    """A number that a client's handle keeps wherever its client enters; at each entry node it has
-    a session of its own. Random, 63 bits. 0: the handle is on a node, and never moves."""
+    """Number of a client's handle, equal at every entry node; each entry node has a separate
+    session. Random, 63 bits. 0: the handle is on a node, and never moves."""
     turn: int = 0
     """Grows with each entry node of the client."""
     connection: str = ""
-    """The client's name, see `connection_of`. Its entry node puts it in."""
+    """The client's name, see `connection_of`. Filled in by its entry node."""
 
 
 class OpenProducer(Struct, frozen=True, gc=False):
@@ -45,7 +45,7 @@ class OpenProducer(Struct, frozen=True, gc=False):
 
 
 class Publish(Struct, frozen=True, gc=False):
-    """A batch in a frame that names producer, first_number, settled; not yet stamped.
+    """A batch in a frame with producer, first_number, settled; not yet stamped.
 
     `whole`: a put_many: never cut inside, all or none.
     """
@@ -53,44 +53,43 @@ class Publish(Struct, frozen=True, gc=False):
     frame: bytes
     whole: bool
     deliveries: tuple[Delivery, ...] = ()
-    """With FLAG_STEP: the deliveries that it acks. It is stored when all of them are taken."""
+    """With FLAG_STEP: the deliveries to ack. The frame is stored when all acks are taken."""
 
 
 class Subscribe(Struct, frozen=True, gc=False):
-    """Start a consumer, or change it. `number` is the session's own; 0 is get()'s."""
+    """Start or change a consumer. `number` is the session's own; 0 is get()'s."""
 
     number: int
     prefetch: int
     exclusive: bool = False
     auto_ack: bool = False
     bare: bool = False
-    """It is told which messages it holds, and reads their bodies elsewhere. Exclusive too: a
-    *claim*: nobody else is handed anything, and it acks by sequence (AckRange)."""
+    """The consumer gets sequences without bodies, and reads the bodies elsewhere. Exclusive too: a
+    *claim*: no other consumer gets messages, and the consumer acks by sequence (AckRange)."""
     label: str = ""
-    """Who it is, for those who cannot have the queue because of it."""
+    """Name of the consumer, for users refused because of the consumer."""
 
 
 class Unsubscribe(Struct, frozen=True, gc=False):
-    """A consumer of this attachment ends."""
+    """A consumer of the attachment ends."""
 
     number: int
 
 
 class Credit(Struct, frozen=True, gc=False):
-    """The consumer may be sent messages until `total` have been handed to it in all,
-    counted from the attachment's beginning. It only grows within an attachment; 0: nothing more
-    is to be handed to it until the next Credit."""
+    """Limit of messages for the consumer: `total` in all, counted from the attachment's beginning.
+    `total` only grows within an attachment; 0: deliver nothing until the next Credit."""
 
     number: int
     total: int
     size: int = 0
-    """Bytes of bodies that may be handed to it from now until the next Credit, and the rest of the
-    message that passes them. 0: no bound, or the one that there is. Entry nodes put it in."""
+    """Bytes of bodies for the consumer from now until the next Credit, and the rest of the message
+    which passes the limit. 0: no limit, or the present limit. Filled in by entry nodes."""
 
 
 class Settle(Struct, frozen=True, gc=False):
-    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack), move (ends
-    here and goes to `target`) or giveback (seen by nobody).
+    """Acks and returns. `kind`: ack, nack (counted), reject (ends without an ack), move (ends here
+    and goes to `target`) or giveback (seen by no user).
 
     Answered by Settled with the same `request` when the outcome is stable (giveback: never).
     """
@@ -99,15 +98,14 @@ class Settle(Struct, frozen=True, gc=False):
     kind: str
     deliveries: tuple[Delivery, ...]
     delay_ms: int = 0
-    """nack: the messages come again after this, at the earliest."""
+    """nack: time before the messages come again, at the earliest."""
     target: int = 0
     """move: the id of another queue."""
 
 
 class Extend(Struct, frozen=True, gc=False):
-    """What of these the session holds may be held for so long from now on; 0: without end.
-
-    Answered by Settled. Only to a master whose `Attached` says that it knows this.
+    """Messages of the deliveries held by the session may be held for `duration_ms` from now on; 0:
+    without end. Answered by Settled. Only for a master with support for Extend by its `Attached`.
     """
 
     request: int
@@ -116,8 +114,8 @@ class Extend(Struct, frozen=True, gc=False):
 
 
 class Browse(Struct, frozen=True, gc=False):
-    """Ask for messages that stay where they are: up to `count_max`, from sequence `start` on.
-    Answered by Browsed."""
+    """Read messages without taking: up to `count_max`, from sequence `start` on. Answered by
+    Browsed."""
 
     request: int
     start: int
@@ -125,7 +123,7 @@ class Browse(Struct, frozen=True, gc=False):
 
 
 class Purge(Struct, frozen=True, gc=False):
-    """End the messages of a range that nobody holds, ready or delayed, or move them to another
+    """End the messages of a range held by no consumer, ready or delayed, or move them to another
     queue. Answered by Purged."""
 
     request: int
@@ -133,7 +131,7 @@ class Purge(Struct, frozen=True, gc=False):
     last: int = 2**63 - 1
     """Sequences."""
     target: int = 0
-    """Id of the queue to which they go; 0: they end."""
+    """Id of the queue to move the messages to; 0: the messages end."""
 
 
 class Pause(Struct, frozen=True, gc=False):
@@ -144,8 +142,8 @@ class Pause(Struct, frozen=True, gc=False):
 
 
 class AckRange(Struct, frozen=True, gc=False):
-    """All that lives from `first` to `last` is done with; answered by Purged. For the consumer
-    `number` of this session, which holds a claim."""
+    """Ack all live messages from `first` to `last`; answered by Purged. For the consumer `number`
+    of the session, with a claim."""
 
     request: int
     number: int
@@ -154,7 +152,7 @@ class AckRange(Struct, frozen=True, gc=False):
 
 
 class Recalled(Struct, frozen=True, gc=False):
-    """What no call had returned at this recall is given back."""
+    """Messages not returned by a call at the recall are given back."""
 
     number: int
 
@@ -166,16 +164,16 @@ class Inquire(Struct, frozen=True, gc=False):
 
 
 class Detach(Struct, frozen=True, gc=False):
-    """The handle is closed. Everything it holds goes back (what users took: counted)."""
+    """The handle is closed. All its messages go back (messages taken by users: counted)."""
 
     is_lost: bool = False
-    """It was not closed: its client was taken for gone by its entry node, which says this in its
-    name. It may come back."""
+    """The client was not closed: its entry node took the client for gone, and sends for the client.
+    The client may come back."""
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """A sign of life, or a mark: the Pong comes when all requests before it have been taken, and
-    behind all that was sent before."""
+    """A sign of life, or a mark: the Pong comes after all earlier requests were taken, and behind
+    all earlier replies."""
 
 
 Request = (
@@ -199,21 +197,21 @@ Request = (
 
 
 class Attached(Struct, frozen=True, gc=False):
-    """Answer to Attach: requests of this attachment are served."""
+    """Answer to Attach: requests of the attachment are served."""
 
 
 class Detached(Struct, frozen=True, gc=False):
-    """The master does not know this attachment (or saw a gap): attach again."""
+    """The master does not know the attachment (or saw a gap): attach again."""
 
 
 class ProducerOpened(Struct, frozen=True, gc=False):
-    """Answer to the opening of a producer: the id under which it publishes."""
+    """Answer to OpenProducer: the id for publishing."""
 
     producer: int
 
 
 class ProducerUnknown(Struct, frozen=True, gc=False):
-    """The id has expired: what is open under it is of unknown outcome."""
+    """The producer id has expired: its open publishes have an unknown outcome."""
 
     producer: int
 
@@ -224,8 +222,7 @@ class Confirmed(Struct, frozen=True, gc=False):
     producer: int
     runs: tuple[tuple[int, int, int], ...]
     repeats: tuple[tuple[int, int, int], ...] = ()
-    """Numbers whose messages were not stored: messages with their unique keys had these sequences
-    already."""
+    """Numbers not stored: messages with the same unique keys already had these sequences."""
 
 
 class Refused(Struct, frozen=True, gc=False):
@@ -236,7 +233,7 @@ class Refused(Struct, frozen=True, gc=False):
     count: int
     reason: str
     is_lost: bool = False
-    """It was stored: somebody may have had it."""
+    """The message was stored first: a consumer may have received it."""
 
 
 class ResendNumber(Struct, frozen=True, gc=False):
@@ -247,8 +244,8 @@ class ResendNumber(Struct, frozen=True, gc=False):
 
 
 class Deliver(Struct, frozen=True, gc=False):
-    """Messages for one consumer. `frames`: pieces that hold the bodies, in order of
-    sequence within each delivery; filled in by the driver of the master's node."""
+    """Messages for one consumer. `frames`: pieces with the bodies, in order of sequence within each
+    delivery; filled in by the driver of the master's node."""
 
     consumer: int
     deliveries: tuple[Delivery, ...]
@@ -258,7 +255,7 @@ class Deliver(Struct, frozen=True, gc=False):
 
 
 class Settled(Struct, frozen=True, gc=False):
-    """`refused`: what was not taken, with the reason in `why`."""
+    """`refused`: refused deliveries, with the reason in `why`."""
 
     request: int
     refused: tuple[Delivery, ...]
@@ -266,7 +263,7 @@ class Settled(Struct, frozen=True, gc=False):
 
 
 class Browsed(Struct, frozen=True, gc=False):
-    """`counts`: (first, last, delivery count) of what was found; `frames` hold the bodies."""
+    """`ranges`: (first, last, delivery count) of the found messages; `frames` hold the bodies."""
 
     request: int
     ranges: tuple[tuple[int, int, int], ...]
@@ -283,7 +280,7 @@ class Purged(Struct, frozen=True, gc=False):
 
 
 class Counts(Struct, frozen=True, gc=False):
-    """Answer to Inquire: the queue as its master counts it."""
+    """Answer to Inquire: the queue's counts at its master."""
 
     request: int
     ready: int
@@ -291,22 +288,21 @@ class Counts(Struct, frozen=True, gc=False):
     consumers: int
     next_sequence: int
     ready_bytes: int
-    """Of the bodies of those that are ready."""
+    """Bytes of the bodies of ready messages."""
     delayed: int = 0
     """Live, and ready only at a later time: after a delay, or when their return is stable."""
     applied: int = 0
-    """The lsn up to which the master has applied its ops: a copy that has come so far shows
-    all this."""
+    """The master's applied lsn: a copy with the same applied lsn shows the same counts."""
     waiting: bool = False
     """Whether a consumer waits for a message, or another handle's get()."""
 
 
 class Flow(Struct, frozen=True, gc=False):
-    """What the queue takes before a put waits (overflow: block): so much more than what the
-    master has, which is this producer's messages up to number `highest`.
+    """Room of the queue before a put waits (overflow: block), beyond the master's messages. The
+    master has the producer's messages up to number `highest`.
 
-    Sent before Attached, and when it changes so that the handle should know. It decides
-    nothing: what comes all the same waits at the master.
+    Sent before Attached, and on changes relevant to the handle. Flow decides nothing: messages
+    beyond the room wait at the master.
     """
 
     is_bounded: bool
@@ -317,27 +313,27 @@ class Flow(Struct, frozen=True, gc=False):
     """Bytes of bodies."""
     count_max: int = 0
     size_max: int = 0
-    """The limits: what is above them never fits, and is refused."""
+    """The limits: a message above never fits, and is refused."""
     why: str = ""
 
 
 class Recall(Struct, frozen=True, gc=False):
-    """Another consumer waits for messages: give back what no call has returned."""
+    """Another consumer waits for messages: give back messages not returned by a call."""
 
     consumer: int
     number: int = 0
-    """Of a purge that waits for it: say `Recalled` when that is done. 0: none does."""
+    """Number of a purge which waits: reply `Recalled` when done. 0: no purge waits."""
 
 
 class ConsumerRefused(Struct, frozen=True, gc=False):
-    """The queue does not take the consumer, or does not keep it; `why` says it in words."""
+    """The queue refuses the consumer, or ends it later; `why` is the reason in words."""
 
     number: int
     why: str
 
 
 class Pong(Struct, frozen=True, gc=False):
-    """Answer to Ping: the master serves this attachment still."""
+    """Answer to Ping: the master still serves the attachment."""
 
 
 Reply = (

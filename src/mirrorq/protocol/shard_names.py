@@ -1,7 +1,7 @@
-"""Shards of a queue: their names, and which of them a key belongs to. Pure.
+"""Shards of a queue: their names, and the shard of a key. Pure.
 
-A sharded queue is one name for several rings. Each shard is a queue like any other, with a name
-made of the queue's name and its number, "orders#shard3". Names of this form are nobody else's.
+A sharded queue is one name for several rings. Each shard is an ordinary queue with a name made of
+the queue's name and its number, "orders#shard3". No other queue has a name of this form.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from zlib import crc32
 
 SHARDS_MAX = 256
-"""Of one queue: each is a ring with copies of its own."""
+"""Limit of shards of one queue: each is a ring with copies of its own."""
 _SHARD = re.compile(r"(.+)#shard(0|[1-9][0-9]{0,8})", re.DOTALL)
 
 
 def shard_name(queue: str, shard: int) -> str:
-    """The name of one shard, from 0, of a queue."""
+    """The name of a shard, from 0, of a queue."""
     return f"{queue}#shard{shard}"
 
 
@@ -26,16 +26,16 @@ def split_name(name: str) -> tuple[str, int] | None:
 
 
 def logical_name(name: str) -> str:
-    """The name that users know: of a shard that of its queue."""
+    """Return the name known to users: for a shard the name of its queue."""
     split = split_name(name) if "#" in name else None
     return name if split is None else split[0]
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """A key as it is hashed.
+    """Return a key's bytes for hashing.
 
     Raises:
-        TypeError: it is neither str nor bytes.
+        TypeError: the key is neither str nor bytes.
     """
     if isinstance(key, str):
         return key.encode()
@@ -45,6 +45,6 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def shard_of(key: str | bytes, shards: int) -> int:
-    """The shard of a key: the CRC-32 (that of zip, PNG, `zlib.crc32` and Spark's `crc32()`) of its
-    UTF-8 bytes, modulo the number of shards. The same in every process and for ever."""
+    """Return the shard of a key: the CRC-32 (as in zip, PNG, `zlib.crc32` and Spark's `crc32()`) of
+    its UTF-8 bytes, modulo the number of shards. The same in every process and for ever."""
     return crc32(key_bytes(key)) % shards

@@ -1,9 +1,9 @@
-"""Staged publishing: what is said of messages that nobody sees before their commit.
+"""Staged publishing: ops on messages invisible before their commit.
 
-A *transaction* is a name for ever, with a *version* that grows: a stream and its batch, a job and
-0. A *run* is one try of one driver to write one version; its name is used once. An *attempt* is one
-try of one task of a run; it stages *chunks*, numbered from 1. The driver names the attempts that
-count, the *winners*.
+A *transaction* is a permanent name, with a *version* which grows: a stream and its batch, a job and
+0. A *run* is one try of a driver to write a version; its name is used once. An *attempt* is one try
+of a run's task; the attempt stages *chunks*, numbered from 1. The driver names the valid attempts,
+the *winners*.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 from msgspec import Struct
 
 DONE = "committed already"
-"""How a refusal begins that is a success for a task, and for a driver that was here before."""
+"""Start of a refusal which is a success for a task, and for a driver with an earlier commit."""
 PAST = "never committed"
-"""How a refusal begins of a version below the highest committed one that is not committed itself:
-nothing of it is in the queue, nor will be."""
+"""Start of a refusal of an uncommitted version below the highest committed version: none of its
+messages is or will be in the queue."""
 FENCED = "fenced"
-"""How a refusal begins that holds for the run for ever."""
+"""Start of a refusal which holds for the run for ever."""
 SEALED = "sealed"
-"""How a refusal begins of what a sealed run does not take."""
+"""Start of a refusal by a sealed run."""
 WAIT = "not now"
-"""How a refusal begins that fences nobody and may be otherwise in a moment: the queue is full."""
+"""Start of a refusal without fencing, to be retried soon: the queue is full."""
 
 Winner = tuple[int, int, int, int]
-"""(partition, attempt, chunks, messages): an attempt, and all that it has staged."""
+"""(partition, attempt, chunks, messages): an attempt, and its totals of staged data."""
 
 
 class Stage(Struct, frozen=True, gc=False):
-    """The first body of a chunk: its other messages show nothing until a commit."""
+    """The first body of a chunk: its messages stay invisible until a commit."""
 
     transaction: str
     version: int
@@ -35,40 +35,40 @@ class Stage(Struct, frozen=True, gc=False):
     partition: int
     attempt: int
     chunk: int
-    """Its number within the attempt, from 1."""
+    """Number of the chunk within the attempt, from 1."""
 
 
 class SealOp(Struct, frozen=True, gc=False):
-    """These winners of a run wait for the decision of another queue, for as long as it takes."""
+    """The run's winners wait for the decision of another queue, without a time limit."""
 
     transaction: str
     version: int
     run: str
     winners: tuple[Winner, ...]
     home: int
-    """Id of the queue that decides."""
+    """Id of the deciding queue."""
 
 
 class CommitOp(Struct, frozen=True, gc=False):
-    """Winners of a run become messages, in this order, and everything else of this version, and
-    of those before it, is dropped."""
+    """A run's winners become messages, in this order. All other staged data of the version, and of
+    earlier versions, is dropped."""
 
     transaction: str
     version: int
     run: str
     winners: tuple[Winner, ...] = ()
     sequence: int = 0
-    """Of the op itself; the messages stand behind it. 0 in a request."""
+    """Sequence of the op itself; the messages stand behind. 0 in a request."""
     count: int = 0
     """How many messages. 0 in a request."""
     others: tuple[int, ...] = ()
-    """Ids of queues in which the run is sealed: they are told to commit it too."""
+    """Ids of queues with the run sealed: they get a commit too."""
     is_decision: bool = False
-    """Another queue says so: the winners are those that are sealed here."""
+    """The decision comes from another queue: the winners are the sealed ones here."""
 
 
 class AbortOp(Struct, frozen=True, gc=False):
-    """A run will never be committed: what it has staged is dropped, and it is fenced."""
+    """A run will never be committed: its staged data is dropped, and the run is fenced."""
 
     transaction: str
     version: int
@@ -78,25 +78,25 @@ class AbortOp(Struct, frozen=True, gc=False):
     others: tuple[int, ...] = ()
     """As of CommitOp."""
     is_decision: bool = False
-    """Another queue says so: it holds for a sealed run too."""
+    """The decision comes from another queue: the abort holds for a sealed run too."""
 
 
 class AskOp(Struct, frozen=True, gc=False):
-    """A queue with a sealed run asks the one that decides.
+    """A queue with a sealed run asks the deciding queue.
 
-    In its own log: the question goes into its outbox. In the log of the one that decides: where
-    it is undecided the run is fenced, and in any case it tells the asker to give the run up; a
-    commit of it was told before."""
+    In its own log: the question goes into its outbox. In the log of the deciding queue: an
+    undecided run is fenced. In any case the deciding queue tells the asker to give the run up; a
+    commit of the run was sent before."""
 
     transaction: str
     version: int
     run: str
     asker: int
-    """Id of the queue that asks."""
+    """Id of the asking queue."""
 
 
 class CrossQueueTask(Struct, frozen=True, gc=False):
-    """What one queue tells or asks another, through its outbox."""
+    """A command or question from a queue to another, through the outbox."""
 
     what: str
     """commit, abort, ask."""
@@ -105,7 +105,7 @@ class CrossQueueTask(Struct, frozen=True, gc=False):
     run: str
 
     def op(self, asker: int) -> CommitOp | AbortOp | AskOp:
-        """What is asked of the other queue."""
+        """Return the op for the other queue."""
         name = (self.transaction, self.version, self.run)
         if self.what == "commit":
             return CommitOp(*name, is_decision=True)
@@ -115,4 +115,4 @@ class CrossQueueTask(Struct, frozen=True, gc=False):
 
 
 Staging = SealOp | CommitOp | AbortOp | AskOp
-"""What a driver, or another queue, may ask for; each becomes an op."""
+"""Requests of a driver, or of another queue; each becomes an op."""

@@ -1,4 +1,4 @@
-"""What a queue's declaration must be, before anything is asked of the catalog."""
+"""Checks of a queue's declaration, before any request to the catalog."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mirrorq.protocol.shard_names import SHARDS_MAX, shard_name, split_name
 
 
 def shards_error(shards: object) -> str:
-    """Return why a queue cannot have so many shards, "" when it can."""
+    """Return why a queue cannot have the number of shards, "" if it can."""
     if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX:
         return f"a queue has 1 to {SHARDS_MAX} shards, or none at all (None), not {shards!r}"
     return ""
@@ -25,7 +25,7 @@ def declaration_error(
     *,
     passive: object = True,
 ) -> str:
-    """Return what is wrong with a declaration before it is proposed, "" when nothing is."""
+    """Return the error in a declaration before its proposal, "" without an error."""
     if not isinstance(name, str):
         return f"a queue's name is a string, not {name!r}"
     if not 0 < len(name) <= NAME_CHARS_MAX:

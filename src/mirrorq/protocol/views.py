@@ -14,12 +14,12 @@ from mirrorq.protocol.identities import MemberId
 
 @frozen
 class Standing:
-    """Where one member stands in a view: worked out once an epoch, asked at each step.
+    """A member's place in a view: computed once an epoch, read at each step.
 
     Members stand in the order of joining: `m0` is the master, `m1 … mj` are in sync, joining
     members follow. Ops go right from `m0` to the last member. Watermarks go right from `m0` to
-    `mj`, and `mj` closes the ring to `m0`. Each joining member has its own link to `m0` (R1, R2).
-    A view without members has no master, and nobody stands in it.
+    `mj`, and `mj` closes the ring to `m0`. Each joining member has its own link to `m0` (R1, R2). A
+    view without members has no master and no places.
     """
 
     is_master: bool
@@ -37,7 +37,7 @@ NOWHERE = Standing(False, False, False, None, None, None, None, False)
 
 
 def standing(view: View, member_id: MemberId) -> Standing:
-    """Return the answers for one incarnation."""
+    """Return the place of one incarnation in a view."""
     last = last_in_sync(view)
     return Standing(
         is_master(view, member_id),
@@ -68,14 +68,14 @@ def make_view(
     how: str = "",
     master_epoch: int = 0,
 ) -> View:
-    """Make a view of members in sync, master first, followed by joining ones."""
+    """Make a view of members in sync, master first, then joining members."""
     members = tuple(Member(member, True) for member in in_sync)
     members += tuple(Member(member, False) for member in joining)
     return View(epoch, members, how, master_epoch)
 
 
 def index(view: View, member_id: MemberId) -> int | None:
-    """Return the member's place, 0 for the master; None when it is not in the view."""
+    """Return the member's place, 0 for the master; None outside the view."""
     for place, member in enumerate(view.members):
         if member.id == member_id:
             return place
@@ -83,13 +83,13 @@ def index(view: View, member_id: MemberId) -> int | None:
 
 
 def find(view: View, member_id: MemberId) -> Member | None:
-    """Return the member with this very incarnation, or None."""
+    """Return the member with the very incarnation, or None."""
     place = index(view, member_id)
     return None if place is None else view.members[place]
 
 
 def find_store(view: View, node: str, store: int) -> Member | None:
-    """Return the member that stands on this store, whatever its incarnation, or None."""
+    """Return the member on the store, in any incarnation, or None."""
     for member in view.members:
         if member.id.node == node and member.id.store == store:
             return member
@@ -102,12 +102,12 @@ def master(view: View) -> MemberId | None:
 
 
 def is_master(view: View, member_id: MemberId) -> bool:
-    """Say whether this incarnation is the master of the view."""
+    """Return true if the incarnation is the master of the view."""
     return bool(view.members) and view.members[0].id == member_id
 
 
 def is_in_sync(view: View, member_id: MemberId) -> bool:
-    """Say whether this incarnation stands in the view in sync."""
+    """Return true if the incarnation is in the view and in sync."""
     member = find(view, member_id)
     return member is not None and member.in_sync
 
@@ -134,13 +134,13 @@ def last_in_sync(view: View) -> MemberId | None:
 
 
 def left(view: View, member_id: MemberId) -> MemberId | None:
-    """Return the member that sends ops to this one; None for the master and for strangers."""
+    """Return the left neighbour, which sends ops; None for the master and for strangers."""
     place = index(view, member_id)
     return view.members[place - 1].id if place else None
 
 
 def right(view: View, member_id: MemberId) -> MemberId | None:
-    """Return the member that gets ops from this one; None for the last and for strangers."""
+    """Return the right neighbour, which gets ops; None for the last member and for strangers."""
     place = index(view, member_id)
     if place is None or place + 1 == len(view.members):
         return None
@@ -148,9 +148,9 @@ def right(view: View, member_id: MemberId) -> MemberId | None:
 
 
 def links(view: View) -> tuple[tuple[str, str], ...]:
-    """Return every pair of nodes that this view needs a working link between, once each.
+    """Return each pair of nodes with a link needed by the view, once.
 
-    Neighbours, the last in sync with the master, and each joining member with the master.
+    Neighbours, the last member in sync with the master, and each joining member with the master.
     """
     names = [member.id.node for member in view.members]
     pairs = list(pairwise(names))
@@ -159,28 +159,28 @@ def links(view: View) -> tuple[tuple[str, str], ...]:
 
 
 def promotable(view: View) -> tuple[MemberId, ...]:
-    """Return who may become master after this view is committed, the first choice first.
+    """Return the members which may become master after the view's commit, first choice first.
 
-    R5: every member in sync, oldest first: each has every stable op on its disk, or in this
-    incarnation's memory where `counts_incarnations`. Whether it runs, and in which incarnation, is
-    for the asker to judge.
+    R5: every member in sync, oldest first. Each has every stable op on disk, or in the
+    incarnation's memory where `counts_incarnations`. The caller judges which members run, and in
+    which incarnation.
     """
     return in_sync_ids(view)
 
 
 def counts_incarnations(view: View) -> bool:
-    """Say whether members in sync are judged by incarnation: a restarted one has lost what it
-    had in memory only. Else by store."""
+    """Return true if members in sync count by incarnation, as a restarted member has lost its
+    memory. Else members count by store."""
     return view.durability != "fsync"
 
 
 def next_durability(
     view: View, wanted: Literal["fsync", "replicated"], *, settled: bool = False
 ) -> Literal["fsync", "settling", "replicated"]:
-    """Return the durability of the view that follows this one, under a policy that says `wanted`.
+    """Return the durability of the next view, under a policy with `wanted`.
 
-    To replicated in one step: who is judged more strictly has all that it is to have. Back in
-    two: from a settling view only, when its master says that all is on disk.
+    To replicated in one step: a stricter judgement needs no further data. Back to fsync in two
+    steps: from a settling view only, when its master reports all ops on disk.
     """
     if wanted == "replicated":
         return "replicated"
@@ -190,9 +190,9 @@ def next_durability(
 
 
 def order_error(members: tuple[Member, ...]) -> str:
-    """Return what is wrong with a view of these members, "" when nothing is.
+    """Return the error in a view of the members, "" without an error.
 
-    A view has a master in sync, members in sync before joining ones, and no node twice.
+    A view has a master in sync, members in sync before joining members, and no node twice.
     """
     if not members:
         return "the view has no members"
@@ -217,12 +217,12 @@ def arrange(
     joining: Sequence[MemberId],
     is_broken: Callable[[str, str], bool],
 ) -> tuple[tuple[MemberId, ...], tuple[MemberId, ...]]:
-    """Order members so that no link that a view needs is broken (R11).
+    """Order members so no link needed by the view is broken (R11).
 
-    The given order is kept where it works, else the nearest one in lexical order is taken.
-    When none works, mirrors leave the in-sync set one by one, first those that cannot reach
-    the master, then those with most broken links, the youngest first. A joining member that
-    finds no place is left out.
+    The given order is kept if possible, else the nearest order in lexical order is taken. Without a
+    working order, mirrors leave the in-sync set one by one: first mirrors without a link to the
+    master, then mirrors with most broken links, the youngest first. A joining member without a
+    place is left out.
 
     Returns:
         (members in sync with the master first, joining members).
@@ -236,7 +236,7 @@ def arrange(
     in_sync = (master_id, *row)
     tail: tuple[MemberId, ...] = ()
     waiting = [one for one in (*joining, *out) if not is_broken(one.node, master_id.node)]
-    # Twice: one that hears nobody placed so far may hear a later one.
+    # Twice: a member with broken links to all placed so far may fit after a later member.
     for one in (*waiting, *waiting):
         if one not in tail:
             longer = _row(in_sync[-1], (*tail, one), is_broken, closed=False)
@@ -247,7 +247,7 @@ def arrange(
 def _worst(
     master_id: MemberId, mirrors: Sequence[MemberId], is_broken: Callable[[str, str], bool]
 ) -> MemberId:
-    """Return the mirror to give up first when no order of all of them works."""
+    """Return the mirror to give up first when no order of all mirrors works."""
 
     def badness(place: int) -> tuple[bool, int, int]:
         name = mirrors[place].node
@@ -266,8 +266,8 @@ def _row(
 ) -> tuple[MemberId, ...] | None:
     """Order `rest` to the right of `first` without a broken link; `closed`: as a ring.
 
-    A search in depth, first in the given order. What has failed for (last, still to place)
-    is not tried again: at most n x 2^n steps, and one pass when no link is broken.
+    A search in depth, first in the given order. A failed (last, still to place) is not tried again:
+    at most n x 2^n steps, and one pass when no link is broken.
     """
     failed: set[tuple[MemberId, int]] = set()
 
@@ -289,7 +289,7 @@ def _row(
 
 
 class Member(Struct, frozen=True, gc=False):
-    """An incarnation of a node in a view, and whether it was in sync when the view was made."""
+    """An incarnation of a node in a view, and its sync state at the making of the view."""
 
     id: MemberId
     in_sync: bool
@@ -298,21 +298,21 @@ class Member(Struct, frozen=True, gc=False):
 class View(Struct, frozen=True, gc=False):
     """The ring of one queue at one epoch: oldest first; members[0] is the master.
 
-    Members in sync stand before joining ones. `how` is said of the change of master that
-    made this view: clean, unclean, cold, or "" when the master stayed.
+    Members in sync stand before joining members. `how` tells the change of master with the view:
+    clean, unclean, cold, or "" when the master stayed.
     """
 
     epoch: int
     members: tuple[Member, ...]
     how: str = ""
     master_epoch: int = 0
-    """The epoch in which the present master became master: what sessions and deliveries
-    name as their epoch, so that a change of mirrors disturbs no consumer. The catalog sets
-    it: this epoch when members[0] changed (or is new), else that of the view before."""
+    """The epoch in which the present master became master: the epoch in sessions and deliveries, so
+    a change of mirrors disturbs no consumer. Set by the catalog: the present epoch when members[0]
+    changed (or is new), else the value of the earlier view."""
     generation: int = 0
-    """How many unclean promotions the queue has had. A master whose log does not have the
-    last one begins with it, whatever `how` says: the one that should have may have died."""
+    """Number of unclean promotions of the queue. A master whose log lacks the last promotion begins
+    with an unclean promotion, whatever `how` says: the appointed master may have died."""
     durability: Literal["fsync", "settling", "replicated"] = "fsync"
-    """What the members' marks say, and by what members in sync are judged. fsync: on disk, by
-    store. replicated: in memory, by incarnation. settling, on the way from replicated to fsync:
-    on disk, still by incarnation."""
+    """Meaning of the members' marks, and judgement of members in sync. fsync: on disk, by store.
+    replicated: in memory, by incarnation. settling, on the way from replicated to fsync: on disk,
+    still by incarnation."""

@@ -1,10 +1,9 @@
-"""Copies of whole stores: a backup of one that may be open, and the way back.
+"""Copies of whole stores: a backup, even of an open store, and the restore.
 
-LMDB lets other processes read while one writes: a copy is made in one read transaction, so it
-is the store as of one moment, with all that was confirmed before: the logs are copied first, both
-as of one moment, so that what has left them is in LMDB's copy. Meanwhile pages that the node
-frees are not used again, and its file grows by what it writes. What does not become whole leaves
-nothing under the name that was asked for.
+LMDB lets other processes read during a write. So a copy in one read transaction is the store at one
+moment, with all messages confirmed before. The logs are copied first, both as of one moment:
+records which leave the logs later are in LMDB's copy. During the copy the node cannot reuse freed
+pages, so its file grows by its writes. An incomplete copy leaves nothing under the requested name.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ TRIES = 10
 """The node may let its map grow between opening and reading."""
 _LOGS = (LOG_FILE, RAIL_FILE)
 LOOKS = 1000
-"""At the logs: each takes 1 ms. A node that is busy writes to one of them, as a rule."""
+"""Limit of reads of the logs, 1 ms each. A busy node usually writes to only one log."""
 
 
 @contextmanager
 def copied_to(target: Path) -> Iterator[Path]:
-    """A directory to fill, which gets the name `target` at the end; gone when that fails.
+    """Give a directory to fill, which becomes `target` at the end, or vanishes on failure.
 
     Raises:
-        StoreError: `target` is there already.
+        StoreError: `target` exists already.
     """
     if target.exists() or target.is_symlink():
         raise StoreError(f"{target} is there already: give a path that is not")
@@ -75,10 +74,10 @@ def _sync(path: Path) -> None:
 
 
 def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None:
-    """Copy a store, of a node that runs or not, into an empty directory, without free pages.
+    """Copy a store, of a running node or not, into an empty directory, without free pages.
 
     Raises:
-        StoreError: There is no store of mirrorq, it is damaged, or it cannot be read.
+        StoreError: No store of mirrorq is there, the store is damaged or unreadable.
     """
     if not is_store(path):
         raise StoreError(f"{path} is not a store: it has no {DATA_FILE} of LMDB")
@@ -91,15 +90,15 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
                 )
     except StoreLocked:
         if is_open_here(path):
-            # LMDB's locks are the process's: opened here a second time they would be lost.
+            # LMDB's locks belong to the process: a second open here would lose them.
             raise
-        # The process that has it open has looked at its pages.
+        # The process with the open store has checked its pages.
     for _ in range(TRIES):
         logs = _logs_at_once(path)
         try:
             _copy(path, part, on_progress)
             if any(log is None and contents(path, name) for name, log in logs.items()):
-                # The node has begun one meanwhile.
+                # The node has begun a log meanwhile.
                 (part / DATA_FILE).unlink()
                 continue
             for name, log in logs.items():
@@ -114,8 +113,8 @@ def back_up(path: Path, part: Path, on_progress: Progress | None = None) -> None
 
 
 def _logs_at_once(path: Path) -> dict[str, bytes | None]:
-    """Both logs as of one moment: a queue's ops may be in both in turn. Each is read again until it
-    is as it was before the other was read.
+    """Return both logs as of one moment: a queue's ops may be in both in turn. Reads each log again
+    until the log is unchanged since before the read of the other.
 
     Raises:
         StoreError: Both change all the time.
@@ -130,7 +129,7 @@ def _logs_at_once(path: Path) -> dict[str, bytes | None]:
 
 
 def _whole(name: str, log: bytes) -> bytes:
-    """The whole records of a log that is being written meanwhile."""
+    """Return the whole records of a log under concurrent writes."""
     if name == LOG_FILE:
         return whole_prefix(log)
     return whole_prefix(log[:HALF_BYTES]) + whole_prefix(log[HALF_BYTES:])
@@ -138,7 +137,7 @@ def _whole(name: str, log: bytes) -> bytes:
 
 def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
     # With LMDB's own lock file: the writer must see this reader and leave its pages alone.
-    # As bytes, which the types of `copy` do not know: lmdb refuses a name that the locale does not.
+    # As bytes, unknown to the types of `copy`: lmdb refuses names outside the locale.
     place, target = os.fsencode(path), cast("str", os.fsencode(part))
     with lmdb.open(place, readonly=True, create=False, max_dbs=8, lib_version=0) as source:
         total = int((source.info()["last_pgno"] + 1) * source.stat()["psize"])
@@ -146,14 +145,14 @@ def _copy(path: Path, part: Path, on_progress: Progress | None) -> None:
             try:
                 source.copy(target, compact=True)
             except lmdb.IncompatibleError:
-                # Pages are in use nowhere and in no free list: LMDB will not leave them out.
+                # Some pages are neither in use nor in a free list: LMDB cannot leave them out.
                 (part / DATA_FILE).unlink(missing_ok=True)
                 source.copy(target, compact=False)
 
 
 @contextmanager
 def _watched(file: Path, total: int, on_progress: Progress | None) -> Iterator[None]:
-    """Tell how far a file has grown, on a thread: LMDB copies in one call."""
+    """Report the growth of a file, on a thread: LMDB copies in one call."""
     if on_progress is None:
         yield
         return
@@ -177,10 +176,10 @@ def put_back(backup: Path, part: Path, on_progress: Progress | None = None) -> N
     """Copy a backup into an empty directory.
 
     Raises:
-        StoreLocked: The backup is a store that a process has open.
-        StoreError: It is no store, or cannot be read.
+        StoreLocked: The backup is a store open in a process.
+        StoreError: No store is there, or the store is unreadable.
     """
-    # Held open for its lock; what is damaged is found in the copy.
+    # Held open for its lock; a check of the copy finds damage.
     with OfflineStore(backup), (backup / DATA_FILE).open("rb") as source:
         total = os.fstat(source.fileno()).st_size
         done = 0

@@ -1,17 +1,15 @@
 """The LMDB environment of one node: its files, its transactions, its errors.
 
-One thread writes at a time and any thread may read. A read takes `_reading` for as long as its
-transaction is open, which is short: LMDB can neither move nor grow the map while a transaction
-looks at it, and a transaction left open would keep freed pages from being used again.
+One thread writes at a time and any thread may read. A read takes `_reading` while its transaction
+is open, which is short: LMDB can neither move nor grow the map during a transaction. A transaction
+left open would keep freed pages from reuse.
 
-No write is refused for what it brings: who brings messages asks for `room` first. It tells what
-of `store_bytes_max` and of the disk is left and can be used in the next commit for sure, which is
-less than what is free: pages are used again one commit after the one that has freed them, and
-large values need pages that lie together. What drains a full store (acks, checkpoints, releases,
-Raft) asks nobody, and has a reserve: of the map, and of blocks on the disk (`extent`).
-
-The map grows by doubling, as far as messages, holes between them that are too small, and the
-reserve may need.
+No write is refused for its content: a writer of messages asks for `room` first. `room` returns the
+bytes of `store_bytes_max` and of the disk which the next commit can use for sure. The number is
+below the free bytes: freed pages are reused one commit after the freeing commit, and large values
+need adjacent pages. Draining writes (acks, checkpoints, releases, Raft) do not ask, and have a
+reserve: of the map, and of blocks on the disk (`extent`). The map grows by doubling, as far as
+messages, holes too small for messages, and the reserve may need.
 """
 
 from __future__ import annotations
@@ -42,37 +40,37 @@ from mirrorq.store.runs import RUN_BYTES_MAX
 Result = TypeVar("Result")
 
 MAP_BYTES_START = 64 << 20
-"""The map is only address space, but a small one keeps the file of a small store small."""
+"""The map is only address space, but a small map keeps the file of a small store small."""
 ROOM_BYTES = 256 * 1024 * 1024
-"""With more than this left in the file nobody counts pages."""
+"""With more room left in the file, free pages are not counted."""
 ENOUGH_BYTES = 64 << 20
-"""With more than this in free pages that lie together nobody looks for others."""
+"""With more room in adjacent free pages, the search for further pages ends."""
 SLACK_BYTES = 64 << 20
 """The file may be so much larger than `store_bytes_max`, or twice as large, before a message waits
-although less is in use: two of the largest frames find places in it that lie together."""
+for space below the limit: two of the largest frames find adjacent pages in the extra space."""
 MAP_RESERVE_BYTES = 64 << 20
-"""Beyond that, for what drains a store. Only what is used of it is ever on the disk."""
+"""Map beyond the file's limit, for draining writes. Only the used part is ever on the disk."""
 RESERVE_TAIL_PART = 4
-"""Of the reserve so much always lies behind the last page, in one piece."""
+"""The reserve's part which always lies behind the last page, in one piece."""
 RUN_BYTES_SMALL = 64 << 10
-"""Of runs of messages while free pages are counted: few of them have to lie together."""
+"""Limit of message runs while free pages are counted: small runs need few adjacent pages."""
 READERS_MAX = 64
-"""Slots in the lock file; mirrorq reads one at a time, backups and tools take the others."""
+"""Slots in the lock file; mirrorq reads once at a time, backups and tools take the rest."""
 WALK_BYTES_MAX = 256 << 20
-"""After an unclean end the pages of a file up to this size are walked before LMDB sees them: a
-few milliseconds when messages came in batches, two seconds when each came in its own commit."""
+"""After an unclean end the pages of a file up to this size are walked before LMDB maps them: a few
+milliseconds for messages in batches, two seconds for a commit for each message."""
 TURN = b"turn"
-"""Key of what is written when a commit is wanted and nothing else is to be written."""
+"""Key of the value written by a commit without other content."""
 NO_TXN = 1 << 64
 """Greater than the number of any transaction."""
 
 OVERLOOKED = ("lost+found", ".gitignore", ".gitkeep", ".keep", ".DS_Store", ".snapshot")
-"""An empty directory is one that holds nothing else: a new file system makes the first in its
-root, and directories that are to be there though nothing is in them hold one of the others."""
+"""A directory with only these entries counts as empty: a new file system makes the first in its
+root, and empty directories kept in place hold another."""
 ENTRIES_SHOWN = 3
 
 _META = struct.Struct("<16xI20xI92xQQ")
-"""Of a meta page: magic, size of a page, last page, transaction. The one with the later
+"""Of a meta page: magic, size of a page, last page, transaction. The meta page with the later
 transaction counts."""
 _META_MAGIC = 0xBEEFC0DE
 
@@ -91,7 +89,7 @@ _RENEW = (
 
 
 def is_store(path: Path) -> bool:
-    """Whether there is an LMDB file in this directory."""
+    """Return true if the directory has an LMDB file."""
     try:
         with (path / DATA_FILE).open("rb") as file:
             head = file.read(_META.size)
@@ -101,10 +99,10 @@ def is_store(path: Path) -> bool:
 
 
 def open_to_look(path: Path) -> lmdb.Environment:
-    """Open LMDB's files without a lock and without changing them.
+    """Open LMDB's files without a lock and without changes.
 
     Raises:
-        lmdb.Error: they cannot be read.
+        lmdb.Error: The files are unreadable.
     """
     return lmdb.open(
         os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0
@@ -112,13 +110,13 @@ def open_to_look(path: Path) -> lmdb.Environment:
 
 
 def _refuse_occupied(path: Path) -> None:
-    """Make no store among other people's files: with a mistyped path, or that of the data's parent,
-    they would lie there together, and whoever removes the one removes the other.
+    """Refuse a directory with foreign files. With a mistyped path, or the parent of the data, both
+    would lie together, and a removal of either would remove both.
 
-    A store is known by its pages, or by its lock file, which is the first thing that is made of it.
+    A store is known by its pages, or by its lock file, the first file made.
 
     Raises:
-        StoreError: There is something else, and no store.
+        StoreError: The directory has other files, and no store.
     """
     if is_store(path):
         return
@@ -135,25 +133,25 @@ def _refuse_occupied(path: Path) -> None:
 
 
 class Space(NamedTuple):
-    """What messages may take in the next commit for sure."""
+    """Space for messages, usable in the next commit for sure."""
 
     bytes_left: int
-    """In all; below 0 when more than that is held."""
+    """Bytes in all; below 0 when the store holds more than its limit."""
     largest: int
-    """Of a large frame: free pages that lie together."""
+    """Bytes of the largest frame: adjacent free pages."""
     advice: str
-    """What gives more, "" when there is plenty."""
+    """How to get more space, "" when there is plenty."""
     draining: int = 1 << 62
-    """Of one value that drains the store, a checkpoint."""
+    """Bytes of the largest draining value, a checkpoint."""
 
 
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
-"""One of either kind, as who walks the tables gets it."""
+"""A read or write transaction, for code which walks the tables."""
 
 
 @frozen(eq=False)
 class Tables:
-    """The named databases of one environment: what docs/disk-format.md calls the tables."""
+    """The named databases of an environment: the tables of docs/disk-format.md."""
 
     meta: lmdb._Database
     queues: lmdb._Database
@@ -168,7 +166,7 @@ class Tables:
         environment: lmdb.Environment,
         txn: lmdb.Transaction[memoryview] | None,
     ) -> Tables:
-        """Open or create them within `txn`; None: open them in an environment that is only read."""
+        """Open or create the tables within `txn`; None: open them in a read-only environment."""
         names = ("meta", "queues", "messages", "ops", "garbage", "raft")
         create = txn is not None
         return cls(*(environment.open_db(name.encode(), txn, create=create) for name in names))
@@ -184,19 +182,19 @@ _CLOSED = (
 
 
 class Environment:
-    """The path is locked from construction to `close`, by one process. Nothing in it is written
-    before `open`."""
+    """The LMDB environment at a path. The path is locked from construction to `close`, by one
+    process. No write happens before `open`."""
 
     def __init__(self, path: Path, bytes_max: int) -> None:
         """Lock the path and check the files.
 
         Args:
             path: Directory; made if absent, else a store's or empty.
-            bytes_max: What messages may fill.
+            bytes_max: Limit of bytes for messages.
 
         Raises:
             StoreLocked: The path is open already.
-            StoreCorrupt: The files are not what LMDB wrote.
+            StoreCorrupt: The files are not as LMDB wrote them.
             StoreError: The directory cannot be used.
         """
         self.path = path
@@ -205,18 +203,18 @@ class Environment:
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._space: Space | None = None
-        """What `room` said, until something is written."""
+        """Last result of `room`, until the next write."""
         self._is_counted = False
-        """It is so little that free pages were counted."""
+        """Space is short, so free pages were counted."""
         self._is_turned = False
-        """All that was freed is usable: nothing was written since `turn_over`."""
+        """All freed pages are usable: no write since `turn_over`."""
         self._file_bytes = 0
-        """Of all pages up to the last one in use, as of the last commit."""
+        """Bytes up to the last page in use, as of the last commit."""
         self._txn_id = 0
-        """Of the write transaction that was begun last."""
+        """Number of the last begun write transaction."""
         self._is_open = False
         self._failure = ""
-        """Why a write has failed, for another cause than a full disk: it was the last one."""
+        """Error of a failed write, except a full disk: no write follows."""
         try:
             if path.exists() and not path.is_dir():
                 raise StoreError(f"store {path} is a file: give a directory")
@@ -240,11 +238,11 @@ class Environment:
         )
 
     def look(self, work: Callable[[Transaction, Tables], Result]) -> Result | None:
-        """Run `work` on what is there before `open`; None when no store was made yet.
+        """Run `work` on the files before `open`; None when no store was made yet.
 
         Raises:
-            StoreCorrupt: The files are not what LMDB wrote.
-            StoreError: They are not mirrorq's.
+            StoreCorrupt: The files are not as LMDB wrote them.
+            StoreError: The files are not mirrorq's.
         """
         file = self.path / DATA_FILE
         if not file.exists() or not file.stat().st_size:
@@ -260,16 +258,16 @@ class Environment:
                     f"store {self.path} holds an LMDB environment that mirrorq did not make: "
                     "give this node a path of its own"
                 )
-            # Not in that transaction: handles would end with it.
+            # Not in the first transaction: handles would end with it.
             tables = Tables.open(looked_at, None)
             with looked_at.begin(buffers=True) as txn:
                 return work(txn, tables)
 
     def open(self) -> None:
-        """Open the files, made if absent. From here on they are written.
+        """Open the files, made if absent. Writes are allowed from here on.
 
         Raises:
-            StoreError: They cannot be used.
+            StoreError: The files cannot be used.
         """
         try:
             self._lock.begin()
@@ -280,10 +278,10 @@ class Environment:
         self._is_open = True
 
     def _check_files(self) -> None:
-        """Walk the pages when something may be wrong with them.
+        """Walk the pages when the file may be damaged.
 
-        LMDB trusts what it maps: a file that is shorter than its own records say, or a page
-        number that was changed, ends the process with a signal instead of an error.
+        LMDB trusts the mapped file. A file shorter than its own records say, or a changed page
+        number, ends the process with a signal instead of an error.
         """
         file = self.path / DATA_FILE
         size = file.stat().st_size if file.exists() else 0
@@ -300,8 +298,8 @@ class Environment:
                     f"{problems[0]}{more}. {_RENEW}"
                 )
         if whole is not None and size < whole:
-            # Legal when the last pages are free and were never written. If they were not, a
-            # value now ends in zeros, which its checksum tells, instead of a SIGBUS.
+            # Legal when the last pages are free and were never written. Otherwise a value now ends
+            # in zeros, found by its checksum, instead of a SIGBUS.
             os.truncate(file, whole)
 
     def _open(self) -> None:
@@ -349,13 +347,13 @@ class Environment:
             self._lock.release(is_clean=is_open and is_clean and not self._failure)
 
     def note_ending(self) -> None:
-        """Its owner was closed and waits for the disk: who opens the path now is told so."""
+        """Note the owner as closed but busy with its disk: errors tell a second opener."""
         self._lock.note_ending()
 
     # --- Transactions -------------------------------------------------------------------
 
     def read(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
-        """Run `work` in a read transaction. What it returns must hold no view of the map."""
+        """Run `work` in a read transaction and return its result, free of views of the map."""
         self._check_process()
         with self._reading, self._translated("reading"):
             self._check_open()
@@ -363,8 +361,8 @@ class Environment:
             try:
                 return work(txn)
             except BaseException as error:
-                # An error that is kept keeps the frames that it came through, and they the
-                # transaction, which has its place among the readers until it is collected.
+                # A kept error holds its frames, and the frames hold the transaction. The
+                # transaction would occupy a reader slot until collected.
                 traceback.clear_frames(error.__traceback__)
                 raise
             finally:
@@ -372,15 +370,15 @@ class Environment:
                 del txn
 
     def write(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
-        """Run `work` in a write transaction and sync it. It runs again when the map has grown.
+        """Run `work` in a write transaction and sync. `work` runs again when the map has grown.
 
         Args:
-            work: Makes the changes; it must not remember anything of a run that fails.
+            work: Makes the changes; must not keep state of a failed run.
 
         Raises:
             StoreFull: The disk or the map is full; nothing was changed.
-            StoreError: The disk failed, now or at an earlier write. Nothing more is written: what
-                the disk has is for the next start to find out.
+            StoreError: The disk failed, now or at an earlier write. No write follows: only the next
+                start can find out the state of the disk.
         """
         with self._writing_once():
             result = self._write(work)
@@ -389,7 +387,7 @@ class Environment:
 
     @contextmanager
     def _writing_once(self) -> Iterator[None]:
-        """One write at a time; one that fails is the last one."""
+        """Allow one write at a time; after a failure no write follows."""
         self._check_process()
         with self._writing:
             self._check_open()
@@ -418,7 +416,7 @@ class Environment:
                 if not self._grow():
                     if is_turned:
                         raise self._map_full() from None
-                    # What the last commit has freed may be enough, one commit later.
+                    # Pages freed by the last commit may be enough, one commit later.
                     is_turned = True
                     self._turn()
             except lmdb.Error as error:
@@ -442,10 +440,10 @@ class Environment:
             raise
 
     def turn_over(self) -> bool:
-        """Make what the last commit has freed usable, by a commit of almost nothing.
+        """Make the pages freed by the last commit usable, by a commit of almost nothing.
 
         Returns:
-            Whether there was anything to do.
+            True if a commit was needed.
         """
         with self._writing_once():
             if self._is_turned:
@@ -466,9 +464,9 @@ class Environment:
         txn.put(TURN, seal(TURN, pack_u64(txn.id())), db=self.tables.meta)
 
     def _grow(self) -> bool:
-        """Make room in the map for a commit that found none; False when that cannot be done."""
+        """Make room in the map for a commit without room; False when no room can be made."""
         if self._lmdb.reader_check():
-            # A backup that was killed kept freed pages from being used again.
+            # A killed backup had kept freed pages from reuse.
             return True
         size = self._lmdb.info()["map_size"]
         if size >= self._bytes_limit:
@@ -511,12 +509,11 @@ class Environment:
         return RUN_BYTES_SMALL if self._is_counted else RUN_BYTES_MAX
 
     def room(self, wanted: int = 0) -> Space:
-        """What messages may take for sure in the next commit, if nothing was written before.
-
-        To be called by who writes.
+        """Return the bytes for messages which the next commit can use for sure, with no write
+        before. Called by the writing thread.
 
         Args:
-            wanted: What somebody waits for: the disk is asked for it, if it has little left.
+            wanted: Bytes which a caller waits for: a disk with little space is asked for them.
         """
         space = self._space
         if space is None or self._is_counted:
@@ -539,11 +536,11 @@ class Environment:
         )
         stretches = [count for _, count in self._usable()]
         behind = min(self._bytes_limit - used, on_disk + self._extent.reserve(used))
-        # Half of what lies behind the last page is for acks and Raft alone.
+        # Half of the space behind the last page is for acks and Raft alone.
         draining = max(behind // 2, max(stretches, default=0) * self._page_bytes)
         whole, largest = self._placeable(stretches, free)
         if min(whole, largest) < wanted:
-            # Enough is free, in pieces: the file may grow beyond the bound, and a part of the
+            # Enough is free, in pieces: the file may grow beyond the limit, and a part of the
             # reserve may lie in these pieces as well as behind the last page.
             behind = self._extent.end - used - self._extent.reserve(used) // RESERVE_TAIL_PART
             tail = min(max(on_disk, behind), self._file_bytes_max - used)
@@ -551,9 +548,9 @@ class Environment:
         return Space(min(whole, below_max, of_disk), largest, advice, draining)
 
     def _placeable(self, stretches: list[int], tail: int) -> tuple[int, int]:
-        """(bytes of runs, bytes of one large frame) that free pages take, and `tail` behind them.
+        """Return (bytes of runs, bytes of one large frame) for free pages and a `tail` behind.
 
-        A run of many frames leaves the end of a stretch empty that is too small for it.
+        A run of many frames may leave the end of a stretch empty.
         """
         pages = [*stretches, max(tail, 0) // self._page_bytes]
         lost = RUN_BYTES_SMALL // self._page_bytes
@@ -561,11 +558,11 @@ class Environment:
         return whole * self._page_bytes, max(pages) * self._page_bytes
 
     def _usable(self) -> list[Stretch]:
-        """Free pages that the next commit can use."""
+        """Return the free pages usable by the next commit."""
         self._lmdb.reader_check()
         before = int(self._lmdb.info()["last_txnid"])
         for line in self._lmdb.readers().splitlines():
-            # process, thread, transaction: "-" when it looks at nothing now.
+            # process, thread, transaction: "-" for a reader without a transaction.
             words = line.split()
             if len(words) == 3 and words[2].isdigit():
                 before = min(before, int(words[2]))
@@ -580,15 +577,15 @@ class Environment:
         return pages * int(stat["psize"])
 
     def _measure_file(self) -> None:
-        # Once a commit: a dictionary of all that LMDB knows is made for it.
+        # Only once a commit, as LMDB's `info` builds a whole dictionary.
         self._file_bytes = (int(self._lmdb.info()["last_pgno"]) + 1) * self._page_bytes
 
     # --- Errors -------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise StoreError where nothing may be written: it is closed, gone, of a parent, or a
-        write has failed."""
-        # Once a commit: what is well is found so without a call.
+        """Raise StoreError if no write is allowed: the store is closed, its file gone, its process
+        forked, or a write has failed."""
+        # Runs at each commit: the good case costs no method call.
         if os.getpid() != self._pid or not self._is_open or self._failure:
             self._check_process()
             self._check_open()
@@ -614,7 +611,7 @@ class Environment:
             )
 
     def _check_file(self) -> None:
-        """Of what is written to a file that no path leads to, nothing is there after a restart."""
+        """Raise if the file has no path any more: its content is lost after a restart."""
         try:
             found = os.fstat(self._descriptor)
         except OSError as error:
@@ -634,7 +631,7 @@ class Environment:
         return self._lock.is_at_path
 
     def _is_in_place(self) -> bool:
-        """Whether the directory leads to the file that is open: not where that was moved away."""
+        """Return true if the directory still leads to the open file."""
         try:
             found = os.stat(DATA_FILE, dir_fd=self._lock.directory)
         except OSError as error:
@@ -646,7 +643,7 @@ class Environment:
         try:
             yield
         except Damaged as error:
-            # A single frame is fetched from another member, and nobody has to do anything.
+            # A single frame is fetched from another member, without an operator.
             advice = "" if error.span else f". {_RENEW}"
             found = StoreCorrupt(f"store {self.path}: {error}{advice}")
             found.span = error.span
@@ -671,10 +668,10 @@ class Environment:
         return StoreError(f"{what}. Nothing was changed: look at the disk, then start again")
 
     def _is_disk_full(self, code: int) -> bool:
-        """Whether an error means that there is no space.
+        """Return true if an error means a lack of space.
 
-        LMDB calls a write that was cut short an I/O error, and a full disk begins with one. So
-        the file is asked whether it takes one more byte at its end, where nothing is in use.
+        LMDB reports a write cut short as an I/O error, the first sign of a full disk. So the method
+        tries to append one byte at the file's end, where no page is in use.
         """
         if code != errno.EIO:
             return code in _FULL_DISK
@@ -687,7 +684,7 @@ class Environment:
 
 
 def _whole_bytes(file: Path) -> int | None:
-    """The length that a data file's own records give it; None when it has no such records."""
+    """Return a data file's length by its own records; None without valid records."""
     with file.open("rb") as opened:
         head = opened.read(_META.size)
         if len(head) < _META.size:
@@ -702,8 +699,8 @@ def _whole_bytes(file: Path) -> int | None:
 
 
 def walk(file: Path) -> tuple[list[str], list[str]]:
-    """What is wrong with the pages of a data file, and what of them is in use nowhere and in no
-    free list: that costs space, and nothing else."""
+    """Return the problems of a data file's pages, and its leaked pages. A leaked page is neither in
+    use nor in a free list, and only costs space."""
     try:
         found = lmdb_verify.verify(str(file), subdir=False)  # type: ignore[no-untyped-call]
     except (lmdb_verify.VerifyError, OverflowError) as error:

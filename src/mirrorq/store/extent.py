@@ -1,15 +1,15 @@
-"""Disk space that the store's file has taken, ahead of use.
+"""Disk space taken by the store's file, ahead of use.
 
-What LMDB writes behind the end of its file needs blocks that the disk may not have any more when
-a full store has to be drained. So a reserve beyond the last page in use is always taken, and
-messages get room only where blocks are owned already, or while the disk has plenty.
+LMDB's writes behind the end of the file need blocks, and the disk may have none left when a full
+store must be drained. So a reserve beyond the last page in use is always taken. Messages get room
+only where blocks are owned already, or while the disk has plenty.
 
-While it has, the file grows in steps: a store that has run for a moment keeps the size that it
-has, no other file takes the place that its churn wants, and its pages lie together. A disk that
-has little left, or refuses, is asked for what is needed next, and no more.
+With plenty of space the file grows in steps. A store keeps its size after a moment of work, no
+other file takes the space for its churn, and its pages are adjacent. A disk with little space, or
+with a refusal, is asked for the next need only.
 
-Blocks are taken with posix_fallocate, or written where that is missing. A file system that writes
-each block to a new place (btrfs, zfs) may be full all the same when they are written.
+Blocks are taken with posix_fallocate, or written where the call is missing. A file system with a
+new place for each written block (btrfs, zfs) may still be full at the write.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from pathlib import Path
 from mirrorq import system
 
 RESERVE_BYTES = 8 << 20
-"""What drains a full store is small; a large checkpoint of a queue is a few MiB."""
+"""Draining writes are small; a large checkpoint of a queue is a few MiB."""
 RESERVE_MIN = 1 << 20
-"""Of a store that holds little."""
+"""Reserve of a store with little content."""
 RESERVE_PART = 16
-"""The reserve is at most such a part of the disk."""
+"""The reserve is at most this part of the disk."""
 STEP_MIN = 4 << 20
 STEP_MAX = 64 << 20
-"""A step doubles the file, within these; on a small disk it is a part of it, as the reserve."""
+"""A step doubles the file, within these limits; on a small disk a step is a part of the disk."""
 PLENTY_BYTES = 1 << 30
-"""With so much free nobody else fills the disk between two commits."""
+"""With so many free bytes no other program fills the disk between two commits."""
 LEFT_BYTES = 64 << 10
 """A disk with less free is not asked for more."""
 
 
 class Extent:
-    """The bytes of one file that are taken. Used by whoever may write to the file."""
+    """The blocks taken for one file. Used by the writer of the file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._end = file.stat().st_size
         """So much of the file has blocks."""
         self._is_refused = False
-        """The disk, a quota or a limit did not give what was asked for last."""
+        """The disk, a quota or a limit refused the last request."""
         self._free, self._total = 0, 0
         self._look()
 
     @property
     def is_plenty(self) -> bool:
-        """Whether nobody needs to own blocks before they are written."""
+        """Return true if blocks need not be owned before a write."""
         return not self._is_refused and self._free >= PLENTY_BYTES
 
     @property
     def free_bytes(self) -> int:
-        """On the disk, when it was looked at last."""
+        """Free bytes of the disk at the last look."""
         return self._free
 
     def reserve(self, used: int) -> int:
-        """What is kept for what drains a store whose pages end at `used`."""
+        """Return the bytes reserved for draining writes, for pages ending at `used`."""
         part = self._total // RESERVE_PART
         return min(RESERVE_BYTES, part, max(RESERVE_MIN, used))
 
@@ -67,8 +67,8 @@ class Extent:
         return self._end
 
     def cover(self, used: int) -> None:
-        """The file's pages end at `used` now: take the reserve behind it, and a step when they
-        have come to the end of the last one. Never raises."""
+        """Take the reserve behind the pages, which now end at `used`. Take a step too when the
+        pages have reached the end of the last step. Never raises."""
         if used + self.reserve(used) <= self._end:
             return
         self._look()
@@ -76,11 +76,11 @@ class Extent:
         self._take(kept + self._step(used) if self.is_plenty else kept)
 
     def room(self, used: int, wanted: int) -> int:
-        """Bytes of messages for which the file may grow; below 0 what its reserve lacks.
+        """Return the bytes by which messages may grow the file; below 0 the reserve's deficit.
 
         Args:
-            used: Where its pages end.
-            wanted: What somebody waits for; it is taken if the disk has it.
+            used: End of the pages.
+            wanted: Bytes which a caller waits for; taken if the disk has them.
         """
         self._look()
         if self.is_plenty:
@@ -109,7 +109,7 @@ class Extent:
         self._total = found.f_blocks * found.f_frsize
 
     def _take(self, end: int) -> None:
-        """Own the blocks up to `end`, or what is there of them."""
+        """Take the blocks up to `end`, or as many as the disk gives."""
         try:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
             try:

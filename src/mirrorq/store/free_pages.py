@@ -1,13 +1,12 @@
-"""The free pages of an LMDB file that a transaction could use now, as LMDB itself would find them.
+"""The free pages of an LMDB file usable by a transaction now, as LMDB would find them.
 
-LMDB keeps what a transaction has freed in a table of its own, under the transaction's number, and
-uses it again when nobody can want the old pages any more: no reader looks at that state or an
-older one, and it is not the last one either, to which a crash would lead back. So what commit n
-has freed is usable from commit n + 2 on, and later while a reader is older than n + 1. A value
-above half a page needs pages that lie together.
+LMDB lists the pages freed by a transaction in a table, under the transaction's number. LMDB reuses
+the pages when no reader looks at the old state or an older state, and when the state is not the
+last commit, to which a crash would lead back. So pages freed by commit n are usable from commit n +
+2 on, and later while a reader is older than n + 1. A value above half a page needs adjacent pages.
 
-The binding does not show that table, so its pages are read from the file. To be called by who
-writes, between two transactions: then nothing of it changes.
+The binding does not show the table, so its pages are read from the file. Call only from the writing
+thread, between two transactions: then the table does not change.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from array import array
 from collections.abc import Iterator
 
 Stretch = tuple[int, int]
-"""(first page, count) of free pages that lie together."""
+"""(first page, count) of adjacent free pages."""
 
 IDS_MAX = 1 << 17
-"""Pages looked at: 512 MiB of them. What is beyond is not counted, which does no harm."""
+"""Limit of free pages read: 512 MiB. Further pages are not counted, which does no harm."""
 
 _META = struct.Struct("<16xI60xQ48x8xQ")
 """Of a meta page: magic, root of the table of free pages, transaction."""
@@ -32,20 +31,20 @@ _NODE = struct.Struct("<HHHH")
 """Length or child, flags, length of the key."""
 _BRANCH = 1
 _BIG = 1
-"""Of a node: its data are on pages of their own."""
+"""Flag of a node with its data on separate pages."""
 _HEAD_BYTES = 16
 _NOWHERE = (1 << 64) - 1
 _U64 = struct.Struct("<Q")
 
 
 def usable_stretches(descriptor: int, page_bytes: int, before: int, enough: int) -> list[Stretch]:
-    """Free pages that commits before number `before` have left, in order.
+    """Return the free pages left by commits before number `before`, in order.
 
     Args:
         descriptor: Of the data file.
         page_bytes: Size of a page.
-        before: What is under this number or a greater one is not usable.
-        enough: Stop when so many pages were found.
+        before: Pages under this or a greater number are not usable.
+        enough: Stop at so many pages.
     """
     root = _root(descriptor, page_bytes)
     found: list[Stretch] = []
@@ -60,7 +59,7 @@ def usable_stretches(descriptor: int, page_bytes: int, before: int, enough: int)
 
 
 def _root(descriptor: int, page_bytes: int) -> int:
-    """Of the table of free pages, as the last commit has left it."""
+    """Return the root page of the table of free pages, as of the last commit."""
     last, root = 0, _NOWHERE
     for page in (0, 1):
         found = os.pread(descriptor, _META.size, page * page_bytes)
@@ -99,7 +98,7 @@ def _records(descriptor: int, page_bytes: int, page: int) -> Iterator[tuple[int,
 
 
 def _stretches(ids: array[int]) -> Iterator[Stretch]:
-    """Numbers of pages that fall, as stretches; a long one costs few steps."""
+    """Give falling page numbers as stretches; a long stretch costs few steps."""
     at, count = 0, len(ids)
     while at < count:
         end, step = at, 1

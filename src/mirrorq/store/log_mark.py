@@ -1,4 +1,4 @@
-"""What LMDB says of the logs beside it: which are in use, and up to which record it has them."""
+"""LMDB's marks about the logs: which logs are in use, and the last record known to LMDB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorq.store.write_ahead import Mark, left_in
 
 FORMAT = b"format"
 FORMAT_VERSION = 2
-"""Of keys, values and logs. Any change of them raises it."""
+"""Format of keys, values and logs. Any change raises the number."""
 MARK = b"write-ahead log"
 """There while the write-ahead log is in use."""
 RAIL_MARK = b"rail log"
@@ -22,10 +22,10 @@ RAIL_MARK = b"rail log"
 
 
 def check_format(txn: Transaction, tables: Tables, path: Path) -> None:
-    """Look at the store's format.
+    """Check the store's format.
 
     Raises:
-        StoreError: Another version of mirrorq has made it.
+        StoreError: Another version of mirrorq has made the store.
     """
     found = decoded("meta", FORMAT, _get(txn, tables, FORMAT), unpack_u64)
     if found != FORMAT_VERSION:
@@ -38,14 +38,14 @@ def check_format(txn: Transaction, tables: Tables, path: Path) -> None:
 def left_in_log(
     txn: Transaction, tables: Tables, path: Path, *, salvages: bool = False
 ) -> list[QueueWrite]:
-    """What the logs of the store at `path` hold that LMDB has not, one write a queue.
+    """Return the records in the logs of the store at `path` missing in LMDB, one write a queue.
 
     Args:
-        salvages: of the write-ahead log all records that are whole count.
+        salvages: of the write-ahead log, count all whole records.
 
     Raises:
         StoreError: Another version of mirrorq has made the store.
-        Damaged: A log is not as it was written, or is missing.
+        Damaged: A log is changed or missing.
     """
     check_format(txn, tables, path)
     logged: list[QueueWrite] = []
@@ -59,7 +59,7 @@ def left_in_log(
 
 
 def take_in(txn: Transaction, tables: Tables, path: Path, *, salvages: bool = False) -> None:
-    """Have everything in LMDB, and the log at its end: nothing in it counts any more."""
+    """Bring all log records into LMDB, and end the logs."""
     writes = left_in_log(txn, tables, path, salvages=salvages)
     log = QueueLog(txn, tables)
     for write in writes:
@@ -71,7 +71,7 @@ def take_in(txn: Transaction, tables: Tables, path: Path, *, salvages: bool = Fa
 
 
 def put_mark(txn: Transaction, tables: Tables, mark: Mark, *, key: bytes = MARK) -> None:
-    """From this transaction on LMDB has what a log holds up to this mark."""
+    """From this transaction on LMDB has the log's records up to the mark."""
     txn.put(key, seal(key, mark.to_bytes()), db=tables.meta)
 
 

@@ -1,4 +1,4 @@
-"""`Store`: all that one node keeps on its disk."""
+"""`Store`: the disk state of one node."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NODE = b"node"
 STORE_ID = b"store id"
 INCARNATION = b"incarnation"
 _VALUE = b"value "
-"""Before the names of what `put_meta` keeps."""
+"""Prefix of the names used by `put_meta`."""
 _KNOWN_NAME = "known incarnation"
 _KNOWN = _VALUE + _KNOWN_NAME.encode()
 
@@ -69,25 +69,24 @@ def _library() -> str:
 
 @define
 class Rail:
-    """The rail's log while it is in use."""
+    """The rail's log while in use."""
 
     file: LogFile
     salt: int
     taken: int = 0
-    """The last record that is in memory here."""
+    """The last record taken into memory."""
     lmdb_has: int = 0
-    """The last one that is in LMDB."""
+    """The last record in LMDB."""
     bytes_behind: int = 0
-    """What those between take there, about."""
+    """Approximate bytes of the records between both."""
     ends: dict[int, int] = field(factory=dict)
-    """Of each queue the last op that it has logged, unless the queue was cut since."""
+    """Queue id -> last op logged by the rail, unless the queue was cut since."""
     failed: int = 0
-    """The record that could not be written: the disk may have it all the same."""
+    """Record with a failed write: the disk may have the record all the same."""
 
 
 class Store:
-    """One node's store. Its path is locked from construction to `close`; it is written from
-    `begin` on.
+    """One node's store. The path is locked from construction to `close`; writes begin at `begin`.
 
     Threads: one thread at a time writes; any thread may read. Not to be used after a fork.
     """
@@ -101,20 +100,20 @@ class Store:
         begin: bool = True,
         salvages: bool = False,
     ) -> None:
-        """Lock the store's path, look at what is there, and `begin`.
+        """Lock the store's path, read its state, and `begin`.
 
         Args:
             path: The node's directory; made if absent, else a store's or empty. On a local file
                 system.
             node: The node's name. A store belongs to one node for good.
-            config: `store_bytes_max` bounds what messages may fill.
+            config: `store_bytes_max` limits the bytes of messages.
             begin: False: the caller begins, when nothing else can refuse its start. Until then
-                only `raft_image` may be asked, and no byte of the store is changed.
-            salvages: It is the only copy: damaged ops keep nothing else from being used.
+                only `raft_image` is allowed, and no byte of the store is changed.
+            salvages: The store is the only copy: damaged ops do not stop the use of the rest.
 
         Raises:
-            StoreLocked: Another process, or another `Store` of this one, has it open.
-            StoreCorrupt: Something on disk is not what was written.
+            StoreLocked: Another process, or another `Store` of this process, has the path open.
+            StoreCorrupt: A stored value differs from the written value.
             StoreError: The store is another node's or another version's, or the directory
                 cannot be used.
         """
@@ -125,17 +124,17 @@ class Store:
         self._hints: dict[int, Hint] = {}
         self._file: LogFile | None = None
         self._tail: Tail | None = None
-        """Of the log, from when LMDB says that there is one."""
+        """End of the log, once LMDB marks the log as in use."""
         self._pending = Pending()
-        """What is in the log and not in LMDB. Begun anew, never emptied: others may read it."""
+        """Log records missing in LMDB. Replaced, never emptied: other threads may read them."""
         self._ends: dict[int, int] = {}
-        """Of each queue the lsn that was committed last, where that was an append."""
+        """Queue id -> lsn of the last commit, where the commit was an append."""
         self._is_log_refused = False
-        """It cannot be made or has failed: everything goes to LMDB."""
+        """The log cannot be made or has failed: all commits go to LMDB."""
         self._rail: Rail | None = None
         self._is_new = False
         self._found: RaftImage | None = RaftImage()
-        """What is held of the catalog, until `begin`."""
+        """The catalog's Raft state on disk, until `begin`."""
         self._environment = Environment(self.path, config.store_bytes_max)
         try:
             identity = self._environment.look(self._look)
@@ -147,7 +146,7 @@ class Store:
             raise
 
     def begin(self) -> None:
-        """Open the files, or make them, and begin the new incarnation, which is on disk then.
+        """Open or make the files, and write the new incarnation to disk.
 
         Raises:
             StoreError: The files cannot be used.
@@ -157,15 +156,15 @@ class Store:
         self._found = None
 
     def close(self) -> None:
-        """Put all that the logs hold into LMDB, and close the files. May be called again; in a
-        forked child it does nothing.
+        """Move all log records into LMDB, and close the files. May be called again; in a forked
+        child a no-op.
 
-        After a write that has failed it is `abandon`.
+        After a failed write the same as `abandon`.
         """
         if self._found is not None:
             self._environment.close()
             return
-        # A disk that does not take it keeps nobody from closing: what matters of it is in the logs.
+        # A failing disk does not stop the close: all acknowledged data is in the logs.
         with suppress(StoreError):
             self._environment.write(self._end_logs)
         self._close_files()
@@ -175,7 +174,7 @@ class Store:
         log, rail = QueueLog(txn, self._environment.tables, self._records), self._rail
         writes = self._pending.writes()
         if rail is not None:
-            # The rail has promised what it has written, whether or not anybody has taken it.
+            # The rail has promised its written records, taken into memory or not.
             left = surviving_rail(self.path, Mark(rail.salt, rail.taken))
             writes = merged(writes, [one for one in left if log.record(one.queue_id) is not None])
         for write in writes:
@@ -186,8 +185,8 @@ class Store:
         end_log(txn, self._environment.tables)
 
     def abandon(self) -> None:
-        """Close the files and write nothing, as a process that is killed: its owner has failed, and
-        the next start takes in what the logs hold."""
+        """Close the files without a write, like a killed process, after a failure of the owner. The
+        next start takes in the log records."""
         self._close_files()
         self._environment.close(is_clean=False)
 
@@ -200,15 +199,15 @@ class Store:
             self._rail = None
 
     def note_ending(self) -> None:
-        """Its node was closed and waits for this store's disk: an error tells whoever opens the
-        path now. From any thread."""
+        """Note the node as closed but busy with its disk: an error tells a second opener. From any
+        thread."""
         self._environment.note_ending()
 
     # --- Identity -----------------------------------------------------------------------
 
     def _look(self, txn: lmdb.Transaction[memoryview], tables: Tables) -> tuple[int, int] | None:
-        """Check whose store this is, and that all of it can be read; return its identity and the
-        new incarnation. None when none was made yet."""
+        """Check the store's owner and read all of its start state. Return the identity and the new
+        incarnation, None when no store was made yet."""
         if not any(txn.stat(table)["entries"] for table in tables.all()):
             return None
         check_format(txn, tables, self.path)
@@ -271,22 +270,21 @@ class Store:
     # --- Start --------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
-        """Every queue that has anything in this store, in order."""
+        """Return every queue with content in the store, in order."""
         return self._environment.read(lambda txn: self._log(txn).queue_ids())
 
     def load(
         self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
     ) -> QueueImage:
-        """What is held of a queue: checkpoint and all ops after it; empty when unknown.
+        """Return the image of a queue: checkpoint and all later ops; empty when unknown.
 
         Args:
-            whole: with all pages; else of those that `page` reads when they are wanted only the
-                names.
-            next_sequence: tells of a checkpoint which sequence comes next, so that messages which
-                it covers may be damaged; without it none may.
+            whole: with the data of all pages; else pages readable by `page` come without data.
+            next_sequence: returns the next sequence after a checkpoint, so messages below may
+                be damaged; by default no message may be damaged.
 
         Raises:
-            StoreCorrupt: One of them is not as it was written, or an op is missing.
+            StoreCorrupt: A value differs from the written value, or an op is missing.
         """
         behind = self._pending.of_queue(queue_id)
         image = self._environment.read(
@@ -300,10 +298,10 @@ class Store:
         return replace(image, entries=image.entries + behind.append, stable=stable)
 
     def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-        """Read a page that was written for a checkpoint, and not taken off the disk since.
+        """Read a page of a checkpoint, which must still be on the disk.
 
         Raises:
-            StoreCorrupt: It is not there as it was written.
+            StoreCorrupt: The page is missing or changed.
         """
 
         def work(txn: lmdb.Transaction[memoryview]) -> bytes:
@@ -315,10 +313,10 @@ class Store:
         return self._environment.read(work)
 
     def raft_image(self) -> RaftImage:
-        """What is held of the catalog.
+        """Return the catalog's Raft state on disk.
 
         Raises:
-            StoreCorrupt: It is not as it was written.
+            StoreCorrupt: A value differs from the written value.
         """
         if self._found is not None:
             return self._found
@@ -329,18 +327,18 @@ class Store:
     # --- Work ---------------------------------------------------------------------------
 
     def commit(self, queues: Sequence[QueueWrite], raft: RaftWrite | None = None) -> None:
-        """Carry out all of these writes as one: in a record of the log if they are small, else in
-        one transaction with all that waits there.
+        """Carry out all writes as one: small writes in a record of the log, else in one transaction
+        with all pending log records.
 
-        Durability: all of it is on disk when this returns. When it raises StoreFull, nothing of it
-        is, and the same writes may be tried again. After any other error the store takes nothing
-        more, and what the disk has of this commit is not known before the next start.
+        Durability: on return the whole commit is on disk. After StoreFull nothing is on disk, and
+        the same writes may be tried again. After any other error the store takes no further write,
+        and the state of the commit on disk is unknown until the next start.
 
         Raises:
-            StoreFull: The disk or the map is full. Messages within `room` are taken, and acks,
-                checkpoints, releases and Raft for as long as the reserve goes.
+            StoreFull: The disk or the map is full. Messages within `room` always fit; acks,
+                checkpoints, releases and Raft fit within the reserve.
             StoreError: The disk failed, now or before.
-            StoreCorrupt: Something that had to be read is not as it was written.
+            StoreCorrupt: A value read for the commit differs from the written value.
         """
 
         if self._rail is not None:
@@ -348,7 +346,7 @@ class Store:
             if not queues and raft is None:
                 return
         is_small = raft is None and is_append(queues) and self._follows(queues)
-        # What follows a record that may be on the disk or not is not to stand in a log beside it.
+        # After a record of unknown fate, later writes must not go to the other log.
         is_small = is_small and (self._rail is None or self._rail.failed <= self._rail.lmdb_has)
         if is_small and self._append_to_log(queues):
             return
@@ -358,7 +356,7 @@ class Store:
     def _commit_to_lmdb(
         self, queues: Sequence[QueueWrite], raft: RaftWrite | None, begun: Tail | None
     ) -> None:
-        """Commit these, and all that waits in the log; with `begun` the log is in use from here."""
+        """Commit the writes, and all pending log records; `begun` puts a new log into use."""
         tail, rail = begun or self._tail, self._rail
 
         def work(txn: lmdb.Transaction[memoryview]) -> dict[int, Record | None]:
@@ -392,8 +390,8 @@ class Store:
     # --- The log ------------------------------------------------------------------------
 
     def _follows(self, queues: Sequence[QueueWrite]) -> bool:
-        """Whether each goes on, op by op, where a commit of this life has ended: what is in
-        the log makes no new queue, and leaves no gap."""
+        """Return true if each write continues, op by op, a commit since the start. So a log record
+        makes no new queue, and leaves no gap."""
         ends = self._ends
         return all(
             write.append and write.append[0].lsn - 1 == ends.get(write.queue_id) for write in queues
@@ -407,14 +405,14 @@ class Store:
                 self._ends.pop(write.queue_id, None)
 
     def _append_to_log(self, queues: Sequence[QueueWrite]) -> bool:
-        """Make a small commit durable as a record of the log; False where that cannot be."""
+        """Make a small commit durable as a log record; False if the log cannot take the record."""
         tail, file = self._tail, self._file
         if tail is None or file is None or not self._environment.has_plenty:
             return False
         self._environment.check()
         payload = packed(queues)
         if not file.is_there:
-            # Somebody has deleted it: LMDB gets all of it, and a new one begins.
+            # The log file was deleted: LMDB gets all pending records, and a new log begins.
             file.close()
             self._file = self._tail = None
             return False
@@ -447,7 +445,7 @@ class Store:
         return Tail(secrets.randbits(63), self._file.size)
 
     def _give_log_up(self, error: OSError) -> None:
-        """A record may be on the disk or not. LMDB gets what it says, and all that follows."""
+        """Stop using the log. A record may be on disk or not: LMDB gets it, and all later ops."""
         log.warning("store %s: its log cannot be used, LMDB alone is slower: %s", self.path, error)
         self._is_log_refused = True
         if self._file is not None:
@@ -478,24 +476,24 @@ class Store:
         return rail
 
     def may_rail(self, queue_id: int, after: int) -> bool:
-        """Whether the rail's log may hold the ops of a queue that follow this one: a commit of this
-        life has ended there, and the disk has plenty."""
+        """Return true if the rail's log may take the ops of a queue after lsn `after`. A commit
+        since the start must end there, and the disk must have plenty."""
         return self._ends.get(queue_id) == after and self.has_plenty
 
     @property
     def has_plenty(self) -> bool:
-        """Whether the disk has so much room that logs may be used."""
+        """Return true if the disk has enough room for logs."""
         return self._environment.has_plenty
 
     def take_railed(self, writes: Sequence[QueueWrite], number: int) -> None:
-        """Note what is durable in the rail's log: all of its records up to this one. LMDB gets it
-        with the next commit there: now, if much of that log waits for it."""
+        """Note all records of the rail's log up to `number` as durable. The next commit to LMDB
+        brings the ops there. The commit runs now if many bytes of the rail's log wait."""
         rail = self._rail
         assert rail is not None
         for write in writes:
             rail.bytes_behind += size_of(sum(len(entry.frame) for entry in write.append))
             if self._ends.get(write.queue_id) == write.append[0].lsn - 1:
-                # Else the queue was deleted meanwhile.
+                # Otherwise the queue was deleted meanwhile.
                 self._pending.add([write])
                 self._ends[write.queue_id] = rail.ends[write.queue_id] = write.append[-1].lsn
         rail.taken = number
@@ -504,14 +502,14 @@ class Store:
                 self._commit_to_lmdb((), None, None)
 
     def end_rail(self, number: int) -> None:
-        """The rail's log has failed: nothing more comes, and its last record, of this number, may
-        be on the disk or not. From the next commit on, which goes to LMDB, it does not count."""
+        """Note the failure of the rail's log: its last record, `number`, may be on disk or not.
+        From the next commit on, which goes to LMDB, the record does not count."""
         rail = self._rail
         assert rail is not None
         rail.failed = rail.taken = max(rail.taken, number)
 
     def _not_railed(self, rail: Rail, queues: Sequence[QueueWrite]) -> list[QueueWrite]:
-        """These without ops that the rail has logged, which are durable already."""
+        """Return the writes without ops logged by the rail, which are durable already."""
         rest: list[QueueWrite] = []
         for write in queues:
             if write.reset or write.truncate_to is not None:
@@ -526,10 +524,10 @@ class Store:
         return rest
 
     def check(self) -> None:
-        """Look whether the store's files are in their place, for who commits nothing now.
+        """Check the store's files in their place, for callers without a commit.
 
         Raises:
-            StoreError: One was deleted or replaced: the next start finds nothing of it.
+            StoreError: A file was deleted or replaced: the next start would miss its content.
         """
         self._environment.check()
         if self._rail is not None and not self._rail.file.is_there:
@@ -539,12 +537,12 @@ class Store:
             )
 
     def collect(self) -> bool:
-        """Delete a bounded part of what deleted and purged queues have left behind.
+        """Delete a bounded part of the values left by deleted and purged queues.
 
-        Each commit does so too; this is for a node that has nothing to commit.
+        Each commit does so too; this method is for a node without commits.
 
         Returns:
-            Whether more is left.
+            True if more is left.
         """
 
         def work(txn: lmdb.Transaction[memoryview]) -> tuple[dict[int, Record | None], bool]:
@@ -559,23 +557,23 @@ class Store:
         return is_more
 
     def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
-        """Read the frames that hold messages of a range, whether these still matter or not.
+        """Read the frames with messages of a range, live or not.
 
         Args:
             queue_id: The queue.
             first: First sequence of the range.
             last: Last sequence of the range.
-            bytes_max: Frames after the one that reaches this are left out.
+            bytes_max: The frame which reaches the limit is the last.
 
         Returns:
-            Whole checked frames in order of sequence: at least one, if there is any. They are
-            copies; those of one run share their memory.
+            Whole checked frames in order of sequence: at least one frame, if any. The frames are
+            copies; frames of one run share their memory.
 
         Raises:
-            StoreCorrupt: A frame is not as it was written.
+            StoreCorrupt: A frame differs from the written frame.
         """
 
-        # First: what leaves it meanwhile is in LMDB.
+        # Taken first: records which leave `_pending` during the read are in LMDB.
         pending = self._pending
         edge = pending.first_sequence(queue_id)
         if edge is None or edge > last:
@@ -610,7 +608,7 @@ class Store:
         return self._environment.read(work)
 
     def _log(self, txn: lmdb.Transaction[memoryview]) -> QueueLog:
-        # A reader sees its own snapshot: what the writer knows may be ahead of it.
+        # A reader sees its own snapshot: the writer's records may be ahead.
         return QueueLog(txn, self._environment.tables)
 
     def _keep(self, changed: dict[int, Record | None]) -> None:
@@ -624,11 +622,11 @@ class Store:
     # --- Sizes --------------------------------------------------------------------------
 
     def store_bytes(self) -> int:
-        """Bytes in use in the store; the file may be larger, and its free pages are reused."""
+        """Bytes in use in the store; the file may be larger, with free pages for reuse."""
         return self._environment.used_bytes()
 
     def room(self, wanted: int = 0) -> Space:
-        """What messages may take in the next commit: see `Environment.room`."""
+        """Return the space for messages in the next commit: see `Environment.room`."""
         space = self._environment.room(wanted)
         waits = self._pending.size
         if not waits:
@@ -636,8 +634,8 @@ class Store:
         return Space(space.bytes_left - waits, space.largest, space.advice)
 
     def make_room(self) -> None:
-        """Make usable what earlier commits have freed or left to be deleted, where there is
-        nothing else to be committed. A full disk is no error here: there is no room then."""
+        """Make pages of earlier commits and deletions usable, when there is nothing else to commit.
+        A full disk is no error here, only no room."""
         with suppress(StoreFull):
             if not self._environment.turn_over():
                 self.collect()
@@ -653,19 +651,19 @@ class Store:
     # --- Small values -------------------------------------------------------------------
 
     def note_known(self) -> None:
-        """Its cluster has taken this incarnation in; synced when this returns."""
+        """Note the cluster's registration of this incarnation; synced on return."""
         self.put_meta(_KNOWN_NAME, pack_u64(self.incarnation))
 
     def put_meta(self, name: str, value: bytes) -> None:
-        """Keep a small value of the node under a name; synced when this returns."""
+        """Keep a small value of the node under a name; synced on return."""
         key = _VALUE + name.encode()
         self._environment.write(lambda txn: self._put(txn, key, value))
 
     def get_meta(self, name: str) -> bytes | None:
-        """The value under a name, None when there is none.
+        """Return the value under a name, None without a value.
 
         Raises:
-            StoreCorrupt: It is not as it was written.
+            StoreCorrupt: The value differs from the written value.
         """
         key = _VALUE + name.encode()
 

@@ -1,8 +1,8 @@
-"""A store that no process has open, looked at without changing a byte of it.
+"""Read-only access to a store not open in any process, without a changed byte.
 
-The pages are walked before LMDB maps them: LMDB trusts what it maps, and a damaged file would end
-the process with a signal. The lock is a shared one: it keeps a node from starting meanwhile, and
-others may look too. A backup has no lock file; nobody else writes there.
+The pages are walked before LMDB maps them: LMDB trusts the mapped file, and a damaged file would
+end the process with a signal. The lock is a shared lock: no node can start meanwhile, and other
+readers may look too. A backup has no lock file; no process writes there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OfflineStore:
         """Lock the path and walk the pages.
 
         Raises:
-            StoreLocked: A process has it open.
-            StoreError: There is no store of mirrorq, or it cannot be read.
+            StoreLocked: A process has the store open.
+            StoreError: No store of mirrorq is there, or the store is unreadable.
         """
         self.path = path
         try:
@@ -45,7 +45,7 @@ class OfflineStore:
         try:
             self.file_bytes = (path / DATA_FILE).stat().st_size
             self.problems, self.leaks = walk(path / DATA_FILE)
-            """What is wrong with LMDB's pages, and which of them only cost space."""
+            """Problems of LMDB's pages, and leaked pages, which only cost space."""
             if not self.problems:
                 self._open()
         except BaseException:
@@ -62,7 +62,7 @@ class OfflineStore:
                         f"{self.path} is not a store: it holds an LMDB environment that mirrorq "
                         "did not make. Give the directory of a node, or of a backup"
                     )
-            # Not in that transaction: handles would end with it.
+            # Not in the first transaction: handles would end with it.
             self.tables = Tables.open(self._lmdb, None)
         except lmdb.NotFoundError as error:
             self.problems.append(f"a database of mirrorq is missing: {error}")
@@ -83,7 +83,7 @@ class OfflineStore:
         self._lock.release()
 
     def read(self, work: Callable[[lmdb.Transaction[memoryview]], Result]) -> Result:
-        """Run `work` in a read transaction. What it returns must hold no view of the map.
+        """Run `work` in a read transaction and return its result, free of views of the map.
 
         Raises:
             StoreCorrupt: The pages are damaged.

@@ -1,16 +1,16 @@
-"""One process, and in it one `Store`, at a time on a path.
+"""One process, and in the process one `Store`, at a time on a path.
 
-The locks are `flock` on the directory itself and on its data file. No file whose removal would
-let a second process in is needed: the directory's lock holds whatever is deleted in it. The data
-file's lock is for network file systems, where a directory is locked on its own machine only, and
-for a directory that others may open: whoever may open a directory may lock it. A directory's lock
-that another user's process holds does not count, the data file is open to its owner alone.
+The locks are `flock` on the directory itself and on its data file. So no removal of a file lets a
+second process in: the directory's lock holds whatever is deleted inside. The data file's lock is
+for network file systems, where a directory lock counts on its own machine only. It also helps with
+a directory open to other users: any user with access may lock a directory. A directory lock held by
+another user's process does not count, as only its owner can open the data file.
 
-A `flock` ends with the process, however that ends, but a fork has it, too. A forked child
-therefore closes its copies at once: a worker that outlives a killed parent keeps nobody out.
+A `flock` ends with the process, but a fork has a copy. So a forked child closes its copies at once:
+a worker which outlives a killed parent keeps no process out.
 
-`mirrorq.lock` is a record for people and for the next start: which process has the store open,
-and whether it was closed in good order.
+`mirrorq.lock` is a record for operators and for the next start: the process with the open store,
+and a mark of a close in good order.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ Identity = tuple[int, int]
 """Device and inode."""
 
 _held: dict[Identity, PathLock] = {}
-"""The stores that this process has open, by their directories."""
+"""The stores open in this process, by their directories."""
 _locked: dict[int, Identity] = {}
-"""Every descriptor that carries a lock, with its file: who closes all files of a process, as
-daemons do, may have given the number to another file."""
+"""File of every descriptor with a lock. Code which closes all files of a process, as daemons do,
+may have given the number to another file."""
 _guard = threading.RLock()
-"""Taken again where a collection closes one store while another one is opened."""
+"""Reentrant: a garbage collection may close one store during the opening of another."""
 
 
 class PathLock:
-    """The lock on a store's directory, against other processes and others of this one. Held from
-    construction to `release`. Nothing is written before `begin`."""
+    """The lock on a store's directory, against other processes and other `Store`s here. Held from
+    construction to `release`. No write happens before `begin`."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock.
 
         Args:
-            path: The store's directory, which is there.
+            path: The store's existing directory.
 
         Raises:
-            StoreLocked: Another process, or another `Store` of this one, has it.
+            StoreLocked: Another process, or another `Store` of this process, has the lock.
             StoreError: The file system has no such locks.
         """
         self._path = path
@@ -90,13 +90,13 @@ class PathLock:
                 raise
             _held[self._identity] = self
         self.was_clean = _recorded(path)[:1] == ["closed"]
-        """False when the last holder did not close the store, or no record says that it did."""
+        """False when the last holder did not close the store, or left no record of a close."""
 
     def begin(self) -> None:
-        """Record that this process has the store open, and make the data file if it is not there.
+        """Record the store as open in this process, and make a missing data file.
 
         Raises:
-            StoreLocked: Another machine has made it this moment.
+            StoreLocked: Another machine has just made the data file.
             OSError: The directory cannot be written.
         """
         self._is_begun = True
@@ -120,7 +120,7 @@ class PathLock:
             _held.pop(self._identity, None)
 
     def note_ending(self) -> None:
-        """The owner was closed, and holds the lock until its disk has answered."""
+        """Note the owner as closed; the lock stays until its disk has answered."""
         self.is_ending = True
 
     @property
@@ -131,8 +131,8 @@ class PathLock:
         return False
 
     def _close_directory(self) -> None:
-        """Let nobody else in: the directory is the store's own. One of another user is left as it
-        is, and the log tells of it."""
+        """Remove other users' rights to the store's directory. Another user's directory is left
+        unchanged, with a warning in the log."""
         found = os.fstat(self.directory)
         mode = stat.S_IMODE(found.st_mode)
         if found.st_uid == os.geteuid():
@@ -162,7 +162,7 @@ class PathLock:
             ) from error
 
     def _write(self, word: str) -> None:
-        """Made anew where somebody has deleted it meanwhile."""
+        """Write the record, with a new file if the old was deleted."""
         content = f"{word} {os.getpid()}".ljust(CONTENT_BYTES - 1) + "\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         try:
@@ -173,12 +173,12 @@ class PathLock:
             finally:
                 os.close(descriptor)
         except OSError:
-            # A new file on a full disk: the lock holds all the same, only the pid is not told.
+            # A new file on a full disk: the lock holds, only the pid is not recorded.
             return
 
 
 class SharedPathLock:
-    """Keeps others from opening a store while it is only read; changes no byte of it.
+    """Keeps writers from opening a store during read-only access; changes no byte.
 
     Held from construction to `release`.
     """
@@ -188,7 +188,7 @@ class SharedPathLock:
 
         Raises:
             StoreLocked: A process has the store open.
-            StoreError: The file system has no such locks.
+            StoreError: The file system has no `flock`.
         """
         self._descriptors: list[int] = []
         with _guard:
@@ -216,16 +216,16 @@ class SharedPathLock:
 
 
 def is_open_here(path: Path) -> bool:
-    """Whether this process has the store open."""
+    """Return true if this process has the store open."""
     with _guard:
         return _identity(os.stat(path)) in _held
 
 
 def holder_of(path: Path) -> int | None:
-    """Which process has the store open, None when nobody has; 0 where it is not known.
+    """Return the process with the store open, None without a process; 0 if unknown.
 
     Raises:
-        OSError: there is no store, or it may not be looked at.
+        OSError: No store is there, or access is denied.
     """
     if is_open_here(path):
         return os.getpid()
@@ -237,11 +237,11 @@ def holder_of(path: Path) -> int | None:
 
 
 def _flocked(file: Path, flags: int, how: int) -> int:
-    """A descriptor of the file, locked.
+    """Return a locked descriptor of the file.
 
     Raises:
-        BlockingIOError: Another one has the lock.
-        StoreError: The file system has no such locks.
+        BlockingIOError: Another process has the lock.
+        StoreError: The file system has no `flock`.
     """
     descriptor = os.open(file, flags | os.O_CLOEXEC, system.PRIVATE_FILE)
     try:
@@ -260,7 +260,7 @@ def _flocked(file: Path, flags: int, how: int) -> int:
 
 
 def _is_locked_by_strangers(directory: os.stat_result) -> bool:
-    """Whether all who have locked it are other users' processes, as far as the system tells."""
+    """Return true if only other users' processes hold the lock, as far as the system reports."""
     owners = system.users_with_locks_on(directory)
     return bool(owners) and not owners & {os.geteuid(), directory.st_uid, 0}
 
@@ -284,7 +284,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _make_private(name: str, directory: int) -> None:
-    """Take others' rights to one of the store's files, which was copied or made by hand."""
+    """Remove other users' rights to a store file, after a copy or a manual creation."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
         if stat.S_ISREG(mode) and mode & OTHERS:
@@ -300,7 +300,7 @@ def _recorded(path: Path) -> list[str]:
 
 
 def _pid_recorded(path: Path) -> int:
-    """Of the process that has it open, as the record says; 0 where it does not."""
+    """Return the process with the open store by the record; 0 without a record."""
     words = _recorded(path)
     return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 
@@ -310,8 +310,8 @@ def _pid_text(path: Path) -> str:
 
 
 def _let_go_in_child() -> None:
-    """A forked child: the stores are its parent's. Its copies of the locks are closed and not
-    unlocked, which would unlock the parent's."""
+    """Close a forked child's copies of the locks: the stores are the parent's. An unlock would
+    unlock the parent's locks too."""
     global _guard
     _guard = threading.RLock()
     for descriptor in list(_locked):

@@ -1,9 +1,9 @@
-"""What a `QueueWrite` does, and what is read back, within one transaction.
+"""Effects of a `QueueWrite`, and reading back, within one transaction.
 
-A queue that begins anew (`reset`) gets another generation, which is part of the keys of its
-runs. What it had before is out of sight at once and is deleted by and by, as is what one
-transaction cannot release: millions of runs would make a transaction larger than LMDB allows
-and hold every other queue up. The table `garbage` lists what is left to be deleted.
+A queue which begins anew (`reset`) gets another generation, a part of the keys of its runs. Earlier
+runs are out of sight at once and are deleted step by step, as is any rest which one transaction
+cannot release: millions of runs would make a transaction larger than LMDB allows and would delay
+every other queue. The table `garbage` lists values still to be deleted.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from mirrorq.store.runs import RUN_BYTES_MAX
 from mirrorq.store.salvage import bridged
 
 DELETED_RUNS_MAX = 4096
-"""Runs that one transaction deletes: about 20 ms, and far from LMDB's 131,072 changed pages."""
+"""Runs deleted by one transaction: about 20 ms, and far from LMDB's 131,072 changed pages."""
 DELETED_BYTES_MAX = 256 << 20
-"""The numbers of their pages are a value of their own then, a 512th of it: half a MiB."""
+"""LMDB lists the deleted pages in one value, a 512th of the size: half a MiB."""
 
 _RECORD = struct.Struct("<QQQ")
 _STATE_HEAD = struct.Struct("<Q")
@@ -58,16 +58,16 @@ _TABLE_OF_CODE = {b"m": "messages", b"o": "ops"}
 
 Wrong = list[tuple[Range, Damaged]]
 NextSequence = Callable[[bytes | None], int]
-"""Tells of a checkpoint what the first message after it has at least."""
+"""Takes a checkpoint, returns the lowest possible sequence of the first message after it."""
 
 
 def none_may(state: bytes | None) -> int:
-    """Without more knowledge no message that is on the disk may be damaged."""
+    """Default without knowledge: no stored message may be damaged."""
     return 0
 
 
 class Record(Struct):
-    """What the store keeps of each queue beside its runs and its checkpoint."""
+    """The store's record of a queue, beside its runs and its checkpoint."""
 
     generation: int
     stable: int = 0
@@ -87,8 +87,8 @@ def _decode_state(data: bytes) -> tuple[int, bytes]:
 class QueueLog:
     """All queues within one transaction.
 
-    `records` are those known from earlier transactions. What this one changes is in `changed`
-    (None: the queue is gone), for the caller to take over when the transaction is committed.
+    `records` are the records of earlier transactions. `changed` has the changes of this transaction
+    (None: the queue is gone), for the caller to keep after the commit.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class QueueLog:
     # --- Reading ------------------------------------------------------------------------
 
     def queue_ids(self) -> list[int]:
-        """Every queue that has anything here, in order."""
+        """Return every queue with content here, in order."""
         cursor = self._txn.cursor(self._tables.queues)
         found = []
         there = cursor.first()
@@ -121,7 +121,7 @@ class QueueLog:
         return found
 
     def record(self, queue_id: int) -> Record | None:
-        """A queue's record as of this transaction."""
+        """Return a queue's record as of this transaction."""
         if queue_id in self.changed:
             return self.changed[queue_id]
         if queue_id in self._records:
@@ -138,13 +138,13 @@ class QueueLog:
         whole: bool = True,
         salvages: bool = False,
     ) -> QueueImage:
-        """The checkpoint and every entry after it.
+        """Return the checkpoint and every later entry.
 
         Args:
-            salvages: stand-ins take the places of what is damaged: see `salvage`.
-            whole: with all pages; else of those that are read when they are wanted only the names.
-            next_sequence: what the first message after a checkpoint has at least: what is damaged
-                below that is of no op that is to be applied.
+            salvages: stand-ins replace damaged ops: see `salvage`.
+            whole: with the data of all pages; else pages of later use come without data.
+            next_sequence: lowest possible sequence of the first message after a checkpoint:
+                damage below concerns no op to be applied.
         """
         record = self.record(queue_id)
         if record is None:
@@ -191,7 +191,7 @@ class QueueLog:
         )
 
     def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes | None:
-        """A page of the queue as it is now; None when there is none."""
+        """Return a page of the queue as of this transaction, or None."""
         record = self.record(queue_id)
         if record is None:
             return None
@@ -207,7 +207,7 @@ class QueueLog:
             key = bytes(cursor.key())
             place, value = page_place(key), cursor.value()
             is_named = not whole and place[0] in LATER and len(value) > SEAL_BYTES
-            # What a producer's numbers became must be right: such a page is at least looked at.
+            # Outcomes of a producer's numbers must be right: such a page is at least checked.
             if not is_named or place[0] == PRODUCERS:
                 data = unseal("queues", key, value)
             yield Page(*place, None if is_named else data)
@@ -221,7 +221,7 @@ class QueueLog:
     def read(
         self, queue_id: int, first: int, last: int, bytes_max: int, hint: Hint
     ) -> list[memoryview]:
-        """Frames that hold sequences of [first, last], in order, at least one if there is any."""
+        """Return frames with sequences of [first, last], in order, at least one frame if any."""
         record = self.record(queue_id)
         if record is None:
             return []
@@ -263,13 +263,13 @@ class QueueLog:
             self._put_time(write.queue_id, write.time_ahead_us)
         if write.lacking is not None:
             self._put_lacking(write.queue_id, write.lacking)
-        # `stable` is a hint and the bytes are an estimate: they wait for one of these.
+        # `stable` is a hint and `run_bytes` an estimate: both wait for another change.
         due = (write.lacking, write.truncate_to, write.state)
         if old is None or any(value is not None for value in due):
             self.put_record(write.queue_id, record)
 
     def collect(self) -> None:
-        """Delete what earlier transactions have left, as much as one transaction may."""
+        """Delete garbage of earlier transactions, up to the limit of one transaction."""
         cursor = self._txn.cursor(self._tables.garbage)
         there = cursor.first()
         while there and not self._budget.is_used:
@@ -320,7 +320,7 @@ class QueueLog:
         return True
 
     def put_record(self, queue_id: int, record: Record) -> None:
-        """Write a record that may be ahead of what is on disk."""
+        """Write a record, which may be ahead of the disk."""
         key = record_key(queue_id)
         data = _RECORD.pack(*astuple(record))
         self._txn.put(key, seal(key, data), db=self._tables.queues)
@@ -338,7 +338,7 @@ class QueueLog:
                 return
             generations = [record.generation]
         except Damaged:
-            # What it had is in the keys of what is there.
+            # The keys of stored values name the queue's generations.
             generations = generations_of(self._txn, self._tables.messages, queue_id)
             generations += generations_of(self._txn, self._tables.ops, queue_id)
             generations += self._generations_of_pages(queue_id)
@@ -384,7 +384,7 @@ class QueueLog:
     def _release(
         self, queue_id: int, record: Record, messages: RunTable, first: int, last: int
     ) -> None:
-        """Delete the runs that lie wholly in [first, last]."""
+        """Delete the runs wholly within [first, last]."""
         start = messages.first_whole_from(first)
         if not messages.delete(start, last, self._budget):
             self._discard(b"m", queue_id, record.generation, start, last)
@@ -416,7 +416,7 @@ def _first_wrong(
     state_lsn: int,
     next_sequence: int,
 ) -> Damaged | None:
-    """Why these are not all ops after a checkpoint, None when they are."""
+    """Return why the entries are not all ops after a checkpoint, None if complete."""
     for (_, last), error in damaged_ops:
         if last > state_lsn:
             return error
@@ -434,6 +434,6 @@ def _append(messages: RunTable, ops: RunTable, entries: tuple[Entry, ...]) -> No
     if publish and publish[0].header.first_sequence > messages.last_number():
         messages.append(publish)
     else:
-        # Written before, by a commit of which nobody heard that it had succeeded.
+        # Already written, by a commit with an unknown outcome.
         messages.fill_in(publish)
     ops.append(entry for entry in entries if entry.header.kind != OpKind.PUBLISH)

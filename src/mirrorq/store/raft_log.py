@@ -28,13 +28,13 @@ def _page_key(index: int, number: int) -> bytes:
 
 
 class _SnapshotRecord(msgspec.Struct, array_like=True):
-    """A snapshot without its pages, as the disk has it."""
+    """A snapshot on disk without its pages."""
 
     index: int
     term: int
     voters: tuple[StoreId, ...]
     count: int
-    """Of its pages."""
+    """Number of pages."""
 
 
 def _encode_entry(entry: RaftEntry) -> bytes:
@@ -55,7 +55,7 @@ def _decode_snapshot(data: bytes) -> _SnapshotRecord:
 
 
 class RaftLog:
-    """The `raft` table within one transaction, which its maker begins and ends."""
+    """The `raft` table within one transaction, which the caller begins and ends."""
 
     def __init__(self, txn: lmdb.Transaction[memoryview], table: lmdb._Database) -> None:
         self._txn = txn
@@ -103,12 +103,12 @@ class RaftLog:
         return before.term if before is not None and before.index == index else None
 
     def _delete(self, first: int, last: int | None) -> None:
-        """Delete the entries from `first` to `last`; to the end when it is None."""
+        """Delete the entries from `first` to `last`; None: to the end."""
         end = b"f" if last is None else _entry_key(last + 1)
         self._delete_keys(_entry_key(first), end)
 
     def _delete_keys(self, first: bytes, end: bytes) -> None:
-        """Delete from the first key on all that come before the end."""
+        """Delete all keys from `first` up to `end`, exclusive."""
         cursor = self._txn.cursor(self._table)
         there = cursor.set_range(first)
         while there and bytes(cursor.key()) < end:

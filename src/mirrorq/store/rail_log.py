@@ -1,11 +1,11 @@
-"""The rail's log: what its thread has made durable before Python has seen it.
+"""The rail's log: ops made durable by the rail's thread before Python has seen them.
 
-Records are those of `write_ahead`. There are two halves, and each is written from its start to its
-end; when one is full the other begins anew, if LMDB has all that is in that. So the thread goes on
-while LMDB is given what the other half holds. Who writes it: `_native`, rail.h.
+Records have the format of `write_ahead`. The file has two halves, each written from start to end.
+When one half is full the other begins anew, if LMDB has all records of the other. So the thread
+goes on while LMDB takes the records of the full half. Writer: `_native`, rail.h.
 
-LMDB says up to which record it has them. What is after that and whole is carried out at the next
-start. A queue that LMDB does not know has been deleted since: its ops are left out.
+LMDB names the last of its records. Whole later records are carried out at the next start. A queue
+unknown to LMDB has been deleted since: its ops are left out.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HALF_BYTES = FILE_BYTES // 2
 
 
 def surviving_rail(path: Path, mark: Mark) -> list[QueueWrite]:
-    """What the rail's log of a store holds that LMDB has not, in order.
+    """Return the records of a store's rail log missing in LMDB, in order.
 
     Raises:
-        LogDamaged: It is missing, or a record that was durable is not whole.
+        LogDamaged: The log is missing, or a durable record is not whole.
     """
     data = contents(path, RAIL_FILE)
     if data is None:
@@ -49,7 +49,7 @@ def surviving_rail(path: Path, mark: Mark) -> list[QueueWrite]:
 
 
 def merged(logged: Iterable[QueueWrite], railed: Iterable[QueueWrite]) -> list[QueueWrite]:
-    """What both logs hold, one write a queue: each op once, in order."""
+    """Return the records of both logs, one write a queue: each op once, in order."""
     entries: dict[int, dict[int, Entry]] = {}
     stable: dict[int, int] = {}
     for write in (*logged, *railed):

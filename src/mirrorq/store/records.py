@@ -1,7 +1,7 @@
-"""Keys and checksummed values of everything that is no frame.
+"""Keys and checksummed values of everything except frames.
 
-A value is CRC-32C (4 bytes, little-endian) of key and data, then the data. The key is part of
-the sum: a value that has come under another key is as wrong as a changed one.
+A value is CRC-32C (4 bytes, little-endian) of key and data, then the data. The key is part of the
+sum: a value under a wrong key is as wrong as a changed value.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ PAGE_KEY_BYTES = _PAGE.size
 
 
 class Damaged(Exception):
-    """A value is not what mirrorq wrote; the environment makes it a `StoreCorrupt`."""
+    """A value differs from the written value; the environment raises `StoreCorrupt` instead."""
 
     def __init__(
         self, database: str, key: Buffer, why: str, span: tuple[int, int] | None = None
     ) -> None:
         super().__init__(f"database {database!r}, key {bytes(key).hex()}: {why}")
         self.span = span
-        """Of a frame of messages: the sequences that it may have held."""
+        """Of a frame of messages: the range of sequences which the frame may have held."""
 
 
 SEAL_BYTES = _CRC.size
-"""Of a stored value, beside its data."""
+"""Bytes of a stored value beside its data."""
 
 
 def seal(key: bytes, data: bytes) -> bytes:
@@ -65,7 +65,7 @@ def unseal(database: str, key: Buffer, value: Buffer) -> bytes:
 def decoded(
     database: str, key: Buffer, value: Buffer, decode: Callable[[bytes], Decoded]
 ) -> Decoded:
-    """The decoded data of a stored value; what does not decode is damage too."""
+    """Return the decoded data of a stored value; undecodable data is damage too."""
     data = unseal(database, key, value)
     try:
         return decode(data)
@@ -95,7 +95,7 @@ def place_key(queue_id: int, generation: int, number: int) -> bytes:
 
 
 def place_prefix(queue_id: int, generation: int) -> bytes:
-    """What all keys of one queue's runs begin with."""
+    """Common prefix of the keys of one queue's runs."""
     return _PREFIX.pack(queue_id, generation)
 
 
@@ -120,7 +120,7 @@ def page_key(queue_id: int, generation: int, kind: int, first: int, lsn: int) ->
 
 
 def page_prefix(queue_id: int, generation: int) -> bytes:
-    """What the keys of all pages of one generation of a queue begin with."""
+    """Common prefix of the keys of all pages in a queue's generation."""
     return page_key(queue_id, generation, 0, 0, 0)[:17]
 
 
@@ -136,16 +136,16 @@ def page_generation(key: Buffer) -> int:
 
 
 def lacking_key(queue_id: int) -> bytes:
-    """Key of the sequences that a queue's copy may lack."""
+    """Key of the sequences which a queue's copy may lack."""
     return _QUEUE.pack(queue_id) + b"l"
 
 
 def time_key(queue_id: int) -> bytes:
-    """Key, in `meta`, of how far a queue's time is ahead of this node's: one of the node's small
-    values."""
+    """Key, in `meta`, of the lead of a queue's time over the node's time: a small value of the
+    node."""
     return b"value time " + _QUEUE.pack(queue_id)
 
 
 def queue_of(key: Buffer) -> int:
-    """The queue that a key in `queues` is of."""
+    """Return the queue id in a key of `queues`."""
     return int(_QUEUE.unpack_from(key)[0])

@@ -1,6 +1,6 @@
-"""A store that nobody has open is given another identity, and another part in the catalog.
+"""A closed store is given another identity, and another part in the catalog.
 
-Both in one transaction. What the store holds of queues stays as it is.
+Both in one transaction. The queues' content in the store stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from mirrorq.store.raft_log import RaftLog
 from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 
 Renewal = Callable[["Inventory", int], RaftWrite]
-"""Given what there is and the new identity: what is to stand in place of all that the store holds
-of the catalog."""
+"""Takes the inventory and the new identity, returns the write to replace the store's whole Raft
+state."""
 
 
 @frozen
 class Inventory:
-    """What a store holds and whose it is, read from a store that nobody has open."""
+    """Content and owner of a store which no process has open."""
 
     node: str
     store: int
     raft: RaftImage
     queues: tuple[int, ...]
-    """Ids of the queues of which it has a copy."""
+    """Ids of the queues with a copy in the store."""
 
 
 def taken_of(store: OfflineStore) -> Inventory:
-    """Take the inventory of a store that is only looked at.
+    """Take the inventory of a store under read-only access.
 
     Raises:
-        StoreCorrupt: It is damaged.
+        StoreCorrupt: The store is damaged.
     """
     return store.read(lambda txn: _inventory(txn, store.tables, store.path))
 
 
 def renew(path: Path, renewal: Renewal) -> int:
-    """Give a store a new identity, and what `renewal` says in place of its catalog.
+    """Give a store a new identity, and replace its catalog by the write of `renewal`.
 
     Returns:
         The new identity.
 
     Raises:
-        StoreLocked: A process has it open.
-        StoreCorrupt: It is damaged; nothing was changed.
-        StoreError: It cannot be written; nothing was changed.
+        StoreLocked: A process has the store open.
+        StoreCorrupt: The store is damaged; nothing was changed.
+        StoreError: The store cannot be written; nothing was changed.
     """
     environment = Environment(path, Config().store_bytes_max)
     try:

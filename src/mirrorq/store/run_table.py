@@ -1,8 +1,8 @@
 """One of the two tables of runs within one transaction.
 
-A key is (queue, generation, number): the number is the last sequence of the run in `messages`,
-its last lsn in `ops`. Sequences and lsns grow together, so both tables are in the order of the
-log, and its end is their end.
+A key is (queue, generation, number): the number is the last sequence of the run in `messages`, the
+last lsn in `ops`. Sequences and lsns grow together, so both tables are in the order of the log, and
+the end of the log is the end of both.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ NUMBER_MAX = (1 << 64) - 1
 
 
 class Segment(Struct, frozen=True):
-    """A part of a run in which something may be damaged: a whole frame, or what is between."""
+    """A part of a run with possible damage: a whole frame, or the bytes between whole frames."""
 
     first: int
     last: int
-    """Numbers: sequences in `messages`, lsns in `ops`. Of what is damaged: what it may have
-    held, by its neighbours and by the run's key."""
+    """Numbers: sequences in `messages`, lsns in `ops`. Of damaged bytes: the possible numbers, by
+    the neighbours and the run's key."""
     data: memoryview
     wrong: str = ""
-    """What is damaged, "" of a whole frame."""
+    """Description of the damage, "" for a whole frame."""
 
     @property
     def header(self) -> Header:
@@ -41,7 +41,7 @@ class Segment(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True, gc=False):
-    """Where a run of messages lies in the table, and which sequences it has."""
+    """Key of a run of messages in the table, and the run's sequences."""
 
     key: bytes
     first: int
@@ -50,15 +50,15 @@ class Place(Struct, frozen=True, gc=False):
 
 @define
 class Hint:
-    """Where the last read of a queue ended: the next one mostly goes on there.
+    """End of the last read of a queue: the next read mostly goes on there.
 
-    It may be out of date: `runs.read` makes sure that it does no harm.
+    An outdated hint does no harm: `runs.read` checks the offset.
     """
 
     key: bytes = b""
     """Of a run."""
     offset: int = 0
-    """Of a frame in it."""
+    """Offset of a frame in the run."""
 
 
 @define
@@ -70,7 +70,7 @@ class Budget:
 
     @property
     def is_used(self) -> bool:
-        """Whether it has come to its end."""
+        """Return true if the budget is used up."""
         return self.runs <= 0 or self.bytes <= 0
 
 
@@ -88,7 +88,7 @@ def generations_of(
 
 
 class RunTable:
-    """The runs of one queue in one table. `growth` counts bytes put less bytes deleted."""
+    """The runs of one queue in one table. `growth` is bytes put less bytes deleted."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class RunTable:
         return place_number(self._cursor.key()) if self._seek_last() else 0
 
     def segments(self, key: bytes | memoryview, run: bytes | memoryview) -> list[Segment]:
-        """All of a run that the cursor stands on, whole or damaged, in order."""
+        """Return all segments of the run at the cursor, whole or damaged, in order."""
         view, number = memoryview(run), place_number(key)
         parts = runs.pieces(view)
         spans = [None if wrong else self._span(view[a:b]) for a, b, wrong in parts]
@@ -134,17 +134,17 @@ class RunTable:
         return header.lsn, header.lsn
 
     def _number_before(self, key: bytes) -> int:
-        """The number of the run before, 0 when there is none. The cursor stays where it is."""
+        """Return the number of the previous run, 0 without a run. The cursor stays in place."""
         there = self._cursor.set_key(key) and self._cursor.prev() and self._is_here()
         number = place_number(self._cursor.key()) if there else 0
         self._cursor.set_key(key)
         return number
 
     def entries_after(self, lsn: int) -> tuple[list[Entry], list[tuple[Range, Damaged]]]:
-        """Entries after `lsn`, in no order, and what is damaged among them or near: its numbers.
+        """Return entries after `lsn`, in no order, and the numbers of damaged parts near them.
 
-        Walks back from the end of the log, and touches no run but those that reach past `lsn`
-        and the one before them.
+        Walks back from the end of the log, and touches only runs which reach past `lsn`
+        and the run before.
         """
         entries: list[Entry] = []
         damaged: list[tuple[Range, Damaged]] = []
@@ -169,12 +169,12 @@ class RunTable:
         return entries, damaged
 
     def read(self, first: int, last: int, bytes_max: int, hint: Hint) -> list[memoryview]:
-        """Copies of the frames that hold sequences of [first, last], in order.
+        """Return copies of the frames with sequences of [first, last], in order.
 
-        Frames after the one that reaches `bytes_max` are left out, and those after damage.
+        Ends at the frame which reaches `bytes_max`, or before damage.
 
         Raises:
-            Damaged: with its span; there is nothing whole before it.
+            Damaged: with its span; no whole frame comes before the damage.
         """
         found: list[memoryview] = []
         there = self._seek(first)
@@ -223,14 +223,14 @@ class RunTable:
         self.growth += len(value)
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Write entries that come after all that are there, as runs of bounded size."""
+        """Write entries later than all present entries, as runs of bounded size."""
         for run in runs.cut_into_runs(entries, self._run_bytes_max):
             self.put(self._number(run[-1]), run)
 
     def truncate(self, lsn: int) -> None:
-        """Delete every op after `lsn`; a run that has some is written anew without them.
+        """Delete every op after `lsn`; a run with both kinds is written anew.
 
-        What is damaged stays when it may be of an op up to `lsn`: a log must not end earlier
+        Damaged parts stay when they may hold an op up to `lsn`: a log must not end earlier
         unnoticed.
         """
         while self._seek_last():
@@ -248,10 +248,10 @@ class RunTable:
                 return
 
     def _is_after(self, lsn: int, key: bytes, parts: list[Segment]) -> bool:
-        """Whether the last of these parts is certainly of ops after `lsn`."""
+        """Return true if the last of the parts certainly holds ops after `lsn`."""
         for part in reversed(parts):
             if not part.wrong:
-                # Of what is damaged behind it: lsns rise within a run.
+                # For damage behind a whole frame: lsns rise within a run.
                 return part.header.lsn > lsn - (part is not parts[-1])
         there = self._cursor.set_key(key) and self._cursor.prev() and self._is_here()
         if not there:
@@ -278,15 +278,15 @@ class RunTable:
         try:
             first = runs.first_header(self.name, key, run, is_checked=True).first_sequence
         except Damaged:
-            # Who knows what else is in it: it stays, and whoever reads it is told.
+            # The run may hold other messages: it stays, and readers get the error.
             first = 0
         return sequence if first >= sequence else place_number(key) + 1
 
     # --- Any place (messages only) ------------------------------------------------------
 
     def place_from(self, sequence: int) -> Place | None:
-        """The first run that ends at or after `sequence`. Its first frame was checked: where that
-        is damaged the run may begin right after the one before."""
+        """Return the first run which ends at or after `sequence`. Its first frame was checked: with
+        damage there the run may begin right after the run before."""
         if not self._seek(sequence):
             return None
         key, run = self._cursor.item()
@@ -298,10 +298,10 @@ class RunTable:
         return Place(name, first, place_number(name))
 
     def fill_in(self, entries: Iterable[Entry]) -> None:
-        """Put publish frames at their sequences; what is there already stays as it is.
+        """Put publish frames at their sequences; present messages stay unchanged.
 
         Frames go together into new runs as long as no older run lies between them, and into an
-        older run when it has a gap there.
+        older run with a gap at the place.
         """
         fresh: list[Entry] = []
         in_order = sorted(entries, key=lambda entry: entry.header.first_sequence)
@@ -326,7 +326,7 @@ class RunTable:
         self._put_fresh(fresh)
 
     def _is_free(self, entries: list[Entry]) -> bool:
-        """Whether these, in order, overlap neither each other nor any run that is there."""
+        """Return true if the ordered entries overlap neither each other nor any present run."""
         end = -1
         for entry in entries:
             if entry.header.first_sequence <= end:
@@ -344,8 +344,8 @@ class RunTable:
         return place is not None and place.first < sequence
 
     def _merge(self, place: Place, entry: Entry, first: int, last: int) -> None:
-        """Put what [first, last] of `entry` adds to the run that spans it into that run, and in
-        place of what is damaged there."""
+        """Put the missing part of [first, last] of `entry` into the run around the range. The new
+        frames also replace damaged parts of the run."""
         if not self._cursor.set_key(place.key):
             return
         old = bytes(self._cursor.value())
@@ -398,6 +398,6 @@ class RunTable:
         return there and self._is_here()
 
     def _delete_here(self) -> bool:
-        """Delete the run at the cursor; return whether the next one is the queue's."""
+        """Delete the run at the cursor; return true if the next run is the queue's."""
         self.growth -= len(self._cursor.value())
         return self._cursor.delete() and self._is_here()

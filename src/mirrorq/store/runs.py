@@ -13,8 +13,8 @@ from mirrorq.wire import frames
 from mirrorq.wire.ops import make_logged_entry
 
 RUN_BYTES_MAX = 1 << 20
-"""A run is cut before it grows past this; a larger frame is a run of its own. Large values cost
-few calls; much larger ones would make a read of a few messages check too many bytes."""
+"""Limit of a run's size; a larger frame is a run of its own. Large values cost few calls; much
+larger values would make a read of a few messages check too many bytes."""
 
 _SPAN = struct.Struct("<32xQII")
 """Of a frame's header: first sequence, count, length."""
@@ -37,15 +37,15 @@ def cut_into_runs(
 
 
 def join(run: list[Entry]) -> bytes:
-    """The bytes of a run of these entries."""
+    """Return the bytes of a run of the entries."""
     return run[0].frame if len(run) == 1 else b"".join([entry.frame for entry in run])
 
 
 def split(table: str, key: Buffer, run: Buffer) -> list[memoryview]:
-    """The frames of a run, as views of it, each checked.
+    """Return the frames of a run, as views of the run, each checked.
 
     Raises:
-        Damaged: A frame is not as it was written, or there is none.
+        Damaged: A frame differs from the written frame, or the run is empty.
     """
     try:
         split = frames.split_run(run)
@@ -65,30 +65,30 @@ def read(
     bytes_max: int,
     start: int = 0,
 ) -> tuple[list[memoryview], int] | None:
-    """Copy the frames that hold sequences of [first, last] out of a run.
+    """Copy the frames with sequences of [first, last] out of a run.
 
     Args:
-        table: Where the run is, for errors.
-        key: Its key, for errors.
+        table: Table of the run, for errors.
+        key: Key of the run, for errors.
         run: The run.
         first: First sequence.
         last: Last sequence.
-        bytes_max: Frames after the one that reaches this are left out.
+        bytes_max: The frame which reaches the limit is the last.
         start: Offset of a frame at or before `first`. Any other number costs time only:
-            sequences rise within a run, so a checked frame that is at or before `first` has
-            nothing of interest before it.
+            sequences rise within a run, so nothing of interest lies before a checked frame
+            at or before `first`.
 
     Returns:
-        The checked frames, and a good `start` for what follows; None when the run begins
+        The checked frames, and a good `start` for the next read; None when the run begins
         after `last`.
 
     Raises:
-        Damaged: A frame is not as it was written.
+        Damaged: A frame differs from the written frame.
     """
     stop, is_end = _walk(run, first, last, bytes_max, start)
     try:
         if is_end:
-            # That this frame comes after `last` must not rest on a changed header.
+            # The checked header proves: the frame comes after `last`.
             first_header(table, key, memoryview(run)[stop:], is_checked=True)
             if stop == start == 0:
                 return None
@@ -104,12 +104,12 @@ def read(
 
 
 def pieces(run: Buffer) -> list[tuple[int, int, str]]:
-    """Take a run apart in which something is damaged.
+    """Take a damaged run apart.
 
     Returns:
-        (start, stop, what is wrong with it, "" of a whole frame) in order. Where a damaged frame
-        ends is believed of its own header only when a whole frame, or nothing, follows there: else
-        all the rest is one piece.
+        (start, stop, description of the damage, "" for a whole frame) in order. A damaged frame's
+        own length counts only when a whole frame, or the end, follows there. Otherwise the rest
+        is one piece.
     """
     view = memoryview(run)
     found: list[tuple[int, int, str]] = []
@@ -126,7 +126,7 @@ def pieces(run: Buffer) -> list[tuple[int, int, str]]:
 
 
 def _length(run: memoryview, at: int) -> int:
-    """What a header says of its frame's length; nothing is checked."""
+    """Return a frame's length by its header; nothing is checked."""
     if at + frames.FRAME_SIZE_MIN > len(run):
         return frames.FRAME_SIZE_MIN
     return max(int(_SPAN.unpack_from(run, at)[2]), frames.FRAME_SIZE_MIN)
@@ -141,10 +141,10 @@ def _wrong(frame: memoryview) -> str:
 
 
 def _walk(run: Buffer, first: int, last: int, bytes_max: int, at: int) -> tuple[int, bool]:
-    """Where the frames end that `read` wants, and whether a frame after `last` follows there.
+    """Return the end of the frames wanted by `read`, and true if a frame after `last` follows.
 
-    Nothing is checked: a wrong length leads to an end at which the frames before are not
-    whole, and that is found out.
+    Nothing is checked: a wrong length leads to an end with an incomplete frame before, which a
+    later check finds.
     """
     size = 0
     while at + frames.FRAME_SIZE_MIN <= len(run) and size < bytes_max:
@@ -170,10 +170,10 @@ def entry(table: str, key: Buffer, frame: memoryview) -> Entry:
 
 
 def first_header(table: str, key: Buffer, run: Buffer, *, is_checked: bool = False) -> Header:
-    """The header of a run's first frame.
+    """Return the header of a run's first frame.
 
     Raises:
-        Damaged: It is none, or `is_checked` and the frame is not as it was written.
+        Damaged: The header is invalid, or `is_checked` and the frame is changed.
     """
     try:
         header = frames.header(run)

@@ -1,11 +1,11 @@
-"""The log of an only copy in which ops are damaged: stand-ins take their places. Pure.
+"""The log of an only copy with damaged ops: stand-ins take their places. Pure.
 
-A copy that others have too is taken from them. Of an only copy all that is whole goes on: each op
-that is not there becomes an ack of nothing, and the messages that are missing become one publish
-without bodies. They keep their sequences, and each of them is known to be lost.
+A copy with other members is taken from another member. Of an only copy all whole ops go on. Each
+missing op becomes an ack of nothing. The missing messages become one publish without bodies: the
+messages keep their sequences, and each is known to be lost.
 
-What a lost ack ended lives again. Where the end of the log is damaged, all up to the last op that
-the store knows of is taken for lost.
+Messages ended by a lost ack live again. With damage at the log's end, all ops and messages up to
+the last known op count as lost.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mirrorq.wire.ops import FrameCodec
 def bridged(
     queue_id: int, entries: Sequence[Entry], after: tuple[int, int], end: tuple[int, int]
 ) -> tuple[list[Entry], list[Range]]:
-    """The log without a gap, and which messages are lost.
+    """Return the log without a gap, and the ranges of lost messages.
 
     Args:
-        entries: those that are whole, in order.
+        entries: the whole entries, in order.
         after: lsn and last sequence of the checkpoint.
-        end: the last lsn and the last sequence that the store knows of.
+        end: last lsn and last sequence known to the store.
     """
     lsn, sequence = after
     found: list[Entry] = []
@@ -60,8 +60,8 @@ def _lost(before: int, last: int) -> list[Range]:
 def _stand_ins(
     queue_id: int, like: Entry | None, lsns: range, before: int, last: int
 ) -> list[Entry]:
-    """In place of these ops: the first of them publishes the messages after `before` up to `last`,
-    if there are any."""
+    """Return stand-ins for the ops: the first publishes the messages after `before` up to `last`,
+    if any."""
     codec = FrameCodec()
     epoch, timestamp_us = (like.epoch, like.header.timestamp_us) if like is not None else (1, 0)
     place = {"queue_id": queue_id, "epoch": epoch, "timestamp_us": timestamp_us}

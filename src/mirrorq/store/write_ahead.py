@@ -1,18 +1,17 @@
-"""The write-ahead log: small commits are durable in it before LMDB has them.
+"""The write-ahead log: small commits are durable in the log before LMDB has them.
 
-A synced transaction of LMDB is two flushes of the disk and many pages. A commit that only appends
-a few ops to queues that LMDB knows is one record here instead: one write, durable when it returns.
-Its ops are kept in memory (`Pending`), where reads find them, until LMDB gets them with the next
-commit that goes there: one that is large, or that is more than appends, or when the file is full.
-All queues of a node share the file, and with it one flush.
+A synced transaction of LMDB is two flushes of the disk and many pages. A commit of a few ops
+appended to known queues is one log record instead: one write, durable on return. The ops stay in
+memory (`Pending`), where reads find them, until the next commit to LMDB. A commit goes to LMDB when
+large, when more than appends, or when the file is full. All queues of a node share the file, and so
+one flush.
 
-Whatever changes the past of a queue (a cut, a checkpoint, a new generation) goes to LMDB, in one
-transaction with all that waits and with the number of the last record. So LMDB always holds the
-records up to some number and none after it, each is carried out once, and none after something
-that came later.
+A change of a queue's past (a cut, a checkpoint, a new generation) goes to LMDB, in one transaction
+with all pending ops and the number of the last record. So LMDB always holds the records up to a
+number and no later record. Each record is carried out once, and never after a later change.
 
-The file begins anew (`Tail.cut`) when a transaction that has all its records is synced, and not
-before. It is made whole, of zeros, before it is used: a disk that is full cannot refuse a record.
+The file begins anew (`Tail.cut`) only after the sync of a transaction with all its records. The
+file is made whole, of zeros, before use: a full disk cannot refuse a record.
 
 `Tail`, `Pending`, `packed` and `surviving` are pure. Layout: docs/disk-format.md.
 """
@@ -41,17 +40,17 @@ from mirrorq.wire.ops import make_logged_entry
 
 FILE_NAME = "mirrorq.wal"
 FILE_BYTES = 2 << 20
-"""512 commits of one message; LMDB then takes them in one, which every 500th put waits for."""
+"""512 commits of one message; LMDB takes them in one commit, for which every 500th put waits."""
 GROUP_BYTES_MAX = 64 << 10
-"""Of frames. A commit of more goes to LMDB alone: written twice it costs more than it saves."""
+"""Limit of a record's frames. A larger commit goes to LMDB alone: a second write costs too much."""
 PAGE_BYTES = 4096
-"""A record begins at a page of its own: a write that is cut short harms none before it."""
+"""A record begins at a new page: a write cut short harms no earlier record."""
 RECORD_BYTES_MAX = 2 * GROUP_BYTES_MAX
-"""Of what goes past the cache: frames, and what each queue of a group takes beside them."""
+"""Limit of a write past the cache: frames, and the heads of a group's queues."""
 MAGIC = b"mqw1"
 
 _HEAD = struct.Struct("<4sIQQII")
-"""Magic, checksum of what follows, salt, number, bytes of the payload, 0."""
+"""Magic, checksum of the rest, salt, number, bytes of the payload, 0."""
 _SUMMED = struct.Struct("<QQII")
 _SUMMED_AT = 8
 _PART = struct.Struct("<QQII")
@@ -61,7 +60,7 @@ _ZEROS = bytes(PAGE_BYTES)
 
 
 class LogDamaged(Damaged):
-    """The file is not what was written."""
+    """The file differs from the written file."""
 
     def __init__(self, why: str, name: str = FILE_NAME) -> None:
         Exception.__init__(self, f"{name}: {why}")
@@ -70,12 +69,12 @@ class LogDamaged(Damaged):
 
 @frozen
 class Mark:
-    """What LMDB says of the file."""
+    """LMDB's mark about the file."""
 
     salt: int
-    """Of the records that count: others are of an earlier use of the file."""
+    """Salt of the valid records: other records are of an earlier use of the file."""
     number: int
-    """Of the last record that LMDB has."""
+    """Number of the last record in LMDB."""
 
     _LAYOUT = struct.Struct("<QQ")
 
@@ -91,19 +90,19 @@ class Mark:
 
 
 def size_of(payload_bytes: int) -> int:
-    """What a record takes of the file."""
+    """Return the bytes of a record in the file."""
     return -(-(_HEAD.size + payload_bytes) // PAGE_BYTES) * PAGE_BYTES
 
 
 def pieces_of(mark: Mark, payload: bytes) -> list[bytes]:
-    """A record's bytes, in pieces: header, payload, zeros up to the end of its last page."""
+    """Return a record's bytes in pieces: header, payload, zeros up to the end of its last page."""
     summed = _SUMMED.pack(mark.salt, mark.number, len(payload), 0)
     head = MAGIC + crc32c(summed + payload).to_bytes(4, "little") + summed
     return [head, payload, _ZEROS[: size_of(len(payload)) - len(head) - len(payload)]]
 
 
 def _record_at(data: bytes, at: int, salt: int) -> tuple[int, bytes] | None:
-    """Number and payload of the whole record of this use of the file that begins here."""
+    """Return number and payload of the whole record at `at`, for the present salt; else None."""
     if len(data) - at < _HEAD.size:
         return None
     magic, checksum, its_salt, number, length, _ = _HEAD.unpack_from(data, at)
@@ -116,12 +115,12 @@ def _record_at(data: bytes, at: int, salt: int) -> tuple[int, bytes] | None:
 
 
 def surviving(data: bytes, mark: Mark) -> list[bytes]:
-    """Payloads of the records that LMDB has not, in order.
+    """Return the payloads of records missing in LMDB, in order.
 
-    What follows the last whole record is the torn end of a write that nobody was told of, or older.
+    Bytes after the last whole record are the torn end of a write without an answer, or older.
 
     Raises:
-        LogDamaged: a record that was durable is not whole, or is missing.
+        LogDamaged: a durable record is not whole, or is missing.
     """
     found: list[bytes] = []
     at, last = 0, None
@@ -142,14 +141,14 @@ def surviving(data: bytes, mark: Mark) -> list[bytes]:
 
 
 def all_whole(data: bytes, mark: Mark) -> list[bytes]:
-    """As `surviving`, whatever is damaged between them."""
+    """As `surviving`, across damage between records."""
     records = (_record_at(data, at, mark.salt) for at in range(0, len(data), PAGE_BYTES))
     found = dict(record for record in records if record is not None and record[0] > mark.number)
     return [found[number] for number in sorted(found)]
 
 
 def _refuse_hole(data: bytes, at: int, salt: int, last: int, name: str = FILE_NAME) -> None:
-    """A record was written when the one before it was durable: that one is damaged, not torn."""
+    """Raise if a later record is whole: the bytes before were durable, so they are damaged."""
     for later in range(at, len(data), PAGE_BYTES):
         here = _record_at(data, later, salt)
         if here is not None and here[0] > last:
@@ -160,10 +159,10 @@ def _refuse_hole(data: bytes, at: int, salt: int, last: int, name: str = FILE_NA
 
 
 def records_of(data: bytes, mark: Mark, name: str) -> dict[int, bytes]:
-    """Payloads, by number, of the records that a part of a file begins with and LMDB has not.
+    """Return payloads, by number, of the records at the start of `data` and missing in LMDB.
 
     Raises:
-        LogDamaged: a record that was durable is not whole.
+        LogDamaged: a durable record is not whole.
     """
     found: dict[int, bytes] = {}
     at = last = 0
@@ -177,7 +176,7 @@ def records_of(data: bytes, mark: Mark, name: str) -> dict[int, bytes]:
 
 
 def whole_prefix(data: bytes) -> bytes:
-    """The records that a file begins with, and zeros: of one that is being written meanwhile."""
+    """Return the whole records at the start of a file, then zeros: for a file under writes."""
     if len(data) < _HEAD.size:
         return bytes(len(data))
     salt = _HEAD.unpack_from(data)[2]
@@ -197,12 +196,12 @@ _ELSE = [
     if one.name not in ("queue_id", "append", "stable", "state_lsn")
 ]
 _else_of = attrgetter(*(one.name for one in _ELSE))
-"""What a record has no place for: also fields to come."""
+"""Fields without a place in a record: future fields too."""
 _NOTHING_ELSE = tuple(one.default for one in _ELSE)
 
 
 def is_append(writes: Sequence[QueueWrite]) -> bool:
-    """Whether a commit of these only appends, and little."""
+    """Return true if the writes only append, and little."""
     size = 0
     for write in writes:
         if _else_of(write) != _NOTHING_ELSE:
@@ -213,12 +212,12 @@ def is_append(writes: Sequence[QueueWrite]) -> bool:
 
 
 def is_stable_alone(write: QueueWrite) -> bool:
-    """Whether it appends nothing and says at most what is stable."""
+    """Return true if the write appends nothing and sets at most `stable`."""
     return not write.append and _else_of(write) == _NOTHING_ELSE
 
 
 def packed(writes: Sequence[QueueWrite]) -> bytes:
-    """The payload of a record: what a small commit appends."""
+    """Return the payload of a record for a small commit."""
     pieces: list[bytes] = []
     for write in writes:
         run = b"".join([entry.frame for entry in write.append])
@@ -228,10 +227,10 @@ def packed(writes: Sequence[QueueWrite]) -> bytes:
 
 
 def unpacked(payload: bytes) -> list[QueueWrite]:
-    """The way back.
+    """Return the writes of a payload of `packed`.
 
     Raises:
-        LogDamaged: It is no such payload.
+        LogDamaged: The payload is malformed.
     """
     writes: list[QueueWrite] = []
     at = 0
@@ -252,19 +251,19 @@ def unpacked(payload: bytes) -> list[QueueWrite]:
 
 
 class _Behind:
-    """What waits of one queue."""
+    """Pending ops of one queue."""
 
     __slots__ = ("entries", "messages", "stable")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.messages: list[Entry] = []
-        """The publish frames among them: their sequences rise."""
+        """Pending publish frames, with rising sequences."""
         self.stable: int | None = None
 
 
 class Pending:
-    """What the records hold that LMDB has not. One thread adds, any may look at `frames`."""
+    """Log records missing in LMDB. One thread adds, any thread may read."""
 
     def __init__(self) -> None:
         self._queues: dict[int, _Behind] = {}
@@ -286,26 +285,26 @@ class Pending:
                 behind.stable = write.stable
 
     def writes(self) -> list[QueueWrite]:
-        """All of it, one write a queue."""
+        """Return all pending ops, one write a queue."""
         return [
             QueueWrite(queue_id, append=tuple(behind.entries), stable=behind.stable)
             for queue_id, behind in self._queues.items()
         ]
 
     def of_queue(self, queue_id: int) -> QueueWrite | None:
-        """What waits of a queue."""
+        """Return a queue's pending ops, or None."""
         behind = self._queues.get(queue_id)
         if behind is None:
             return None
         return QueueWrite(queue_id, append=tuple(behind.entries), stable=behind.stable)
 
     def queue_bytes(self, queue_id: int) -> int:
-        """Bytes of its frames."""
+        """Return the bytes of a queue's pending frames."""
         behind = self._queues.get(queue_id)
         return 0 if behind is None else sum(len(entry.frame) for entry in behind.entries)
 
     def messages_from(self, queue_id: int, sequence: int) -> Iterator[Entry]:
-        """Its publish frames that end at or after a sequence, in order."""
+        """Give a queue's pending publish frames which end at or after a sequence, in order."""
         behind = self._queues.get(queue_id)
         if behind is None:
             return
@@ -315,7 +314,7 @@ class Pending:
             yield entries[index]
 
     def first_sequence(self, queue_id: int) -> int | None:
-        """Where what waits of its messages begins."""
+        """Return the first sequence of a queue's pending messages, or None."""
         behind = self._queues.get(queue_id)
         if behind is None or not behind.messages:
             return None
@@ -327,12 +326,12 @@ class Pending:
 
 @define
 class Tail:
-    """Where the next record goes, and its number."""
+    """Place and number of the next record."""
 
     salt: int
     bytes_max: int
     number: int = 0
-    """Of the last record. One that failed keeps its number: it may be on the disk or not."""
+    """Number of the last record. After a failure the disk may have the record or not."""
     lmdb_has: int = 0
     end: int = 0
 
@@ -340,47 +339,47 @@ class Tail:
         return self.end + size_of(payload_bytes) <= self.bytes_max
 
     def next(self) -> Mark:
-        """Of the next record; its number is taken with that."""
+        """Take the next record's number; return its mark."""
         self.number += 1
         return Mark(self.salt, self.number)
 
     def appended(self, payload_bytes: int) -> None:
-        """It is durable."""
+        """Note the last record as durable."""
         self.end += size_of(payload_bytes)
 
     @property
     def is_ahead(self) -> bool:
-        """Whether there may be a record that LMDB has not."""
+        """Return true if a record may be missing in LMDB."""
         return self.number > self.lmdb_has
 
     @property
     def mark(self) -> Mark:
-        """What LMDB is to say when it has all that was appended."""
+        """LMDB's mark once LMDB has all appended records."""
         return Mark(self.salt, self.number)
 
     def cut(self) -> None:
-        """LMDB has all records, and its transaction is synced."""
+        """Begin anew: LMDB has all records, and its transaction is synced."""
         self.lmdb_has = self.number
         self.end = 0
 
 
 class LogFile:
-    """The file, open for writing. What `write` has written is durable when it returns."""
+    """The file, open for writing. Data of `write` is durable on return."""
 
     def __init__(self, path: Path, name: str = FILE_NAME) -> None:
-        """Open it, and make it first if it is not there whole: then it is on disk, too.
+        """Open the file; a missing or short file is first made whole, and synced.
 
         Raises:
-            OSError: The disk has no room for it.
+            OSError: The disk has no room for the file.
         """
         synced = system.synced_writes()
         self._file = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600)
         self.is_synced = bool(synced)
-        """What any call writes is durable when it returns."""
+        """Every write is durable on return of its call."""
         self.size = FILE_BYTES
         self._pages: mmap.mmap | None = None
-        """What goes past the kernel's cache is copied to; shared memory, so that a fork meanwhile
-        moves none of it. None: everything goes through the cache."""
+        """Buffer for writes past the kernel's cache; shared memory, so a fork moves no page. None:
+        all writes go through the cache."""
         try:
             missing = self.size - os.fstat(self._file).st_size
             if missing > 0:
@@ -397,17 +396,17 @@ class LogFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has a name: what is written to a deleted file is gone with the process."""
+        """Return true if the file has a name: a deleted file's content ends with the process."""
         return os.fstat(self._file).st_nlink > 0
 
     def go_past_cache(self) -> None:
-        """Have whole pages go past the kernel's cache from now on, where that can be: it takes a
-        sixth less time. Nobody else may write to the descriptor then."""
+        """Write whole pages past the kernel's cache from now on, where possible: a sixth less time.
+        No other code may write to the descriptor then."""
         if self.is_synced and system.go_past_cache(self._file):
             self._pages = mmap.mmap(-1, RECORD_BYTES_MAX)
 
     def write(self, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write these end to end."""
+        """Write the pieces end to end."""
         if self._pages is not None and self._has_written(self._pages, offset, b"".join(pieces)):
             return
         done = os.pwritev(self._file, pieces, offset)
@@ -420,7 +419,7 @@ class LogFile:
             system.sync(self._file)
 
     def _has_written(self, pages: mmap.mmap, offset: int, data: bytes) -> bool:
-        """Write past the cache. False: it, and all that follows, is to be written through it."""
+        """Write past the cache. False: the data, and all later data, must go through the cache."""
         size = len(data)
         if size % PAGE_BYTES == 0 and size <= len(pages):
             pages[:size] = data
@@ -430,7 +429,7 @@ class LogFile:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                # The disk's blocks are larger, or the file system says only now that it cannot.
+                # The disk's blocks are larger, or the file system refuses only now.
         self._pages = None
         system.go_through_cache(self._file)
         return False
@@ -453,13 +452,13 @@ def contents(path: Path, name: str = FILE_NAME) -> bytes | None:
 
 
 def left_in(path: Path, mark: Mark, *, salvages: bool = False) -> list[QueueWrite]:
-    """What the log of a store holds that its LMDB has not, one write a queue.
+    """Return the records of a store's log missing in its LMDB, one write a queue.
 
     Args:
-        salvages: all records that are whole count.
+        salvages: all whole records count.
 
     Raises:
-        LogDamaged: It is missing, or is not as it was written.
+        LogDamaged: The log is missing, or changed.
     """
     data = contents(path)
     if data is None and not salvages:

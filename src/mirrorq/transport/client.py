@@ -1,4 +1,4 @@
-"""The socket of a process that is no node."""
+"""The socket of a client process."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ from mirrorq.transport.parts import is_readable, receive_parts
 from mirrorq.transport.wake import Waker
 
 ROUND_COUNT_MAX = 2000
-"""zmq messages that one poll returns at most, so that a round ends."""
+"""Limit of zmq messages in a poll, so each round ends."""
 LOOK_MS = 10
-"""A thread that is never idle looks this often whether its connections have come or gone."""
+"""Interval at which a never idle thread checks its connections for changes."""
 LAP_MS = 50
 """Pause after all endpoints have been tried in vain."""
 REFUSED_LAP_MS_MAX = 2000
-"""Longest pause after all endpoints have refused this client, as each does that does not list its
-key. The pause begins with LAP_MS and is doubled at each lap."""
+"""Longest pause after all endpoints have refused the client, because none lists its key. The pause
+begins with LAP_MS and doubles at each lap."""
 
 
 class ClientSocket:
-    """Connected to one of several nodes at a time; to the next when one is gone.
+    """A connection to one of several nodes at a time; to the next when a node is gone.
 
-    There are two connections to that node, as between nodes: a large frame delays no sign of life.
-    The one for data is made first, the one for control when that stands.
+    The node gets two connections, as between nodes: a large frame delays no sign of life. The data
+    connection is made first, the control connection follows.
 
     Args:
         endpoints: tried in order, beginning again at the end.
-        config: bounds and times; an endpoint that has not answered within `failure_ms` is
+        config: bounds and times; an endpoint without an answer within `failure_ms` is
             left for the next.
-        secret_key: this client's own; "" for connections without security.
-        server_keys: public keys of the nodes. Each endpoint must have one of them; which one
-            is found out by trying, and remembered.
+        secret_key: the client's own; "" for connections without security.
+        server_keys: public keys of the nodes. Each endpoint must have a key of the list; the
+            right key is found by trying, and remembered.
 
     Raises:
-        ConfigError: an endpoint is malformed, or there is none.
+        ConfigError: an endpoint is malformed, or the list is empty.
 
-    *Threads*: one thread owns it, all methods but `wake` are that thread's.
+    *Threads*: one owning thread calls all methods; any thread may call `wake`.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class ClientSocket:
         if not self._endpoints:
             raise ConfigError("no endpoint to connect to: name at least one")
         self.identity = CLIENT_MARK + os.urandom(16)
-        """What nodes know this socket by. Nobody else learns it, and it cannot be guessed: who
-        has it could take the connection over."""
+        """Name of the socket at the nodes, secret and not guessable: a stranger with the name could
+        take the connection over."""
         self.dropped_count = 0
-        """Messages that could not be sent."""
+        """Messages which could not be sent."""
         self.garbage_count = 0
-        """Messages received that could not be read."""
+        """Received messages which could not be read."""
         self._pid = os.getpid()
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
         self._index = 0
         self._secret_key = secret_key
         self._server_keys = {text: list(server_keys) for text in self._endpoints}
-        """For each endpoint, the one to be tried first at the front."""
+        """Keys to try at each endpoint, the next key first."""
         self._keys_tried = 0
         """At the present endpoint, in vain."""
         self._refusals = 0
-        """Endpoints in a row that have refused this client."""
+        """Endpoints in a row which refused the client."""
         self._lost: list[ClientInbound] = []
         self._is_closed = False
         self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
@@ -104,7 +104,7 @@ class ClientSocket:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that it is connected to, or tries."""
+        """The endpoint of the present connection or attempt."""
         return self._endpoints[self._index].text
 
     @property
@@ -138,10 +138,10 @@ class ClientSocket:
         self._link = self._control = None
 
     def leave(self, *, is_refused: bool = False) -> None:
-        """Go to the next endpoint: this node does not answer, or cannot serve now.
+        """Go to the next endpoint: the present node does not answer, or cannot serve now.
 
         Args:
-            is_refused: the node has refused this client.
+            is_refused: the node has refused the client.
         """
         self._check_open()
         if self.is_up:
@@ -157,11 +157,11 @@ class ClientSocket:
         return min(LAP_MS << laps_refused, REFUSED_LAP_MS_MAX)
 
     def send(self, parts: Sequence[Part], channel: int = DATA) -> bool:
-        """Give one message to the node; it leaves at the next `flush` or `poll`.
+        """Give one message to the node; the message leaves at the next `flush` or `poll`.
 
         Returns:
-            False: dropped, because there is no connection or its queue is full. When the
-            queue proves full only later, `poll` returns `SendLost`.
+            False: dropped, without a connection or with a full queue. When the queue
+            proves full only later, `poll` returns `SendLost`.
         """
         link = self._link if channel == DATA else self._control
         limit = self._part_bytes_max
@@ -172,7 +172,7 @@ class ClientSocket:
         return not link.outbox.is_full or self._flush_link(link)
 
     def flush(self) -> None:
-        """Hand everything that was sent to the network."""
+        """Hand all sent messages to the network."""
         self._check_open()
         for link in self._links:
             self._flush_link(link)
@@ -187,11 +187,11 @@ class ClientSocket:
         return lost == 0
 
     def wake(self) -> None:
-        """End a `poll` of the owning thread, or its next one. Thread-safe, cheap, coalesces."""
+        """End a `poll` of the owning thread, or its next `poll`. Thread-safe, cheap, coalesces."""
         self._waker.wake()
 
     def poll(self, timeout_ms: int) -> list[ClientInbound]:
-        """Flush, wait until something is there, and return all of it, within bounds.
+        """Flush, wait for input, and return all input, within bounds.
 
         Args:
             timeout_ms: 0 or more. Returns earlier on `wake`; may return nothing earlier.
@@ -235,7 +235,7 @@ class ClientSocket:
         return ready, any(link.monitor in found for link in self._links)
 
     def _read_messages(self, link: Link, inbound: list[ClientInbound]) -> None:
-        """Take what has come, of which there is at least one message."""
+        """Read a round of messages; at least one message must be there."""
         bytes_left = self._part_bytes_max
         channel = DATA if link is self._link else CONTROL
         for _ in range(ROUND_COUNT_MAX):
@@ -291,9 +291,9 @@ class ClientSocket:
         )
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close it; what was sent gets `linger_ms` to leave. Twice is no error.
+        """Close the socket; sent messages get `linger_ms` to leave. A second call is no error.
 
-        In a forked child it does nothing: the socket is the parent's.
+        In a forked child a no-op: the socket is the parent's.
         """
         if self._is_closed or os.getpid() != self._pid:
             return

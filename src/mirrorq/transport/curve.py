@@ -1,8 +1,8 @@
-"""CURVE: keys, what a socket is told of them, and who may connect (ZAP, ZeroMQ RFC 27).
+"""CURVE: keys, key options of sockets, and admission of connections (ZAP, ZeroMQ RFC 27).
 
-libzmq asks at the end of each handshake, over a socket inside this process, whether it may go
-on; the thread that owns the sockets answers. Until then it reads nothing of a connection but
-the handshake, and afterwards names the sender's key with every message.
+libzmq asks for admission at the end of each handshake, over a socket inside the process. The thread
+which owns the sockets answers. Before the answer libzmq reads only the handshake of a connection.
+Afterwards libzmq names the sender's key with every message.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REQUEST_PARTS = 7
 
 
 class Guard(Protocol):
-    """Who may connect to a node, and by which keys it knows others."""
+    """Admission of connections to a node, and the keys of other nodes."""
 
     version: int
-    """Changes when its answers may have."""
+    """Changes when an answer may have changed."""
 
     @property
     def secret_key(self) -> str:
@@ -36,29 +36,29 @@ class Guard(Protocol):
         ...
 
     def admits(self, public_key: str) -> bool:
-        """Whether the owner of this key may connect."""
+        """Return true if the owner of the key may connect."""
         ...
 
     def is_node(self, public_key: str, node: str) -> bool:
-        """Whether it is the key of the node of this name."""
+        """Return true if the key belongs to the node with the name."""
         ...
 
     def is_any_node(self, public_key: str) -> bool:
-        """Whether it is the key of some node."""
+        """Return true if the key belongs to any node."""
         ...
 
     def keys_of(self, node: str) -> tuple[str, ...]:
-        """Public keys that whoever goes by this name may have: one for a node that is known."""
+        """Public keys possible for the node name: a single key for a known node."""
         ...
 
     def refresh(self) -> None:
-        """Take in what has changed. Called often: cheap."""
+        """Take in changes. Called often: cheap."""
         ...
 
 
 @frozen
 class LinkKeys:
-    """What one connection proves itself with, and whom it takes the other end for."""
+    """Own key of a connection, and the key expected at the other end."""
 
     secret_key: str = field(repr=False)
     server_key: str
@@ -77,10 +77,10 @@ def new_key_pair() -> tuple[str, str]:
 
 
 def public_key_of(secret_key: str) -> str:
-    """The public key that belongs to a secret one.
+    """Return the public key of a secret key.
 
     Raises:
-        ConfigError: it is no key.
+        ConfigError: the text is no key.
     """
     try:
         return zmq.curve_public(secret_key.encode()).decode()
@@ -89,18 +89,18 @@ def public_key_of(secret_key: str) -> str:
 
 
 def guard_socket(socket: zmq.Socket[bytes], guard: Guard) -> None:
-    """Have a socket listen to nobody without keys. Before it binds."""
+    """Make a socket refuse connections without keys. Call before the bind."""
     socket.setsockopt(zmq.CURVE_SERVER, 1)
     socket.setsockopt(zmq.CURVE_SECRETKEY, guard.secret_key.encode())
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
-    # Should nobody answer for some reason: nobody may connect.
+    # Without an answer for any reason, no connection is admitted.
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
 
 class Zap:
-    """Answers libzmq's questions. Must exist before the guarded socket binds.
+    """Answers libzmq's admission requests. Must exist before the guarded socket binds.
 
-    *Threads*: the one that owns the sockets of the context.
+    *Threads*: the thread which owns the sockets of the context.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], guard: Guard) -> None:
@@ -110,7 +110,7 @@ class Zap:
         self.socket.bind(_ZAP_ENDPOINT)
 
     def answer(self) -> list[tuple[str, str]]:
-        """Answer what is there. Returns whom it refused: address and public key."""
+        """Answer all waiting requests. Return the refused: address and public key."""
         refused = []
         while is_readable(self.socket):
             request = receive_parts(self.socket)
@@ -130,7 +130,7 @@ class Zap:
 
 
 def _key_in(request: list[bytes]) -> str:
-    """The public key of who asks, "" when this is no request that we know."""
+    """Return the public key in a request, "" for an unknown kind of request."""
     if len(request) != _REQUEST_PARTS or request[0] != _VERSION:
         return ""
     domain, mechanism, key = request[2], request[5], request[6]

@@ -1,10 +1,10 @@
-"""How many connections a listening socket has, and how much one of them may have under way.
+"""Limits of a listening socket: number of connections, and unread bytes of each connection.
 
-libzmq accepts whoever comes, for as long as there are file descriptors, and keeps the parts of a
-message until the last one has come, however many there are. Its monitor tells which connections
-there are, and the kernel how many bytes each has received; what is too much is shut down, which
-for libzmq is the other end's doing. Before its handshake is done a connection has nothing to send
-but some hundred bytes; it also has little time for that (HANDSHAKE_IVL).
+libzmq accepts every connection, as long as file descriptors last. libzmq also keeps the parts of a
+message until the last has come, however many. Its monitor reports the connections, and the kernel
+the bytes received by each. An excessive connection is shut down; libzmq takes the shutdown for the
+other end's. Before the end of its handshake a connection needs only some hundred bytes, and has
+little time (HANDSHAKE_IVL).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from mirrorq.transport.inbound import PEER_MARK
 from mirrorq.transport.parts import is_readable, receive_parts
 
 STRANGER_BYTES_MAX = 64 * 1024
-"""Received from a connection that has not given a whole message. A handshake has 1 KB, and the
-first message of a client and of a node is small."""
+"""Limit of bytes from a connection without a whole message. A handshake has 1 KB, and the first
+message of a client or node is small."""
 LOOK_MS = 100
 """How often bytes are looked at."""
 PRESSED_MS = 20
-"""The same while it is too much somewhere, and while somebody has just come: who pours is ended
-before what libzmq has of it is large, or a whole message that has to be read."""
+"""The interval under excess or with a new connection: a flood ends before libzmq holds much, or
+holds a large whole message."""
 YOUNG_MS = 200
-"""So long somebody has just come."""
+"""Time for which a connection counts as new."""
 KNOWN_LOOKS_MAX = 32
-"""Connections that have given a message are looked at in turn, so many at a time: a look has six
-calls of the system."""
+"""Connections with a message are looked at in turn, so many at a time: a look takes six system
+calls."""
 STRIKES_MAX = 3
-"""Looks in a row at which it must be too much: what the kernel has received may be on its way."""
+"""Looks in a row with excess before the end: bytes received by the kernel may be on their way."""
 NODE_FACTOR = 4
-"""Who says that it is a node, and has no key to prove it, may have so much more under way."""
+"""Factor of the limit for a connection which claims, without a key, to be a node."""
 STRANGERS_SHARE = 2
-"""Connections that have not given a message are at most the whole divided by this."""
+"""Connections without a message are at most the whole number divided by this."""
 
 PLAIN_BYTES = 0
 CURVE_BYTES = 8 + 8 + 1 + 16
-"""What encryption adds to a part: CURVE's command, nonce, flags and authenticator."""
+"""Bytes which encryption adds to a part: CURVE's command, nonce, flags and authenticator."""
 _SHORT_HEADER, _LONG_HEADER = 2, 9
 _SHORT_MAX = 255
 _ACCEPTED = int(zmq.EVENT_ACCEPTED)
@@ -54,37 +54,37 @@ _ADDRESS = "inproc://mirrorq-door"
 
 @define(eq=False)
 class _Visitor:
-    """One connection of the listening socket, a node's or a client's: what it has sent, and what it
-    has under way."""
+    """A connection of the listening socket, a node's or a client's: its sent bytes and its unread
+    bytes."""
 
     ends: tuple[object, object]
-    """Addresses of both ends: by them it is known again, a descriptor may be another's by now."""
+    """Addresses of both ends, to recognise the connection: its descriptor may be reused."""
     came_ms: int
     is_stranger: bool = True
-    """It has given no message."""
+    """The connection has given no message."""
     is_trusted: bool = False
-    """A node's, by its key: what it has under way is bounded above."""
+    """A node by its key: bounded by the protocols above."""
     identity: bytes = b""
-    """Its routing id, from its first message on."""
+    """Routing id, known from the first message on."""
     taken: int = 0
-    """Bytes on the wire of what came out of libzmq."""
+    """Bytes on the wire of messages taken from libzmq."""
     under_way: int = 0
-    """Bytes that were received and not taken, at the last look."""
+    """Bytes received and not taken, at the last look."""
     strikes: int = 0
 
 
 class Door:
-    """Of one listening socket. Must exist before that binds.
+    """The limits of one listening socket. Must exist before the bind.
 
     Args:
-        connections_max: more are ended: the oldest that has given no message, or the newest.
-        under_way_max: bytes that a client may have sent of messages that are not whole, or not
+        connections_max: beyond, the oldest connection without a message ends, or the newest.
+        under_way_max: limit of a client's sent bytes in messages not whole, or not
             read.
-        sum_max: bytes that all who are not trusted may have sent so, together: of more, who has
-            most is ended. None: no bound, who connects is known by a key.
+        sum_max: limit of the same for all untrusted connections together: beyond, the largest
+            ends. None: no limit, as keys identify connections.
         part_bytes: added to each part on the wire: PLAIN_BYTES or CURVE_BYTES.
 
-    *Threads*: the one that owns the socket.
+    *Threads*: the thread which owns the socket.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Door:
         part_bytes: int = CURVE_BYTES,
     ) -> None:
         self.ended_count = 0
-        """Connections that were ended here."""
+        """Connections ended by the door."""
         self._connections_max = connections_max
         self._under_way_max = under_way_max
         self._sum_max = sum_max
@@ -106,22 +106,22 @@ class Door:
         self._visitors: dict[int, _Visitor] = {}
         """By descriptor, in the order of coming."""
         self._is_blind = False
-        """libzmq does not say from which connection a message came: nothing is known of bytes,
-        nor of who has given a message."""
+        """libzmq does not name the connection of a message: bytes and first messages are unknown.
+        """
         self._condemned: dict[int, bytes] = {}
-        """Descriptor -> routing id of who was ended there for garbage. More of it may follow."""
+        """Descriptor -> routing id of a connection ended for garbage. More garbage may follow."""
         self._ended: list[str] = []
         """Why connections were ended since `attend` said so."""
         self._look_at_ms = 0
         self._is_pressed = False
         self._turn = 0
-        """Where in their order the next known ones are looked at."""
+        """Place of the next known connections to look at."""
         self._is_sum_over = 0
         """Looks in a row at which the sum was too much."""
         listener.monitor(_ADDRESS, _ACCEPTED | _ENDED)
         self.monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self.monitor.setsockopt(zmq.LINGER, 0)
-        # A full one would stop libzmq's own thread, and with it everybody's connection.
+        # A full queue would stop libzmq's own thread, and so every connection.
         self.monitor.setsockopt(zmq.RCVHWM, 0)
         self.monitor.connect(_ADDRESS)
 
@@ -130,19 +130,19 @@ class Door:
         return len(self._visitors)
 
     def identities(self) -> list[bytes]:
-        """Routing ids of the connections that have given a message."""
+        """Routing ids of the connections with a message."""
         return [visitor.identity for visitor in self._visitors.values() if visitor.identity]
 
     @property
     def is_pressed(self) -> bool:
-        """Whether it is too much somewhere: `attend` is wanted every PRESSED_MS."""
+        """Return true under excess: `attend` is wanted every PRESSED_MS."""
         return self._is_pressed
 
     def took(
         self, descriptor: int, identity: bytes, parts: Sequence[bytes], *, is_trusted: bool
     ) -> None:
-        """A whole message of ours came from this connection. Below 0: libzmq does not say from
-        which."""
+        """Note a whole message of mirrorq from the connection. Below 0: connection not named by
+        libzmq."""
         if descriptor < 0:
             self._is_blind = True
             return
@@ -154,10 +154,10 @@ class Door:
             visitor.taken += sum(_wire_bytes(part, self._part_bytes) for part in parts)
 
     def end_for_garbage(self, descriptor: int, identity: bytes) -> None:
-        """What came from this connection is no message of ours: end it.
+        """End the connection: its bytes are no message of mirrorq.
 
-        libzmq gives what it has whole of an ended connection all the same, when its descriptor may
-        already be another one's: who has not been heard is not ended for that.
+        libzmq still delivers whole messages of an ended connection, when a new connection may have
+        the descriptor. So a connection without a message does not end for a repeated id.
         """
         visitor = self._who_sent(descriptor, identity)
         if visitor is None:
@@ -168,19 +168,19 @@ class Door:
         self._end(descriptor, "garbage", self._ended)
 
     def _who_sent(self, descriptor: int, identity: bytes) -> _Visitor | None:
-        """Whose message it is; None: of a connection that has ended."""
+        """Return the sender's connection; None if ended."""
         visitor = self._visitors.get(descriptor)
         if visitor is None or visitor.identity not in (b"", identity):
-            # It may have come since the last look, by the descriptor of one that has gone.
+            # The connection may be new, with the descriptor of an ended connection.
             self._take_events()
             visitor = self._visitors.get(descriptor)
         is_its = visitor is not None and visitor.identity in (b"", identity)
         return visitor if is_its else None
 
     def attend(self) -> list[str]:
-        """See who has come and gone, and end what is too much; returns why, for each.
+        """Note new and ended connections, and end excessive ones; return the reason for each.
 
-        To be called when the messages that there are have been read.
+        Call after all waiting messages have been read.
         """
         self._take_events()
         ended, self._ended = self._ended, []
@@ -216,7 +216,7 @@ class Door:
         is_full = count > self._connections_max
         strangers = (fd for fd, visitor in self._visitors.items() if visitor.is_stranger)
         if self._is_blind:
-            # Who has given a message is not known here.
+            # Connections with a message are unknown here.
             if is_full:
                 self._end(next(reversed(self._visitors)), f"{count} connections", ended)
             return
@@ -226,7 +226,7 @@ class Door:
             if is_full:
                 self._end(next(reversed(self._visitors)), f"{count} connections", ended)
         elif is_full or 1 + sum(1 for _ in strangers) > share:
-            # The newest may be about to say who it is; the oldest has had its time.
+            # The newest may be about to send its first message; the oldest has had its time.
             self._end(oldest, f"{count} connections, the oldest without a message", ended)
 
     def _look(self, now_ms: int, ended: list[str]) -> None:
@@ -247,12 +247,12 @@ class Door:
             self._look_at_sum(self._sum_max, ended)
 
     def _limit_of(self, known: _Visitor) -> int:
-        """A node sends for all its clients; without keys whoever says so may be one."""
+        """A node sends for all its clients; without keys any connection may claim to be a node."""
         is_node = known.identity[:1] == PEER_MARK
         return self._under_way_max * (NODE_FACTOR if is_node else 1)
 
     def _due(self) -> list[int]:
-        """Strangers and who has much under way; of the others some, in turn."""
+        """Return new and busy connections, and a portion of the rest in turn."""
         found, others = [], []
         for descriptor, visitor in self._visitors.items():
             if visitor.is_stranger or visitor.under_way > STRANGER_BYTES_MAX:
@@ -272,7 +272,7 @@ class Door:
         if self._is_sum_over < STRIKES_MAX:
             return
         for descriptor in sorted(counted, key=lambda fd: counted[fd].under_way, reverse=True):
-            # Half of it, so that those who go on are not counted again at once.
+            # Down to half of the limit, so the remaining connections do not exceed it at once.
             if under_way <= sum_max // 2:
                 return
             size = counted[descriptor].under_way
@@ -301,13 +301,13 @@ def _now_ms() -> int:
 
 
 def connections_bound(wanted: int) -> int:
-    """So many connections at most that descriptors are left for everything else."""
+    """Return the limit of connections, low enough to leave descriptors for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(min(wanted, soft * 3 // 4), 1)
 
 
 def address_of(descriptor: int) -> str:
-    """Who is at the other end of a connection, as host:port; "" for one that has no address."""
+    """Return the other end of a connection as host:port; "" without an address."""
     ends = _ends_of(descriptor) if descriptor >= 0 else None
     if ends is None or not isinstance(ends[1], tuple):
         return ""
@@ -316,13 +316,13 @@ def address_of(descriptor: int) -> str:
 
 
 def _wire_bytes(part: bytes, added: int) -> int:
-    """A part on the wire: ZMTP's header, and what encryption adds."""
+    """Return the bytes of a part on the wire: with ZMTP's header and the encryption."""
     size = len(part) + added
     return size + (_SHORT_HEADER if size <= _SHORT_MAX else _LONG_HEADER)
 
 
 def _ends_of(descriptor: int) -> tuple[object, object] | None:
-    """Both addresses of a connection, None when it is none (any more)."""
+    """Return both addresses of a connection, None without a connection."""
     try:
         with _copied(descriptor) as found:
             return found.getsockname(), found.getpeername()
@@ -331,10 +331,10 @@ def _ends_of(descriptor: int) -> tuple[object, object] | None:
 
 
 def _copied(descriptor: int) -> socket.socket:
-    """Another descriptor of the same socket.
+    """Return another descriptor of the same socket.
 
     Raises:
-        OSError: there is none, or it is no socket (any more).
+        OSError: the descriptor is closed, or no socket.
     """
     copy = os.dup(descriptor)
     try:
@@ -345,7 +345,7 @@ def _copied(descriptor: int) -> socket.socket:
 
 
 def _duplicate(descriptor: int, ends: tuple[object, object]) -> socket.socket | None:
-    """The connection with these ends, if the descriptor is still its."""
+    """Return the connection with these ends, if the descriptor still has the connection."""
     try:
         found = _copied(descriptor)
     except OSError:
@@ -360,7 +360,7 @@ def _duplicate(descriptor: int, ends: tuple[object, object]) -> socket.socket | 
 
 
 def _received(descriptor: int, ends: tuple[object, object]) -> int:
-    """Bytes that the kernel has received; 0 where it does not say."""
+    """Return the bytes received by the kernel; 0 if unknown."""
     found = _duplicate(descriptor, ends)
     if found is None:
         return 0

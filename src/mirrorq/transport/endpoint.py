@@ -15,15 +15,15 @@ from mirrorq.errors import ConfigError
 from mirrorq.system import IPC_PATH_BYTES_MAX
 
 
-# Where pages are served: `host:port` as a user writes it.
+# Addresses of served pages: `host:port` as a user writes.
 def split_address(address: str, example: str) -> tuple[str, int]:
     """Host and port of `host:port`, `:port` or `port`; without a host, loopback.
 
     Args:
-        example: an address that would do, for the error.
+        example: a valid address, for the error.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the text is no address.
     """
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
@@ -32,10 +32,10 @@ def split_address(address: str, example: str) -> tuple[str, int]:
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """A socket that listens there.
+    """Return a socket listening on the address.
 
     Raises:
-        OSError: it cannot.
+        OSError: the socket cannot listen.
     """
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -49,7 +49,7 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
 
 
 def why_not(error: Exception) -> str:
-    """Why nothing is served at an address, and what to do."""
+    """Return why nothing is served at an address, with the remedy."""
     number = getattr(error, "errno", None)
     if number == errno.EADDRINUSE:
         return "something listens there already: stop it, or give another port"
@@ -68,14 +68,14 @@ _SYNTAX = "write tcp://host:port, tcp://[IPv6 address]:port or ipc:///path"
 
 @frozen
 class Endpoint:
-    """One endpoint. Either `host` and `port` are set, or `path`."""
+    """An endpoint. Either `host` and `port` are set, or `path`."""
 
     text: str
-    """As it was given."""
+    """The text as given."""
     host: str = ""
     """Name, IPv4 address, IPv6 address without brackets, or * for every address."""
     port: int = 0
-    """0: any free one (listening only)."""
+    """0: any free port (listening only)."""
     path: str = ""
 
     @property
@@ -84,7 +84,7 @@ class Endpoint:
 
     @property
     def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The host as an address, None when it is a name."""
+        """The host as an address, None for a name."""
         try:
             return ipaddress.ip_address(self.host)
         except ValueError:
@@ -92,7 +92,7 @@ class Endpoint:
 
     @property
     def zmq_text(self) -> str:
-        """The endpoint as libzmq wants it."""
+        """The endpoint in libzmq's form."""
         if self.is_ipc:
             return f"ipc://{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -103,7 +103,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Parse an endpoint to connect to.
 
     Raises:
-        ConfigError: not an endpoint, or none that one can connect to.
+        ConfigError: not an endpoint, or not fit for connecting.
     """
     endpoint = _parse(text)
     if not endpoint.is_ipc and (endpoint.port == 0 or endpoint.host in ("*", "0.0.0.0", "::")):
@@ -142,7 +142,7 @@ def _parse(text: str) -> Endpoint:
 
 def _parse_ipc(text: str) -> Endpoint:
     path = text.removeprefix("ipc://")
-    # A leading @ is Linux' abstract namespace: not a file, so not for everybody's system.
+    # A leading @ is Linux's abstract namespace: no file, so not on every system.
     if not path or "\0" in path or path[0] in "@*":
         raise ConfigError(f"endpoint {text!r} names no path: write ipc:///path")
     try:
@@ -162,7 +162,7 @@ def _parse_ipc(text: str) -> Endpoint:
 
 
 def resolve_listen(endpoint: Endpoint) -> Endpoint:
-    """The endpoint with its host as an address: libzmq binds to no host name.
+    """Return the endpoint with its host as an address: libzmq binds to no host name.
 
     Raises:
         ConfigError: the name has no address, or the path is taken.
@@ -179,13 +179,13 @@ def resolve_listen(endpoint: Endpoint) -> Endpoint:
             f"cannot listen on {endpoint.text}: the name {endpoint.host!r} has no address "
             f"({error}); give listen= an address of this machine"
         ) from None
-    # IPv4 first: that is what libzmq connects to when a name has both.
+    # IPv4 first, as libzmq connects to IPv4 when a name has both.
     found.sort(key=lambda info: info[0] != socket.AF_INET)
     return Endpoint(endpoint.text, host=str(found[0][4][0]), port=endpoint.port)
 
 
 def _check_free_path(endpoint: Endpoint) -> None:
-    """libzmq deletes whatever stands at the path before it binds: look first."""
+    """Refuse a taken path: libzmq deletes any file at the path before the bind."""
     try:
         mode = os.stat(endpoint.path).st_mode
     except FileNotFoundError:

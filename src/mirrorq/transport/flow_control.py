@@ -1,13 +1,12 @@
-"""What is on the way between a client and its entry node, and how much more may be sent.
+"""Data on the way between a client and its entry node, and the room for further data.
 
-Each side counts the bytes of data that it has sent and that have come; what has come is told to
-the other with the signs of life, which travel on a connection of their own, and whenever a quarter
-of the window has come since. So data on its way is bounded without anybody waiting for it: a sign
-of life never stands behind data, and a confirm behind no more than a window.
+Each side counts the data bytes sent and received. A report of received bytes goes with the signs of
+life, on a separate connection, and after each quarter of a window. So data on the way is bounded
+without waits: a sign of life never stands behind data, and a confirm waits behind at most a window.
 
-`Window` is one side's count. `Outflow` is where a client's requests wait, each handle's in order
-and the handles in turn. `Seat` is how an entry node bounds what masters hand out to one consumer
-of a client: by the size in each Credit that it passes on.
+`Window` is the count of one side. `Outflow` holds the waiting requests of a client, each handle's
+in order and the handles in turn. An entry node limits the deliveries of masters to a consumer of a
+client by the size in each Credit on its way through.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 Parts = Sequence[bytes | bytearray | memoryview]
-"""One message, encoded."""
+"""A message, encoded."""
 
 REPORTS = 4
-"""What has come is told when this part of a window has come since the last time."""
+"""A report is due after this part of a window since the last report."""
 SHARES = 4
-"""A consumer is granted at most this part of what a window has left."""
+"""A consumer is granted at most this part of a window's remaining bytes."""
 LOST_WINDOWS = 4
-"""So many windows on the way, and the other side does not read: what comes then is dropped. Credits
-keep who reads slowly far below it."""
+"""With so many windows on the way the other side does not read: further messages are dropped.
+Credits keep slow readers far below the limit."""
 
 
 class Window:
-    """Both directions of one connection, as one side counts them."""
+    """Both directions of a connection, as counted by one side."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,12 +41,12 @@ class Window:
 
     @property
     def on_way(self) -> int:
-        """Bytes sent that the other side has not said to have."""
+        """Bytes sent and not yet reported as received."""
         return self._sent - self._acknowledged
 
     @property
     def is_open(self) -> bool:
-        """Whether one more message may be sent, whatever its size."""
+        """Return true if another message may be sent, of any size."""
         return self.on_way < self.size
 
     @property
@@ -59,11 +58,11 @@ class Window:
         self._sent += size
 
     def on_lost(self, size: int) -> None:
-        """What was sent has not left this process."""
+        """Uncount sent bytes which have not left the process."""
         self._sent = max(self._sent - size, self._acknowledged)
 
     def on_told(self, received: int) -> None:
-        """The other side says how much has come. Nonsense is cut to what is possible."""
+        """Note the other side's report. Impossible numbers are cut to the possible."""
         self._acknowledged = max(self._acknowledged, min(received, self._sent))
 
     def on_received(self, size: int) -> None:
@@ -75,16 +74,16 @@ class Window:
         return self.received - self._told >= self.size // REPORTS
 
     def report(self) -> int:
-        """What to tell the other side now."""
+        """Return the report for the other side."""
         self._told = self.received
         return self.received
 
 
 class Outflow:
-    """Requests of a client's handles that wait for the window, in turn.
+    """Requests of a client's handles which wait for the window, in turn.
 
-    What waits is bounded by what each handle may have unconfirmed; the bodies are those that the
-    handle keeps anyway until they are confirmed.
+    The limit of unconfirmed messages of each handle bounds the waiting requests; the handle keeps
+    the bodies anyway until the confirm.
     """
 
     def __init__(self, window: Window, send: Callable[[Parts], None]) -> None:
@@ -95,11 +94,11 @@ class Outflow:
 
     @property
     def count(self) -> int:
-        """Messages that wait."""
+        """Number of waiting messages."""
         return sum(map(len, self._waiting.values()))
 
     def offer(self, handle: int, parts: Parts) -> None:
-        """Send, or wait for the window: behind what waits of the same handle."""
+        """Send, or wait for the window behind earlier requests of the handle."""
         waiting = self._waiting.get(handle)
         if waiting is not None:
             waiting.append(parts)
@@ -118,7 +117,7 @@ class Outflow:
                 self._waiting[handle] = waiting
 
     def forget(self, handle: int) -> None:
-        """The handle begins anew: it says again what matters."""
+        """Drop the handle's requests: a new session repeats the necessary requests."""
         self._waiting.pop(handle, None)
 
     def clear(self) -> None:

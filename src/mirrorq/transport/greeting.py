@@ -1,7 +1,7 @@
-"""Which security an endpoint speaks, asked with the first bytes of a handshake.
+"""The security mechanism of an endpoint, asked with the first bytes of a handshake.
 
-When one end has keys and the other has none, libzmq ends the connection and can not tell why.
-Before any secret is used both ends name their mechanism in clear text (ZMTP, ZeroMQ RFC 23).
+With keys at only one end, libzmq ends the connection and cannot tell why. Before any use of a
+secret both ends name their mechanism in clear text (ZMTP, ZeroMQ RFC 23).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NO_HOST = "no such host"
 NOTHING = "nothing listens there"
 ENDS = "it ends the connection at once: another program, or a node that is stopping"
 ABSENT = (NO_HOST, NOTHING)
-"""Answers of `silence_of` after which it need not be asked again soon."""
+"""Answers of `silence_of` after which a repeated question can wait."""
 
 _HELLO = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00"
-"""Signature and version 3.0: to more than this the other end need not have an answer."""
+"""Signature and version 3.0: the other end need not answer longer greetings."""
 _MECHANISM = slice(12, 32)
 
 
 def mechanism_of(endpoint: Endpoint, timeout: float) -> str:
-    """CURVE, NULL, another one's name, or "" when nobody says.
+    """Return CURVE, NULL, another mechanism's name, or "" without an answer.
 
     Args:
         timeout: seconds for each step.
@@ -49,7 +49,7 @@ def mechanism_of(endpoint: Endpoint, timeout: float) -> str:
 
 
 def silence_of(endpoint: Endpoint, timeout: float) -> str:
-    """Why no node answers there, in a few words; "" when something speaks like one.
+    """Return why no node answers at the endpoint, in a few words; "" if a node may answer.
 
     Args:
         timeout: seconds for each step.

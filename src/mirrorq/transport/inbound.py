@@ -1,4 +1,4 @@
-"""What `poll` returns."""
+"""Results of `poll`."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from attrs import field, frozen
 from msgspec import Struct
 
 CONTROL = 0
-"""Signs of life, leases, the catalog: small messages that must not wait."""
+"""Signs of life, leases, the catalog: small messages which must not wait."""
 DATA = 1
 """Frames, ring messages and sessions."""
 RAIL = 2
-"""Ops that a node's rail takes, and its marks: see `wire.rail`. Only with `Config.rail`."""
+"""Ops for a node's rail, and the rail's marks: see `wire.rail`. Only with `Config.rail`."""
 PEER_MARK = b"N"
-"""First byte of a peer's routing ids. A client's may begin with anything else; those that
-libzmq makes up begin with zero."""
+"""First byte of a peer's routing ids. A client's ids begin with any other byte; libzmq's own ids
+begin with zero."""
 CLIENT_MARK = b"C"
 CLIENT_CONTROL_MARK = b"c"
-"""First bytes of a client's routing ids, of its data connection and of its control connection; the
-rest is equal."""
+"""First bytes of a client's routing ids, for its data and its control connection; the rest of the
+ids is equal."""
 
 Parts = list[bytes]
-"""One message as `wire.messages` encodes it."""
+"""A message encoded by `wire.messages`."""
 
 
 class PeerMessage(Struct, frozen=True, gc=False):
-    """A message from another node, on one of its two connections. `incarnation` says from which of
-    its incarnations."""
+    """A message from another node, on one of its two connections. `incarnation` is the sender's
+    incarnation."""
 
     peer: str
     incarnation: int
@@ -34,7 +34,7 @@ class PeerMessage(Struct, frozen=True, gc=False):
 
 
 class RailMark(Struct, frozen=True, gc=False):
-    """Another node's rail has on disk what this node has sent it of a queue, up to `lsn`."""
+    """Another node's rail has the ops sent for a queue on disk, up to `lsn`."""
 
     peer: str
     incarnation: int
@@ -45,7 +45,7 @@ class RailMark(Struct, frozen=True, gc=False):
 
 @frozen
 class ClientMessage:
-    """From a process that is no node. `identity` is where `reply` sends."""
+    """A message from a client process. `identity` is the address for `reply`."""
 
     identity: bytes
     parts: Parts
@@ -57,14 +57,14 @@ class ClientMessage:
 
 
 class ServerMessage(Struct, frozen=True, gc=False):
-    """To a `ClientSocket`, from the node that it is connected to."""
+    """A message to a `ClientSocket`, from its connected node."""
 
     parts: Parts
     channel: int = DATA
 
 
 class Connected(Struct, frozen=True, gc=False):
-    """Both connections to the peer (a client: to this endpoint) stand."""
+    """Both connections to the peer (a client: to the endpoint) stand."""
 
     peer: str
 
@@ -76,7 +76,7 @@ class Disconnected(Struct, frozen=True, gc=False):
 
 
 class SendLost(Struct, frozen=True, gc=False):
-    """Messages to this peer were dropped: its connection is gone or its queue is full."""
+    """Messages to the peer were dropped: its connection is gone or its queue is full."""
 
     peer: str
     channel: int
@@ -86,7 +86,7 @@ class SendLost(Struct, frozen=True, gc=False):
 
 
 class ReplyLost(Struct, frozen=True, gc=False):
-    """Replies to this client were dropped. `gone`: it is not connected any more."""
+    """Replies to the client were dropped. `gone`: the client is no longer connected."""
 
     identity: bytes
     count: int
@@ -96,22 +96,22 @@ class ReplyLost(Struct, frozen=True, gc=False):
 
 
 class TooLarge(Struct, frozen=True, gc=False):
-    """A reply to a client was not sent: its largest part has more bytes than a client takes."""
+    """A reply to a client was not sent: its largest part exceeds the client's limit."""
 
     identity: bytes
     size: int
 
 
 class ProbeResult(Struct, frozen=True, gc=False):
-    """`refused`: nothing listens at the peer's endpoint, though its host answers."""
+    """`refused`: no process listens at the peer's endpoint, though its host answers."""
 
     peer: str
     refused: bool
 
 
 class HandshakeRefused(Struct, frozen=True, gc=False):
-    """A handshake came to nothing. `who`: the peer (a client: the endpoint) that was tried, or
-    the address of who tried. `by_key`: a key was not known; else it is not certain why."""
+    """A handshake failed. `who`: the tried peer (a client: the endpoint), or the address of the
+    connecting side. `by_key`: a key was not known; else the cause is uncertain."""
 
     who: str
     why: str
@@ -119,7 +119,7 @@ class HandshakeRefused(Struct, frozen=True, gc=False):
 
 
 class Garbage(Struct, frozen=True, gc=False):
-    """Bytes that are no message of mirrorq. `source` names the sender as far as known."""
+    """Bytes which are no message of mirrorq. `source` names the sender as far as known."""
 
     source: str
     why: str

@@ -1,9 +1,8 @@
-"""libzmq's own calls, with the GIL kept: for what never waits.
+"""libzmq's own calls, with the GIL kept: for calls which never wait.
 
-pyzmq gives the GIL away around each part that it sends or receives. Beside a thread that computes
-in Python it may come back only after a switch interval (5 ms), of one part that took a microsecond.
-These are the functions of the libzmq that pyzmq uses, found through it; where they are not found,
-`IS_FOUND` is false and pyzmq is used.
+pyzmq releases the GIL around each sent or received part. Beside a computing Python thread the GIL
+may return only after a switch interval (5 ms), for a part of a microsecond. The functions come from
+pyzmq's libzmq, found through pyzmq. Without the functions `IS_FOUND` is false and pyzmq is used.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 import zmq
 
 _Message = ctypes.c_uint64 * 8
-"""A zmq_msg_t, as zmq.h has it."""
+"""A zmq_msg_t, as in zmq.h."""
 
 
 def libzmq_user() -> str:
-    """A shared library of pyzmq that is loaded and uses libzmq; "" where there is none."""
+    """Return a loaded shared library of pyzmq which uses libzmq; "" without a library."""
     try:
         from zmq.backend.cython import _zmq
     except ImportError:
@@ -28,7 +27,7 @@ def libzmq_user() -> str:
 
 
 def _found() -> dict[str, Any]:
-    """What is used of it, by name; empty where something is not found."""
+    """Return the used functions by name; empty when any is missing."""
     user = libzmq_user()
     if not user:
         return {}
@@ -67,10 +66,10 @@ if IS_FOUND:
 
 
 def _handle(socket: zmq.Socket[bytes]) -> int:
-    """libzmq would use what it has freed.
+    """Return libzmq's handle; libzmq would use the freed memory of a closed socket.
 
     Raises:
-        zmq.ZMQError: ENOTSOCK when it is closed.
+        zmq.ZMQError: ENOTSOCK when the socket is closed.
     """
     if socket.closed:
         raise zmq.ZMQError(zmq.ENOTSOCK)
@@ -89,14 +88,14 @@ def send(socket: zmq.Socket[bytes], part: bytes, flags: int) -> None:
 
 
 def _raise_error() -> None:
-    """Unless it was a signal, after which the call is made again."""
+    """Raise the error, except after a signal: then the caller repeats the call."""
     error = ctypes.get_errno()
     if error != errno.EINTR:
         raise zmq.ZMQError(error)
 
 
 class Kept:
-    """One message as it is received, part by part, from a socket that is readable."""
+    """A message received part by part, from a readable socket."""
 
     __slots__ = ("_handle", "_message", "more")
 
@@ -120,7 +119,7 @@ class Kept:
         return ctypes.string_at(_data(message), _size(message))
 
     def text(self, name: str) -> str | None:
-        """What libzmq says of the last part; None: nothing."""
+        """Return libzmq's property of the last part; None without the property."""
         found: bytes | None = _gets(self._message, name.encode())
         return None if found is None else found.decode()
 

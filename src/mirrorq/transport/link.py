@@ -1,4 +1,4 @@
-"""One outgoing connection and what its monitor tells."""
+"""One outgoing connection and its monitor's events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mirrorq.transport.parts import is_readable, receive_parts, send_parts
 RECONNECT_MS = 10
 """A restarted peer is found at once."""
 RECONNECT_MS_MAX = 200
-"""A dead one costs five attempts a second."""
+"""A dead peer costs five attempts a second."""
 QUEUE_COUNT_MAX = 1000
 """High-water marks in zmq messages. Bytes are bounded by the protocols above: R10 for the
 ring, credits for sessions."""
 UNACKNOWLEDGED_FAILURES_MAX = 3
-"""A connection whose bytes nobody acknowledges for so many failure times is ended, because
-TCP by itself waits up to two minutes between attempts when a cut network is whole again."""
+"""A connection without acknowledged bytes ends after so many failure times. TCP by itself waits up
+to two minutes between attempts after the repair of a cut network."""
 
 CONTEXT_FILES = 24
-"""That a context, its threads and first sockets open."""
+"""Files opened by a context, its threads and first sockets."""
 
 UP = "up"
 DOWN = "down"
@@ -36,8 +36,8 @@ FAILED = "failed"
 REFUSED = "refused"
 """The other end does not know our key."""
 UNLIKE = "unlike"
-"""The connection ended in the handshake, without a word: as a rule one end has keys and the
-other has none, or the other end's key is not the one expected."""
+"""The connection ended in the handshake, without a message: as a rule only one end has keys, or the
+other end's key is not the expected key."""
 
 _CHANGES = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): UP,
@@ -57,10 +57,10 @@ _WATCHED = int(
 
 
 def new_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """Make a context of libzmq, which ends the process when a file of its threads cannot be opened.
+    """Make a context of libzmq. libzmq ends the process if a thread's file cannot be opened.
 
     Raises:
-        ConfigError: this process may open too few files more.
+        ConfigError: the process may open too few further files.
     """
     if not system.may_open(CONTEXT_FILES):
         raise ConfigError(
@@ -71,19 +71,18 @@ def new_context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 def part_bytes_max(config: Config) -> int:
-    """The largest part accepted: a frame, or an index with its sizes."""
+    """Return the largest part accepted: a frame, or an index with its sizes."""
     return config.frame_bytes_max + 4 * INDEX_BYTES_MAX
 
 
 def too_large(parts: Sequence[Part], limit: int) -> str:
-    """Why a message cannot be sent for its size, "" when it can: what receives it would end the
-    connection."""
+    """Return why a message is too large, "" if not: its receiver would end the connection."""
     size = max(map(len, parts), default=0)
     return "" if size <= limit else f"has {size} bytes, more than the {limit} that one may have"
 
 
 def set_bounds(socket: zmq.Socket[bytes], config: Config) -> None:
-    """Bounds and times that every socket on the network has."""
+    """Set the bounds and times of every network socket."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUE_COUNT_MAX)
     socket.setsockopt(zmq.RCVHWM, QUEUE_COUNT_MAX)
@@ -99,13 +98,13 @@ def dealer(
     config: Config,
     keys: LinkKeys | None,
 ) -> zmq.Socket[bytes]:
-    """A DEALER with all that is to be set before it connects."""
+    """Return a DEALER with all options due before the connect."""
     socket = context.socket(zmq.DEALER)
     set_bounds(socket, config)
     if keys is not None:
         keys.apply(socket)
     socket.setsockopt(zmq.ROUTING_ID, routing_id)
-    # Without it messages would queue for a dead peer and reach its next incarnation.
+    # Without IMMEDIATE messages would queue for a dead peer and reach its next incarnation.
     socket.setsockopt(zmq.IMMEDIATE, 1)
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
@@ -115,7 +114,7 @@ def dealer(
 
 
 class Link:
-    """A DEALER connected to one endpoint, its outbox, and the state of its connection."""
+    """A DEALER connected to one endpoint, its outbox, and the state of the connection."""
 
     def __init__(
         self,
@@ -135,13 +134,13 @@ class Link:
         self.socket.connect(endpoint.zmq_text)
 
     def changes(self) -> list[str]:
-        """What happened to the connection since the last call, in order."""
+        """Return the connection's changes since the last call, in order."""
         changes = []
         while is_readable(self.monitor):
             event = int.from_bytes(receive_parts(self.monitor)[0][:2], "little")
             change = _CHANGES.get(event, FAILED)
             if change == DOWN and not self.is_up:
-                # It ended before its handshake, as when a stranger listens there.
+                # The connection ended before its handshake, as with a stranger at the endpoint.
                 change = FAILED
             if change in (UP, DOWN):
                 self.is_up = change == UP
@@ -149,18 +148,18 @@ class Link:
                 self.outbox.clear()
             changes.append(change)
         if changes:
-            # Let the socket see the new connection now: a send looks for it at most once a
-            # millisecond and would find none.
+            # Let the socket see the new connection now: a send checks at most once a millisecond
+            # and would find none.
             is_readable(self.socket)
         return changes
 
     def greet(self) -> None:
-        """Send a message that holds none: the other end then knows who this is."""
+        """Send an empty index, so the other end learns the sender's identity."""
         with contextlib.suppress(zmq.ZMQError):
             send_parts(self.socket, SendBuffer().take())
 
     def flush(self) -> int:
-        """Send what the outbox holds. Returns the number of messages that were lost."""
+        """Send the outbox. Return the number of lost messages."""
         count = len(self.outbox)
         if count == 0:
             return 0

@@ -1,10 +1,9 @@
 """Many messages as one zmq message.
 
-The first part of a zmq message is the *index*: a msgpack list of messages, each a list of
-its parts, in which a small part stands itself and a large one as its size. The large parts
-follow in order as parts of their own, and so are not copied here. In the common case a
-round's messages to one destination are a single part: one call to send it and one to
-receive it, however many messages there are.
+The first part of a zmq message is the *index*: a msgpack list of messages, each a list of its
+parts. The index holds a small part itself and only the size of a large part. The large parts follow
+in order as parts of their own, and so are not copied here. In the common case a round's messages to
+a destination are a single part: one call to send and one call to receive, however many messages.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from mirrorq.errors import MALFORMED, ProtocolError
 Part = bytes | bytearray | memoryview
 
 PART_BYTES_MAX = 64 * 1024
-"""Larger parts travel on their own: copying this much costs less than a call beside a busy
-thread, copying a megabyte does not."""
+"""Larger parts travel alone: a copy of this size costs less than a call beside a busy thread, a
+copy of a megabyte does not."""
 INDEX_BYTES_MAX = 1024 * 1024
-"""A destination's messages leave when they reach this. Small parts beyond it travel on their
-own too, so that no index is larger than what a peer accepts."""
+"""A destination's messages leave at this size. Small parts beyond travel alone too, so no index
+exceeds the limit of a peer."""
 MESSAGES_MAX = 4096
-"""Messages in one index, for the same reason."""
+"""Limit of messages in one index, for the same reason."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[list[bytes | int]]).decode
 
 
 class SendBuffer:
-    """Messages to one destination that wait for the end of the round."""
+    """Messages to one destination, waiting for the end of the round."""
 
     __slots__ = ("_index", "_index_bytes", "_large", "bytes")
 
@@ -58,7 +57,7 @@ class SendBuffer:
         self._index.append(entry)
 
     def take(self) -> list[Part]:
-        """The parts of one zmq message with all that was added; empties the box."""
+        """Return the parts of a zmq message with all added messages; empties the buffer."""
         parts: list[Part] = [_encode(self._index), *self._large]
         self.clear()
         return parts
@@ -72,10 +71,10 @@ class SendBuffer:
 
 
 def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
-    """The messages in one zmq message.
+    """Return the messages in one zmq message.
 
     Raises:
-        ProtocolError: the parts are not what `SendBuffer.take` makes.
+        ProtocolError: the parts do not come from `SendBuffer.take`.
     """
     if not parts:
         raise ProtocolError("a message without parts")
@@ -84,7 +83,7 @@ def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
     except MALFORMED as error:
         raise ProtocolError(f"the index of a message cannot be read: {error}") from None
     if len(parts) == 1:
-        # Without large parts every part stands in the index itself, unless it lies.
+        # Without large parts every part is in the index itself, unless the index lies.
         for message in index:
             for part in message:
                 if part.__class__ is not bytes:

@@ -1,6 +1,6 @@
-"""How the parts of a zmq message enter and leave a socket.
+"""Sending and receiving the parts of a zmq message.
 
-Nothing here waits, so it keeps the GIL where it can (`libzmq`).
+Nothing here waits, so the functions keep the GIL where possible (`libzmq`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mirrorq.transport import libzmq
 from mirrorq.transport.packing import Part
 
 ZERO_COPY_BYTES = 64 * 1024
-"""From here on handing a part to libzmq is cheaper than copying it (100 KB: 13 us, not 57)."""
+"""From this size on libzmq without a copy is cheaper than with (100 KB: 13 us, not 57)."""
 PARTS_MAX = 65_536
-"""Parts of one zmq message that are kept. A message with more is garbage."""
+"""Limit of kept parts of a zmq message. A message with more is garbage."""
 LARGEST_PARTS_MAX = 4
-"""Of one zmq message no more bytes are kept than so many of the largest parts have: an index, and
-what one message has beside it. A message with more is garbage, too."""
+"""Limit of kept bytes of a zmq message, in largest parts: an index, and the large parts of one
+message. A message with more is garbage, too."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
@@ -36,7 +36,7 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
     """Send without blocking, all or nothing.
 
     Raises:
-        zmq.ZMQError: EAGAIN when it would block; EHOSTUNREACH from a ROUTER.
+        zmq.ZMQError: EAGAIN when the call would block; EHOSTUNREACH from a ROUTER.
     """
     last = len(parts) - 1
     for position, part in enumerate(parts):
@@ -50,7 +50,7 @@ def send_parts(socket: zmq.Socket[bytes], parts: Sequence[Part]) -> None:
 
 
 class _Given:
-    """What `libzmq.Kept` does, by pyzmq, which gives the GIL away."""
+    """As `libzmq.Kept`, by pyzmq, which releases the GIL."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
@@ -78,7 +78,7 @@ def _begin(socket: zmq.Socket[bytes]) -> libzmq.Kept | _Given:
 
 
 def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
-    """One zmq message from a socket that is readable, and whose other end is trusted."""
+    """Return one zmq message from a readable socket with a trusted other end."""
     with closing(_begin(socket)) as message:
         parts = [message.next()]
         while message.more:
@@ -89,12 +89,12 @@ def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 class Sender(NamedTuple):
-    """Who sent a message to a ROUTER."""
+    """Sender of a message to a ROUTER."""
 
     identity: bytes
     """The routing id."""
     descriptor: int
-    """Of the connection that it came by, -1 if libzmq does not say."""
+    """Descriptor of the message's connection, -1 if not named by libzmq."""
     key: str
     """The public key, of a guarded ROUTER; else ""."""
 
@@ -102,14 +102,14 @@ class Sender(NamedTuple):
 def receive_with_sender(
     socket: zmq.Socket[bytes], bytes_max: int
 ) -> tuple[Sender, list[bytes], bool]:
-    """One zmq message from a ROUTER that is readable.
+    """Return one zmq message from a readable ROUTER.
 
     Args:
-        bytes_max: that many bytes are kept of it, and PARTS_MAX parts.
+        bytes_max: limit of kept bytes, beside PARTS_MAX parts.
 
     Returns:
-        The sender, the parts, and whether there are more, for `discard`: such a
-        message is garbage, and may have so many parts that they are not to be read at once.
+        The sender, the parts, and true if more parts wait, for `discard`: the message is
+        garbage then, perhaps with too many parts to read at once.
     """
     with closing(_begin(socket)) as message:
         identity = message.next()
@@ -122,7 +122,7 @@ def receive_with_sender(
 
 
 def _number(text: str | None) -> int:
-    """A descriptor: what zmq_msg_get gives as ZMQ_SRCFD."""
+    """Return a descriptor from zmq_msg_get's ZMQ_SRCFD."""
     try:
         return -1 if text is None else int(text)
     except ValueError:
@@ -130,10 +130,10 @@ def _number(text: str | None) -> int:
 
 
 def discard(socket: zmq.Socket[bytes], count: int) -> tuple[int, bool]:
-    """Receive up to so many more parts of a message of which the rest is not wanted.
+    """Receive up to `count` further parts of an unwanted message.
 
     Returns:
-        How many they were, and whether there are still more.
+        The number of parts, and true if more wait.
     """
     for done in range(1, count + 1):
         if not socket.recv(_NOBLOCK, copy=False).more:

@@ -1,9 +1,9 @@
-"""A plain connect that tells a dead process (refused) from a silent one.
+"""A plain connect which tells a dead process (refused) from a silent process.
 
-zmq's monitor tells that a connection attempt failed, but not why. An attempt that succeeds
-proves nothing yet: the kernel accepts connections for a process that is just being killed
-or is stopped. So a probe waits for the first byte, which every living node sends at once
-from a thread of libzmq, and tries again when the connection ends without one.
+zmq's monitor reports a failed connection attempt, but not the cause. A successful attempt proves
+nothing yet: the kernel accepts connections for a stopped process or during a kill. So a probe waits
+for the first byte, which every living node sends at once from a thread of libzmq. The probe tries
+again when the connection ends without a byte.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import zmq
 from mirrorq.transport.endpoint import Endpoint
 
 ATTEMPT_COUNT_MAX = 5
-"""A dying process ends an accepted connection and then refuses the next; something that
-goes on accepting and closing is alive, though it is no node."""
+"""A dying process ends an accepted connection and then refuses the next; a process which goes on
+accepting and closing is alive, though no node."""
 
 _REFUSED = (errno.ECONNREFUSED, errno.ENOENT)
-"""ENOENT: an ipc endpoint whose path is gone."""
+"""ENOENT: an ipc endpoint without its path."""
 
 
 class Probe:
-    """One probe. Poll `fd` for `events`, then ask `result`.
+    """A probe of an endpoint. Poll `fd` for `events`, then ask `result`.
 
-    A host name is looked up in a thread, since a resolver may take seconds; `on_resolved`
-    is called there.
+    A host name is looked up in a thread, since a resolver may take seconds; the thread calls
+    `on_resolved`.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Probe:
             self._address = found[0][4]
         except (OSError, UnicodeError):
             self._address = None
-        # Last, because the node thread reads the address when this is set.
+        # Set last: the node thread reads the address after this flag.
         self._is_resolved = True
         on_resolved()
 
     def _connect(self) -> None:
-        """Begin an attempt. What cannot even be tried is no proof of death."""
+        """Begin an attempt. An impossible attempt is no proof of death."""
         self.close()
         self._attempt_count += 1
         if self._address is None or self._attempt_count > ATTEMPT_COUNT_MAX:

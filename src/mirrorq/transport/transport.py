@@ -79,20 +79,20 @@ from mirrorq.wire import rail
 NODE_NAME_BYTES_MAX = 200
 """A routing id has at most 255 bytes and holds more than the name."""
 ROUND_COUNT_MAX = 2000
-"""zmq messages that one poll returns at most, so that a round ends."""
+"""Limit of zmq messages in a poll, so each round ends."""
 ROUND_PARTS_MAX = 16_384
-"""The same of parts of zmq messages: those of strangers may have many small ones."""
+"""Limit of parts in a poll: zmq messages of strangers may have many small parts."""
 BACKLOG = 1024
-"""Connections that wait to be accepted: after a restart all clients come at once."""
+"""Connections waiting for an accept: after a restart all clients come at once."""
 UNDER_WAY_PARTS_MAX = 4
-"""A client may have so many of the largest parts under way; its window is far less."""
+"""Limit of a client's unread bytes, in largest parts; its window is far less."""
 SUM_PARTS_MAX = 16
 """Without keys all connections together may have so many of the largest parts under way."""
 PEERS_KNOWN_MAX = 4096
-"""Parsed routing ids that are remembered."""
+"""Limit of remembered parsed routing ids."""
 LOOK_MS = 10
-"""A thread that is never idle looks this often whether connections have come or gone; one that
-has waited knows."""
+"""Interval at which a never idle thread checks connections for changes; after a sleep the thread
+knows."""
 
 _ROUTING_ID = struct.Struct(">cBQ8s")
 
@@ -106,45 +106,45 @@ class _Peer:
     """Two, or none while no key of the peer is known."""
     is_up: bool = False
     keys: tuple[str, ...] = ()
-    """It may have one of these, the first one is tried now. () without security."""
+    """Possible keys of the peer, the tried key first. () without security."""
     next_key_ms: int | None = None
-    """When the next one is to be tried."""
+    """When the next key is to be tried."""
     trouble: str = ""
-    """Why there is no connection, as was told: it is tried several times a second."""
+    """Reported reason for a missing connection, tried several times a second."""
     rail: zmq.Socket[bytes] | None = None
-    """The rail's thread reads it and writes to it."""
+    """Read and written by the rail's thread."""
 
 
 class RailSockets(Protocol):
-    """Who uses the sockets of the channel `RAIL` to peers, on a thread of its own."""
+    """User of the `RAIL` channel's sockets to peers, on a separate thread."""
 
     notify_fd: int
     """Readable when the owner of the transport is to look."""
 
     def add(self, peer: str, address: int) -> None:
-        """Use a socket, whose address in libzmq this is."""
+        """Use a socket by its address in libzmq."""
         ...
 
     def remove(self, peer: str) -> None:
-        """Let go of it, before this returns."""
+        """Stop using the peer's socket before the return."""
         ...
 
 
 class Transport:
-    """One node's listening endpoint and its connections to its peers.
+    """A node's listening endpoint and its connections to its peers.
 
     Args:
-        node: name of this node, at most 200 bytes.
-        incarnation: of this node; peers see it with every message.
+        node: name of the node, at most 200 bytes.
+        incarnation: of the node; peers see the incarnation with every message.
         listen: endpoint to bind: `tcp://host:port`, `ipc://path`; port 0 or * takes a free
-            one, see `endpoint`.
+            port, see `endpoint`.
         config: bounds and times.
-        guard: who may connect, and keys; None: everybody, without keys.
+        guard: admission of connections, and keys; None: all connections, without keys.
 
     Raises:
-        ConfigError: the endpoint is malformed, in use, or no address of this machine.
+        ConfigError: the endpoint is malformed, in use, or no address of the machine.
 
-    *Threads*: one thread owns it, all methods but `wake` are that thread's.
+    *Threads*: one owning thread calls all methods; any thread may call `wake`.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Transport:
                 f"node name {node!r} has {len(name)} bytes: use 1 to {NODE_NAME_BYTES_MAX}"
             )
         self.dropped_count = 0
-        """Messages that could not be sent."""
+        """Messages which could not be sent."""
         self.garbage_count = 0
-        """Messages received that could not be read."""
+        """Received messages which could not be read."""
         self._unturned_count = 0
-        """zmq messages read since each connection had its turn; 0 when nothing is left to read."""
+        """zmq messages read since each connection had its turn; 0 with nothing left to read."""
         self._pid = os.getpid()
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
@@ -179,9 +179,9 @@ class Transport:
         self._replies: dict[bytes, SendBuffer] = {}
         self._probes: dict[str, Probe] = {}
         self._doubted: dict[str, int] = {}
-        """Peer that refused a probe while its own connections stand -> until when they may end."""
+        """Peer with a refused probe and standing connections -> deadline for their end."""
         self._newest: dict[str, int] = {}
-        """Peer -> its newest incarnation that was heard."""
+        """Peer -> newest incarnation heard."""
         self._rail: RailSockets | None = None
         self._rails: dict[str, bytes] = {}
         """Routing ids of peers' rails."""
@@ -199,7 +199,7 @@ class Transport:
             self._poller.register(self._zap.socket, zmq.POLLIN)
 
     def _listen(self, endpoint: Endpoint) -> None:
-        """Open the sockets on which others come, or none of them."""
+        """Open all listening sockets, or none."""
         config, guard = self._config, self._guard
         self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
         self._zap = Zap(self._context, guard) if guard is not None else None
@@ -213,7 +213,7 @@ class Transport:
             part_bytes=PLAIN_BYTES if guard is None else CURVE_BYTES,
         )
         self._has_rest = False
-        """The next part of the listening socket is of a message that is not wanted."""
+        """The next part of the listening socket belongs to an unwanted message."""
         try:
             self.endpoint = self._bind(endpoint)
         except ConfigError:
@@ -250,18 +250,18 @@ class Transport:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """To whom connections are kept, standing or not."""
+        """Peers with kept connections, standing or not."""
         return tuple(self._peers)
 
     @property
     def peer_count(self) -> int:
-        """Peers to which this node's own connections stand."""
+        """Peers with standing connections from this node."""
         return sum(peer.is_up for peer in self._peers.values())
 
     # --- Peers ---
 
     def connect_peer(self, peer: str, endpoint: str) -> None:
-        """Keep two connections to the peer open from now on; `Connected` says when they stand.
+        """Keep two connections to the peer open from now on; `Connected` reports both as up.
 
         Another endpoint for a known peer replaces the old connections.
 
@@ -288,7 +288,7 @@ class Transport:
         self._poller.register(rail.notify_fd, zmq.POLLIN)
 
     def open_rail(self, name: str) -> None:
-        """Connect the rail to a peer, if it is not, until the peer is next gone or forgotten."""
+        """Connect the rail to a connected peer, until the peer is next gone or forgotten."""
         peer = self._peers.get(name)
         if self._rail is None or peer is None or peer.rail is not None or not peer.is_up:
             return
@@ -310,8 +310,8 @@ class Transport:
         peer.rail = None
 
     def _open_links(self, peer: _Peer) -> None:
-        # A listener takes a second connection with an id for the first one come anew. Two nodes
-        # that were given one name, or two links to one endpoint, must not end each other.
+        # A listener takes a second connection with an id for a reconnect of the first. Two nodes
+        # with one name, or two links to one endpoint, must not end each other.
         nonce = os.urandom(8)
         keys = self._keys_for(peer)
         peer.links = tuple(
@@ -345,11 +345,11 @@ class Transport:
             self._close_links(peer, known)
 
     def send(self, peer: str, channel: int, parts: Sequence[Part]) -> bool:
-        """Give one message to the channel; it leaves at the next `flush` or `poll`.
+        """Give one message to the channel; the message leaves at the next `flush` or `poll`.
 
         Returns:
-            False: dropped, because there is no connection or a part is too large (`takes`). When
-            its queue is full, now or later, `poll` returns `SendLost`.
+            False: dropped, without a connection or with a too large part (`takes`). With a full
+            queue, now or later, `poll` returns `SendLost`.
         """
         known = self._peers.get(peer)
         links = () if known is None else known.links
@@ -374,10 +374,10 @@ class Transport:
         return bool(self._rails)
 
     def send_rail(self, peer: str, data: bytes) -> bool:
-        """Give the peer's rail a message of `wire.rail`; it leaves at once.
+        """Give the peer's rail a message of `wire.rail`; the message leaves at once.
 
         Returns:
-            False: it is not known to have one, or nothing more can be sent there now.
+            False: the peer has no known rail, or nothing more can be sent there now.
         """
         identity = self._rails.get(peer)
         if identity is None:
@@ -385,21 +385,21 @@ class Transport:
         try:
             send_parts(self._router, [identity, data])
         except zmq.ZMQError:
-            # Until it says hello again.
+            # No rail until its next hello.
             del self._rails[peer]
             return False
         return True
 
     def newest_of(self, peer: str) -> int | None:
-        """The newest incarnation of a peer that was heard."""
+        """Return the newest incarnation heard of a peer."""
         return self._newest.get(peer)
 
     def reply(self, identity: bytes, parts: Sequence[Part], channel: int = DATA) -> bool:
-        """Give one message to a client; it leaves at the next `flush` or `poll`.
+        """Give one message to a client; the message leaves at the next `flush` or `poll`.
 
         Returns:
-            False: too large, dropped; `poll` returns `TooLarge`. A client that is gone or does
-            not read shows as `ReplyLost`.
+            False: too large, dropped; `poll` returns `TooLarge`. A gone client, or a client
+            which does not read, shows as `ReplyLost`.
         """
         if not self.takes(parts):
             self.dropped_count += 1
@@ -417,7 +417,7 @@ class Transport:
         return True
 
     def flush(self) -> None:
-        """Hand everything that was sent to the network: before a long piece of work."""
+        """Hand all sent messages to the network: before a long piece of work."""
         self._check_open()
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
@@ -444,11 +444,11 @@ class Transport:
 
     @property
     def part_bytes_max(self) -> int:
-        """The largest part that a receiver takes, if its configuration is like this node's."""
+        """The largest part a receiver takes, with a configuration like this node's."""
         return self._part_bytes_max
 
     def takes(self, parts: Sequence[Part]) -> bool:
-        """Whether they can be sent: a larger part would make the receiver end the connection."""
+        """Return true if no part is too large: the receiver would end the connection."""
         limit = self._part_bytes_max
         return all(len(part) <= limit for part in parts)
 
@@ -467,11 +467,11 @@ class Transport:
     # --- Poll ---
 
     def wake(self) -> None:
-        """End a `poll` of the owning thread, or its next one. Thread-safe, cheap, coalesces."""
+        """End a `poll` of the owning thread, or its next `poll`. Thread-safe, cheap, coalesces."""
         self._waker.wake()
 
     def poll(self, timeout_ms: int) -> list[Inbound]:
-        """Flush, wait until something is there, and return all of it, within bounds.
+        """Flush, wait for input, and return all input, within bounds.
 
         Args:
             timeout_ms: 0 or more. Returns earlier on `wake`; may return nothing earlier.
@@ -538,7 +538,7 @@ class Transport:
         return is_ready, is_look_due
 
     def _ask_guard(self, guard: Guard, zap: Zap, inbound: list[Inbound]) -> None:
-        """Let in who may come, and follow changes of keys."""
+        """Answer admission requests, and follow changes of keys."""
         guard.refresh()
         for address, key in zap.answer():
             inbound.append(HandshakeRefused(address, f"its key {key} is not listed"))
@@ -581,7 +581,7 @@ class Transport:
 
     def _on_unlike(self, name: str, peer: _Peer, inbound: list[Inbound]) -> None:
         if len(peer.keys) > 1:
-            # One whose name is not known: it may have any of them.
+            # The node's name is unknown: any of the keys may fit.
             if peer.next_key_ms is None:
                 peer.next_key_ms = _now_ms() + RECONNECT_MS_MAX
             return
@@ -591,7 +591,7 @@ class Transport:
         self._tell_trouble(peer, HandshakeRefused(name, why, by_key=False), inbound)
 
     def troubles(self) -> dict[str, HandshakeRefused]:
-        """By endpoint: how the last handshake with each peer ended that has not come since."""
+        """Return the last failed handshake of each endpoint without a later connection."""
         peers = list(self._peers.items())
         return {
             peer.endpoint.text: HandshakeRefused(name, peer.trouble, by_key=False)
@@ -605,7 +605,7 @@ class Transport:
             inbound.append(refused)
 
     def _read_router(self, inbound: list[Inbound]) -> None:
-        """Take what has come, of which there is at least one message."""
+        """Read a round of messages; at least one message must be there."""
         bytes_left = self._part_bytes_max
         parts_left = ROUND_PARTS_MAX
         count = 0
@@ -624,7 +624,7 @@ class Transport:
         self._unturned_count += count
 
     def _read_message(self, inbound: list[Inbound]) -> list[bytes]:
-        """Take one message; returns its parts."""
+        """Read one message; return its parts."""
         kept_max = LARGEST_PARTS_MAX * self._part_bytes_max
         sender, parts, self._has_rest = receive_with_sender(self._router, kept_max)
         identity, descriptor = sender.identity, sender.descriptor
@@ -646,13 +646,13 @@ class Transport:
         return parts
 
     def takes_turns(self, clients: int) -> bool:
-        """Whether each connection had a turn since the last time that this was so.
+        """Return true if each connection had a turn since the last true answer.
 
-        The connections are read in turn, one message each, and a round does not always read until
-        they are empty: who has not been heard may have said something that is still to be read.
+        Connections are read in turn, one message each, and a round may end before all are empty. A
+        message of an unheard client may still be unread.
 
         Args:
-            clients: that many have connections, beside the peers.
+            clients: number of client connections, beside the peers.
         """
         if self._unturned_count >= 2 * (clients + len(self._peers)):
             self._unturned_count = 0
@@ -704,7 +704,7 @@ class Transport:
         parts: list[bytes],
         inbound: list[Inbound],
     ) -> None:
-        """Something that a peer's rail says."""
+        """Read a message of a peer's rail."""
         mark = rail.unpack_mark(parts)
         if mark is not None:
             inbound.append(RailMark(peer, incarnation, *mark))
@@ -723,15 +723,15 @@ class Transport:
             else:
                 inbound.append(ProbeResult(peer, refused))
         for peer, deadline_ms in list(self._doubted.items()):
-            # With a process its own connections end, too: a port that refuses while they stand is
-            # closed by something else.
+            # A dead process also ends its own connections: if they stand, something else closed the
+            # port.
             stand = self._is_connected_from(peer)
             if not stand or now_ms >= deadline_ms:
                 del self._doubted[peer]
                 inbound.append(ProbeResult(peer, refused=not stand))
 
     def _is_connected_from(self, peer: str) -> bool:
-        """Whether connections stand that the newest incarnation of this peer has made."""
+        """Return true if a connection of the peer's newest incarnation stands."""
         newest, name = self._newest.get(peer, 0), peer.encode()
         return any(
             identity[:1] == PEER_MARK
@@ -747,15 +747,15 @@ class Transport:
             probe.close()
 
     def address_of(self, message: ClientMessage) -> str:
-        """Where a client is, as host:port; "" where that is not known, or it has no address."""
+        """Return a client's host:port; "" if unknown, or without an address."""
         return address_of(message.descriptor)
 
     # --- End ---
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything; what was sent gets `linger_ms` to leave. Twice is no error.
+        """Close all sockets; sent messages get `linger_ms` to leave. A second call is no error.
 
-        In a forked child it does nothing: the sockets are the parent's.
+        In a forked child a no-op: the sockets are the parent's.
         """
         if self._is_closed or os.getpid() != self._pid:
             return
@@ -776,7 +776,7 @@ class Transport:
         self._waker.close()
 
     def abandon(self) -> None:
-        """Close everything at once, and drop what has not left: nothing more is to be said."""
+        """Close all sockets at once, and drop unsent messages."""
         self._dirty.clear()
         self._replies.clear()
         self.close()
@@ -796,10 +796,10 @@ def _now_ms() -> int:
 
 
 def _bind_private(router: zmq.Socket[bytes], endpoint: Endpoint) -> None:
-    """Listen at a path for processes of this user and of root.
+    """Listen at a path for processes of the same user and of root.
 
-    libzmq makes the file under the process' umask, and it asks the kernel who connects: that holds
-    before the mode is set, too. A libzmq without such filters is kept by the mode alone.
+    libzmq makes the file under the process's umask, and asks the kernel for the connecting user:
+    effective even before the mode is set. For a libzmq without filters only the mode counts.
     """
     with suppress(zmq.ZMQError):
         for user in {0, os.geteuid()}:
@@ -823,10 +823,10 @@ def _bind_error(endpoint: Endpoint, error: zmq.ZMQError) -> ConfigError:
 
 
 def _parse_routing_id(identity: bytes) -> tuple[str, int, int]:
-    """Peer, incarnation and channel.
+    """Return peer, incarnation and channel.
 
     Raises:
-        ProtocolError: begins like a peer's id, but is none.
+        ProtocolError: the id begins like a peer's, but is malformed.
     """
     size = _ROUTING_ID.size
     try:

@@ -38,7 +38,7 @@ _TAGS: dict[Any, int] = {command: tag for tag, command in _COMMANDS.items()}
 
 
 class LaterVersion(ProtocolError):
-    """What other nodes apply and this one cannot: it must not go on as if it had."""
+    """A command of a later version, applied by newer nodes: this node must not go on without it."""
 
 
 def encode_command(command: commands.CatalogCommand) -> bytes:
@@ -47,10 +47,10 @@ def encode_command(command: commands.CatalogCommand) -> bytes:
 
 
 def decode_command(data: bytes) -> commands.CatalogCommand:
-    """Return the command that `encode_command` wrote.
+    """Return the command of `encode_command`.
 
     Raises:
-        ProtocolError: the bytes are no command, or one of a later version.
+        ProtocolError: the bytes are no command, or a command of a later version.
     """
     try:
         tag, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])

@@ -1,4 +1,4 @@
-"""The catalog of one node: answers questions, and applies commands one after another."""
+"""The catalog of one node: answers questions, and applies commands in order."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ LOST_IDS_MAX = 1 << 20
 
 
 class Catalog:
-    """The catalog of one node, as far as it has applied the log."""
+    """The catalog of one node, up to the last applied entry of the log."""
 
     def __init__(self) -> None:
         self.applied_index = 0
         """Index of the last command applied."""
         self.cluster = 0
-        """Id of the cluster, 0 before its first leader has given it one."""
+        """Id of the cluster, 0 until the first leader has named the cluster."""
         self._nodes = Nodes()
         self._queues = Queues()
         self._sharding = Sharding()
@@ -85,7 +85,7 @@ class Catalog:
         self._exchanges = Exchanges()
         self._deduplication = Deduplication()
         self._pages_taken = 0
-        """Of an image that is being read back."""
+        """Pages read so far of an image."""
         self.size = CatalogSize(
             self._queues.count,
             self._exchanges.count,
@@ -105,15 +105,14 @@ class Catalog:
         return self._nodes.records()
 
     def is_past(self, store: StoreId) -> bool:
-        """Say whether this store was a node's, and that was forgotten.
+        """Return true if the store belonged to a node which was forgotten.
 
-        One that was only replaced by an empty one may still have the last copy of a queue.
+        A store merely replaced by an empty store may still have the last copy of a queue.
         """
         return self._nodes.is_past(store)
 
     def repeated(self, member: MemberId, number: int) -> CatalogResult | None:
-        """Return what a request gets that was applied before or is of the past; None when it
-        is neither."""
+        """Return the result of a request already applied or of the past; None for a new request."""
         known = self._deduplication.outcome(member, number)
         if known is not None:
             return CatalogResult(known.value, known.error, known.text, is_repeat=True)
@@ -131,7 +130,7 @@ class Catalog:
         return CatalogResult(error="PreconditionFailed", text=text, is_repeat=True)
 
     def held_last_by(self, store: StoreId) -> tuple[QueueRecord, ...]:
-        """Return the queues that have no other copy in sync, and do not go with their owner."""
+        """Return queues with no other copy in sync, except queues which end with their owner."""
         return tuple(
             queue
             for queue in self._queues.on_node(store.node)
@@ -140,25 +139,25 @@ class Catalog:
         )
 
     def queue(self, queue_id: int) -> QueueRecord | None:
-        """Return a queue by its id, or None."""
+        """Return the queue with this id, or None."""
         return self._queues.records.get(queue_id)
 
     def is_deleted(self, queue_id: int) -> bool:
-        """Say whether a queue had this id once: not whether it is still to come."""
+        """Return true if the id belonged to a queue now deleted; false for an unused id."""
         is_there = queue_id in self._queues.records or self._sharding.get(queue_id) is not None
         return 0 < queue_id < self._queues.next_id and not is_there
 
     def is_ending(self, queue_id: int) -> bool:
-        """Say whether this queue is being deleted, and still there."""
+        """Return true if the queue is being deleted, and still there."""
         record = self._queues.records.get(queue_id) or self._sharding.get(queue_id)
         return record is not None and record.is_ending
 
     def sharded(self, queue_id: int) -> ShardedRecord | None:
-        """Return a sharded queue by its id, or None."""
+        """Return the sharded queue with this id, or None."""
         return self._sharding.get(queue_id)
 
     def sharded_named(self, name: str) -> ShardedRecord | None:
-        """Return a sharded queue by its name, or None."""
+        """Return the sharded queue with this name, or None."""
         return self._sharding.named(name)
 
     def sharded_queues(self) -> tuple[ShardedRecord, ...]:
@@ -166,28 +165,28 @@ class Catalog:
         return self._sharding.records()
 
     def name_of(self, queue_id: int) -> str:
-        """Return the name that users know of a queue: of a shard its queue's; "" for none."""
+        """Return the name known to users: for a shard its sharded queue's; "" for no queue."""
         record = self._sharding.get(queue_id) or self._queues.records.get(queue_id)
         return "" if record is None else logical_name(record.name)
 
     def home_of(self, queue_id: int) -> ShardedRecord | None:
-        """Return the sharded queue of which this one is a shard, or None."""
+        """Return the sharded queue with this shard, or None."""
         return self._sharding.home_of(queue_id)
 
     def queue_named(self, name: str) -> QueueRecord | None:
-        """Return a queue by its name, or None: one ring, a shard too; not a sharded queue."""
+        """Return the ring with this name, or None. A shard counts, a sharded queue does not."""
         return self._queues.named(name)
 
     def queues(self) -> tuple[QueueRecord, ...]:
-        """Return all queues that are rings, shards too, in order of id."""
+        """Return all rings, shards too, in order of id."""
         return tuple(self._queues.records.values())
 
     def led_by(self, node: str) -> Iterator[QueueRecord]:
-        """Give the queues whose view a node heads."""
+        """Give the queues with the node as master."""
         return map(self._queues.records.__getitem__, self.load_counts.masters.get(node, ()))
 
     def queue_ids(self) -> Collection[int]:
-        """Return the ids of the same, as they are now and change."""
+        """Return a live view of the ids of all rings."""
         return self._queues.records.keys()
 
     def policies(self) -> tuple[Policy, ...]:
@@ -203,17 +202,17 @@ class Catalog:
         return self._exchanges.records()
 
     def policy_of(self, name: str) -> Policy | None:
-        """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
+        """Return the policy in force for a queue name, or None. A shard has its queue's policy."""
         return self._policies.policy_of(name)
 
     def definition_of(self, name: str) -> Definition:
-        """Return what holds for a queue of this name."""
+        """Return the definition in force for a queue name."""
         known = self._queues.named(name)
         return self._policies.definition_of(name, "" if known is None else known.arguments)
 
     def synchronising(self, queue_id: int) -> tuple[MemberId, ...]:
-        """Return the joining members of a queue that fetch what they lack: those that were
-        told to, and with ha-sync-mode automatic all that were not told to stop."""
+        """Return the joining members of a queue which fetch missing messages: members told to
+        start. With `ha-sync-mode` automatic, all joining members not told to stop."""
         record = self._queues.records.get(queue_id)
         if record is None:
             return ()
@@ -223,29 +222,29 @@ class Catalog:
         return tuple(member for member in joining if told.get(member, is_automatic))
 
     def is_superseded(self, member: MemberId) -> bool:
-        """Say whether a newer incarnation of the member's store has been registered.
+        """Return true if a newer incarnation of the member's store has been registered.
 
-        Then the process of this incarnation has certainly ended: a store is locked by the
-        process that has it open, and registers only after that.
+        Then the process of the old incarnation has certainly ended. A process locks the store while
+        open, and registers only with the lock.
         """
         return self._nodes.is_superseded(member)
 
     def was_set_back(self, member: MemberId) -> bool:
-        """Say whether this incarnation goes on from an earlier copy of its store.
+        """Return true if the incarnation goes on from an earlier copy of its store.
 
-        Such a store may lack what it has confirmed and whom it has voted for.
+        The store may lack confirmed messages and its own votes.
         """
         return self._nodes.was_set_back(member)
 
     def was_stopped(self, member: MemberId) -> bool:
-        """Say whether this incarnation was closed by its user: its end is a shutdown."""
+        """Return true if the user closed the incarnation: its end is a shutdown."""
         return self._nodes.was_stopped(member)
 
     def may_lose(self, queue: QueueRecord) -> bool:
-        """Say whether a member that is not in sync may become master when no other can.
+        """Return true if a member out of sync may become master when no other can.
 
-        `ha-promote-on-failure: when-synced` outranks `ha-promote-on-shutdown: always`; and as
-        soon as one member in sync was shut down, both have to allow it.
+        `ha-promote-on-failure: when-synced` outranks `ha-promote-on-shutdown: always`. When a
+        member in sync was shut down, both keys must allow the loss.
         """
         told = self.definition_of(queue.name)
         stopped = any(m.in_sync and self.was_stopped(m.id) for m in queue.view.members)
@@ -253,13 +252,13 @@ class Catalog:
         return told.ha_promote_on_failure == "always" and on_shutdown
 
     def growth_error(self, command: CatalogCommand) -> str:
-        """Return why the catalog cannot grow by this command, "" when it can or need not."""
+        """Return why the catalog has no room for the command, "" if there is room."""
         replaces = isinstance(command, SetPolicy) and self._policies.has(command.name)
         wrong = self.size.error(command, replaces=replaces)
         return "" if wrong and self._is_done(command) else wrong
 
     def _is_done(self, command: CatalogCommand) -> bool:
-        """Whether the command adds nothing."""
+        """Return true if the command adds nothing."""
         match command:
             case DeclareQueue() | DeclareShards():
                 return self._bindable(command.name) is not None
@@ -274,7 +273,7 @@ class Catalog:
 
     @property
     def load_counts(self) -> LoadCounts:
-        """What each node does for all queues."""
+        """Load of each node over all queues."""
         return self._queues.load_counts
 
     # --- Change ---------------------------------------------------------------------------
@@ -285,7 +284,7 @@ class Catalog:
         """Apply the command at this index of the log; indexes only grow.
 
         Args:
-            request: whose request it is; None: the leader's own, which may be applied again.
+            request: the request of the command; None: the leader's own, may be applied again.
         """
         self.applied_index = index
         if request is None:
@@ -373,7 +372,7 @@ class Catalog:
         return CatalogResult(nodes=(command.node,), queues=ended + self._drop_store(store))
 
     def _drop_store(self, store: StoreId) -> tuple[int, ...]:
-        """Take a store out of every view; return the queues in whose view it was."""
+        """Take a store out of every view; return the ids of the changed queues."""
         dropped = []
         for queue in self._queues.on_node(store.node):
             view = without(queue.view, store, self.definition_of(queue.name).durability)
@@ -383,7 +382,7 @@ class Catalog:
         return tuple(dropped)
 
     def _end_owned(self, node: str) -> tuple[int, ...]:
-        """Delete the exclusive queues whose owners lived in a past incarnation of this node."""
+        """Delete the exclusive queues of owners from past incarnations of the node."""
         known = self._nodes.get(node)
         past = f"{node}/"
         current = "" if known is None else f"{node}/{known.incarnation}"
@@ -436,7 +435,7 @@ class Catalog:
         return CatalogResult(queues=tuple(ring.id for ring in rings))
 
     def _end(self, known: QueueRecord, *, is_drained: bool = False) -> None:
-        """Delete a queue; one that may have an outbox when that is empty."""
+        """Delete a queue; with a possible outbox, only when the outbox is empty."""
         if not is_drained and self.may_have_outbox(known):
             self._queues.put(evolve(known, is_ending=True))
         else:
@@ -450,7 +449,7 @@ class Catalog:
             self._exchanges.forget_queue(self.applied_index, sharded.id)
 
     def _rings_of(self, sharded: ShardedRecord) -> tuple[QueueRecord, ...]:
-        """Return the shards of a sharded queue that are not lost."""
+        """Return the existing shards of a sharded queue."""
         found = (self.queue(ring) for ring in sharded.rings)
         return tuple(ring for ring in found if ring is not None)
 
@@ -475,8 +474,8 @@ class Catalog:
                 text=f"queue {known.name!r} cannot go on from epoch {known.view.epoch}: {wrong}",
             )
         view = changed(known.view, command, self.definition_of(known.name).durability)
-        # Who drops out for a moment and comes back in the same incarnation was told; who is in
-        # sync has done what it was told.
+        # A member which drops out for a moment and returns in the same incarnation keeps its order.
+        # A member in sync has fulfilled its order.
         told = tuple(
             each
             for each in known.told
@@ -505,7 +504,7 @@ class Catalog:
         return CatalogResult(queues=(known.id,))
 
     def _rings_named(self, name: str) -> tuple[QueueRecord, ...]:
-        """Return the rings that a user means by a name: all shards of a sharded queue."""
+        """Return the rings behind a user's name: all shards of a sharded queue."""
         known, sharded = self.queue_named(name), self._sharding.named(name)
         if known is not None:
             return (known,)
@@ -522,7 +521,7 @@ class Catalog:
             if self.definition_of(known.name).ha_sync_mode == "automatic":
                 told.update(dict.fromkeys(changed, False))
             else:
-                # Nobody told it: should the policy become automatic, it goes on.
+                # No order is kept: if the policy becomes automatic, the synchronisation goes on.
                 told = {member: is_on for member, is_on in told.items() if not is_on}
         self._queues.put(evolve(known, told=tuple(told.items())))
         return len(changed)
@@ -599,7 +598,7 @@ class Catalog:
         return self._exchanges.unbind(self.applied_index, known, binding)
 
     def _bindable(self, name: str) -> QueueRecord | ShardedRecord | None:
-        """Return what a binding to this name leads to: a sharded queue as a whole."""
+        """Return the target of a binding to a name: a sharded queue as a whole."""
         return self.queue_named(name) or self._sharding.named(name)
 
     # --- Without the others ---------------------------------------------------------------
@@ -611,13 +610,13 @@ class Catalog:
         cluster: int,
         views: Mapping[int, View],
     ) -> None:
-        """Make this the catalog of another cluster, whose only node is the survivor.
+        """Make the catalog another cluster's, with the survivor as only node.
 
-        No command, and never on a node that runs: see `force_boot`.
+        No command, and never called on a running node: see `force_boot`.
 
         Args:
-            voters: all stores of the lost cluster; none of them is taken back.
-            views: of the queues that go on; all others are deleted.
+            voters: all stores of the lost cluster; none may come back.
+            views: views of the queues to keep; all other queues are deleted.
         """
         self._nodes.outlive(survivor, voters)
         self._queues.next_id += LOST_IDS_MAX
@@ -632,9 +631,9 @@ class Catalog:
     # --- Snapshots ------------------------------------------------------------------------
 
     def pages(self) -> Iterator[tuple[bytes, bool]]:
-        """Give the pages of the whole state as it is now, each with whether it is the last.
+        """Give pages of the whole present state, each with true for the last page.
 
-        What is applied after the call is not in them. Equal states give equal pages.
+        Later commands do not change the pages. Equal states give equal pages.
         """
         parts: tuple[Iterable[Record], ...] = (
             (ImageHead(self._queues.next_id, self.cluster),),
@@ -654,10 +653,10 @@ class Catalog:
 
     @classmethod
     def read(cls, pages: Iterable[bytes]) -> Iterator[Catalog | None]:
-        """Read a snapshot; give the catalog after its last page, and None after each other.
+        """Read a snapshot. Give None after each page but the last, then the catalog.
 
         Raises:
-            ProtocolError: these are not all pages of a snapshot, in order and of this version.
+            ProtocolError: the pages are incomplete, out of order or of another version.
         """
         catalog = cls()
         for page in pages:
@@ -671,14 +670,14 @@ class Catalog:
 
     @classmethod
     def restore(cls, pages: Iterable[bytes]) -> Catalog:
-        """Return the catalog that a snapshot holds; raise what `read` raises."""
+        """Return the catalog of a snapshot; raise the errors of `read`."""
         return next(catalog for catalog in cls.read(pages) if catalog is not None)
 
     def take_page(self, data: bytes) -> bool:
-        """Go on with the next page of a snapshot, from an empty catalog; say whether it is whole.
+        """Take the next page of a snapshot, from an empty catalog; return true after the last.
 
         Raises:
-            ProtocolError: the bytes are no page, not the next one, or of another version.
+            ProtocolError: the bytes are no page, not the next page, or of another version.
         """
         page = decode_page(data)
         if page.number != self._pages_taken or (page.number and page.index != self.applied_index):

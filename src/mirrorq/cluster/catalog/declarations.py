@@ -1,4 +1,4 @@
-"""How queues are made: a ring, or all the rings of a sharded queue by one command."""
+"""Declarations of queues: a ring, or all rings of a sharded queue by one command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mirrorq.protocol.views import Member, View, order_error
 
 
 class Declarations:
-    """What makes the queues of one catalog."""
+    """Makes the queues of one catalog."""
 
     def __init__(
         self, nodes: Nodes, queues: Queues, sharding: Sharding, policies: Policies
@@ -35,7 +35,7 @@ class Declarations:
     # --- One ring -------------------------------------------------------------------------
 
     def declare(self, command: DeclareQueue) -> CatalogResult:
-        """Make a queue; one that is there must be equal, and answers with its id."""
+        """Make a queue. An existing queue must be equal, and its id is returned."""
         known = self._sharding.named(command.name) or self._queues.named(command.name)
         members = tuple(Member(member, True) for member in command.members)
         malformed = arguments_error(command.arguments)
@@ -82,7 +82,7 @@ class Declarations:
     # --- Shards ---------------------------------------------------------------------------
 
     def declare_shards(self, command: DeclareShards) -> CatalogResult:
-        """Make a sharded queue, or the rings that it has lost."""
+        """Make a sharded queue, or its lost rings."""
         known = self._sharding.named(command.name)
         wrong = arguments_error(command.arguments)
         if wrong:
@@ -119,7 +119,7 @@ class Declarations:
         return CatalogResult(value=known.id, queues=tuple(made.values()))
 
     def _existing_error(self, known: ShardedRecord | None, command: DeclareShards) -> str:
-        """Why what is there by this name does not do, "" when it does or there is nothing."""
+        """Return why an existing queue of the name conflicts, "" without a conflict."""
         if known is not None:
             return sharded_difference(known, command)
         if self._queues.named(command.name) is None:
@@ -132,7 +132,7 @@ class Declarations:
     def _views_error(
         self, command: DeclareShards, lacking: list[int], views: list[tuple[Member, ...]]
     ) -> str:
-        """Why the lacking shards cannot begin with these views, "" when they can."""
+        """Return why the lacking shards cannot begin with the views, "" if they can."""
         if len(views) != command.shards:
             return f"it has {len(views)} first views"
         for shard in lacking:
@@ -152,7 +152,7 @@ class Declarations:
 
 
 def _known_error(known: QueueRecord | ShardedRecord, command: DeclareQueue) -> str:
-    """Why what is there by this name does not do, "" when it does."""
+    """Return why an existing queue of the name conflicts, "" without a conflict."""
     if isinstance(known, ShardedRecord):
         return sharded_difference(known, command)
     if known.is_ending:

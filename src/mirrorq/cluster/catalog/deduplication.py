@@ -1,20 +1,20 @@
-"""What nodes have asked the catalog for and was done: each request takes effect once. Pure.
+"""Requests of nodes to the catalog, and their outcomes: each request takes effect once. Pure.
 
-A node asks the leader again when it hears nothing, and the next leader too, so one request may
-stand in Raft's log more than once, a second time long after the first. Undetected, a late
-SetPolicy would undo the ClearPolicy that came after it. So the catalog remembers, for each store
-that ever asked, the requests of its newest incarnation:
+A node repeats a request without an answer, to the next leader too. So Raft's log may hold a request
+more than once, the second time long after the first. Undetected, a late SetPolicy would undo a
+ClearPolicy which came after it. So the catalog remembers, for each store with a request ever, the
+requests of the newest incarnation:
 
-    floor     all requests below it have ended at the asker: one that comes is of the past.
-              Each request says which is the oldest one that its asker still waits for.
-    outcomes  of each request at or above it that was applied, the newest of them. A node's
-              requests may overtake each other, so these need not follow each other.
-    past      numbers of older ones that were applied, without their outcomes: a request that the
-              leader makes wait is not among them, however many later ones are done meanwhile.
+  floor     all lower requests have ended at the asker: a lower request is of the past.
+            Each request carries the number of the oldest request still open at the asker.
+  outcomes  outcomes of applied requests at or above the floor, only the newest. Requests of
+            a node may overtake each other, so the numbers may have gaps.
+  past      numbers of older applied requests, without outcomes. A request delayed by the
+            leader is not among them, however many later requests are done meanwhile.
 
-A repeated request changes nothing and gets the outcome of the first: its asker may have missed
-that, as a snapshot took the place of the entry. One of an older incarnation, or of the past, has
-nobody who waits.
+A repeated request changes nothing and gets the first outcome: a snapshot may have replaced the
+entry before the asker saw it. For a request of an older incarnation, or of the past, no caller
+waits.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import MemberId, StoreId
 
 OUTCOMES_MAX = 256
-"""Remembered of one asker, though it still waits for an older request."""
+"""Limit of outcomes kept for one asker, even with an older request open."""
 PAST_RANGES_MAX = 1024
-"""Of one asker. An open request divides two ranges, and so does one that was refused. Beyond it the
-oldest request that is still waited for fails."""
+"""Limit of ranges for one asker. An open or refused request divides two ranges. Beyond the limit
+the oldest open request fails."""
 
 
 @frozen
 class Request:
-    """Which request a command of the log was."""
+    """The request behind a command of the log."""
 
     member: MemberId
     number: int
     """From 1, in each incarnation anew."""
     oldest: int = 0
-    """The oldest request that its asker waited for when it was sent; 0: not known."""
+    """Oldest request open at the asker when the request was sent; 0: unknown."""
 
 
 @frozen
 class RequestOutcome:
-    """What came of one request, kept so that a repetition of it changes nothing and is answered
-    alike."""
+    """Outcome of one request, kept so a repetition changes nothing and gets the same answer."""
 
     number: int
     value: int = 0
@@ -55,7 +54,7 @@ class RequestOutcome:
 
 @frozen
 class AskerRecord:
-    """One asker, as it stands in a snapshot."""
+    """One asker in a snapshot."""
 
     node: str
     store: int
@@ -68,8 +67,7 @@ class AskerRecord:
 
 @define
 class _Asker:
-    """One store that has sent requests: which incarnation of it, and the outcomes that it may
-    still ask for."""
+    """One store with requests: its incarnation, and the outcomes kept for repetitions."""
 
     incarnation: int
     floor: int = 0
@@ -93,7 +91,7 @@ class _Asker:
 
 
 class Deduplication:
-    """All that ever asked. The same on every node that has applied the same log."""
+    """All askers ever. Equal on every node with the same applied log."""
 
     def __init__(self) -> None:
         self._known: dict[StoreId, _Asker] = {}
@@ -105,7 +103,7 @@ class Deduplication:
         self._known[StoreId(record.node, record.store)] = asker
 
     def records(self) -> tuple[AskerRecord, ...]:
-        """Return all of it. Equal contents give equal records."""
+        """Return all askers. Equal contents give equal records."""
         found = []
         for store in sorted(self._known, key=lambda store: (store.node, store.store)):
             asker = self._known[store]
@@ -118,8 +116,8 @@ class Deduplication:
         return tuple(found)
 
     def is_past(self, member: MemberId, number: int) -> bool:
-        """Say whether a request has ended at its asker, or that incarnation of the asker has, or
-        it was applied so long ago that its outcome is not kept."""
+        """Return true if the request has ended at its asker, or the asker's incarnation has. Also
+        true for a request whose outcome is no longer kept."""
         asker = self._known.get(_store_of(member))
         if asker is None or member.incarnation > asker.incarnation:
             return False
@@ -128,14 +126,14 @@ class Deduplication:
         return number < asker.floor or number in asker.past
 
     def outcome(self, member: MemberId, number: int) -> RequestOutcome | None:
-        """Return what came of a request that was applied and is not of the past."""
+        """Return the outcome of an applied request which is not of the past."""
         asker = self._known.get(_store_of(member))
         if asker is None or asker.incarnation != member.incarnation:
             return None
         return asker.outcomes.get(number)
 
     def note(self, request: Request, value: int, error: str, text: str) -> None:
-        """A request that is neither of the past nor known has been applied."""
+        """Note the outcome of a new request, which was just applied."""
         member = request.member
         store = _store_of(member)
         asker = self._known.get(store)
@@ -146,7 +144,7 @@ class Deduplication:
         asker.shrink()
 
     def forget(self, store: StoreId) -> None:
-        """The store is none of this cluster's any more."""
+        """Forget a store which left the cluster."""
         self._known.pop(store, None)
 
 

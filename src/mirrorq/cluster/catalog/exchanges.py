@@ -1,5 +1,5 @@
 """The exchanges of the catalog and their bindings. A change gives an exchange a new version: the
-index of the command that changed it."""
+index of the changing command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mirrorq.protocol.routing import Binding, ExchangeRecord, binding_error, exc
 
 
 class Exchanges:
-    """All exchanges of one catalog, by name. The catalog's own: changed only by commands of the
-    log, the same on every node."""
+    """All exchanges of one catalog, by name. Owned by the catalog: only commands of the log change
+    it, the same on every node."""
 
     def __init__(self) -> None:
         self._records: dict[str, ExchangeRecord] = {}
         self._bound: dict[int, dict[str, None]] = {}
-        """Queue -> exchanges that lead to it."""
+        """Queue id -> exchanges with a binding to the queue."""
         self.count, self.binding_count = Count(), Count()
 
     def get(self, name: str) -> ExchangeRecord | None:
@@ -36,7 +36,7 @@ class Exchanges:
     # --- Snapshots ------------------------------------------------------------------------
 
     def image(self) -> Iterable[ExchangeRecord]:
-        """Give all exchanges as they are now, for a snapshot, each in one record or several."""
+        """Give all present exchanges for a snapshot, each in one record or several."""
         return chain.from_iterable(map(parts_of, tuple(self._records.values())))
 
     def take(self, part: ExchangeRecord) -> None:
@@ -53,7 +53,7 @@ class Exchanges:
     # --- Commands, at this index of the log -----------------------------------------------
 
     def declare(self, index: int, command: DeclareExchange) -> CatalogResult:
-        """Make an exchange; one that is there must be equal."""
+        """Make an exchange; an existing exchange must be equal."""
         wrong = exchange_error(command.name, command.kind, command.alternate)
         if wrong:
             return CatalogResult(error="ConfigError", text=wrong)
@@ -70,7 +70,7 @@ class Exchanges:
         return CatalogResult(value=known.version)
 
     def delete(self, index: int, command: DeleteExchange) -> CatalogResult:
-        """Take an exchange away, with its bindings."""
+        """Delete an exchange, with its bindings."""
         known = self._records.get(command.name)
         if known is None:
             return no_exchange(command.name)
@@ -95,7 +95,7 @@ class Exchanges:
         return self._rebind(index, known, (*known.bindings, binding))
 
     def unbind(self, index: int, known: ExchangeRecord, binding: Binding) -> CatalogResult:
-        """Take a binding away, if it is there."""
+        """Remove a binding, if present."""
         kept = tuple(one for one in known.bindings if one != binding)
         if len(kept) == len(known.bindings):
             return CatalogResult(value=known.version)
@@ -103,7 +103,7 @@ class Exchanges:
         return self._rebind(index, known, kept)
 
     def forget_queue(self, index: int, queue_id: int) -> None:
-        """A queue is no more: nothing leads to it."""
+        """Remove all bindings to a deleted queue."""
         for name in self._bound.pop(queue_id, ()):
             exchange = self._records[name]
             for binding in exchange.bindings:
@@ -121,7 +121,7 @@ class Exchanges:
         self._bound.setdefault(binding.queue_id, {})[exchange] = None
 
     def _forget(self, exchange: str, binding: Binding, kept: tuple[Binding, ...]) -> None:
-        """A binding is no more: as a rule others of its exchange are kept."""
+        """Uncount a removed binding; `kept` are the other bindings of the exchange."""
         self.binding_count.remove(binding)
         if not any(one.queue_id == binding.queue_id for one in kept):
             bound = self._bound.get(binding.queue_id, {})
@@ -137,7 +137,7 @@ class Exchanges:
 
 
 def no_exchange(name: str) -> CatalogResult:
-    """Return what a command gets whose exchange is not there."""
+    """Return the result of a command for a missing exchange."""
     return CatalogResult(
         error="QueueNotFound", text=f"no exchange is named {name!r}: declare it first"
     )

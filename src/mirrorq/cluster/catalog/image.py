@@ -1,6 +1,6 @@
 """The catalog's whole state as pages of bytes, each of a bounded number of records.
 
-A page is a version, then (index, number, whether it is the last, records). Each record has a tag.
+A page is a version, then (index, number, true for the last page, records). Each record has a tag.
 Equal states give equal pages.
 """
 
@@ -21,17 +21,17 @@ from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.routing import ExchangeRecord
 
 IMAGE_VERSION = 2
-"""Any change of the image raises it."""
+"""Any change of the image raises the version."""
 PAGE_BYTES = 64 * 1024
-"""A page ends with the record that brings it to this size. No record is above what one message of
-Raft may have (`messages.COMMAND_BYTES_MAX`)."""
+"""The record which reaches this size ends the page. Every record fits one message of Raft
+(`messages.COMMAND_BYTES_MAX`)."""
 BINDINGS_AT_ONCE = 32
-"""Of one exchange in one record; an exchange with more stands in several."""
+"""Bindings of an exchange in one record; a larger exchange takes several records."""
 
 
 @frozen
 class ImageHead:
-    """What there is once in an image."""
+    """Values which appear once in an image."""
 
     next_queue_id: int
     cluster: int
@@ -39,7 +39,7 @@ class ImageHead:
 
 @frozen
 class PolicyRecord:
-    """One policy."""
+    """A policy."""
 
     name: str
     text: str
@@ -47,7 +47,7 @@ class PolicyRecord:
 
 @frozen
 class SendingPattern:
-    """A queue in whose name it is found may have sent dead letters, by a policy of some time."""
+    """Pattern of a present or past policy with dead letters: matching queues may have sent some."""
 
     pattern: str
 
@@ -80,8 +80,8 @@ _Body = tuple[int, int, bool, list[tuple[_Tag, msgspec.Raw]]]
 
 
 def encode_pages(index: int, records: Iterable[Record]) -> Iterator[tuple[bytes, bool]]:
-    """Give the pages of an image after this index of the log, one at a time, each with whether it
-    is the last."""
+    """Give the pages of an image after an index of the log, one at a time, each with true for the
+    last page."""
     number, size = 0, 0
     page: list[tuple[int, msgspec.Raw]] = []
     for record in records:
@@ -101,7 +101,7 @@ def _encode_page(
 
 
 def parts_of(exchange: ExchangeRecord) -> Iterator[ExchangeRecord]:
-    """Give the records in which an exchange stands: each has some of its bindings."""
+    """Give the records of an exchange: each holds a part of the bindings."""
     bindings = exchange.bindings
     for first in range(0, max(len(bindings), 1), BINDINGS_AT_ONCE):
         yield evolve(exchange, bindings=bindings[first : first + BINDINGS_AT_ONCE])
@@ -109,7 +109,7 @@ def parts_of(exchange: ExchangeRecord) -> Iterator[ExchangeRecord]:
 
 @frozen
 class ImagePage:
-    """One page that was read."""
+    """One page read back."""
 
     index: int
     number: int
@@ -121,7 +121,7 @@ def decode_page(data: bytes) -> ImagePage:
     """Return the page.
 
     Raises:
-        ProtocolError: the bytes are no page, or one of another version.
+        ProtocolError: the bytes are no page, or a page of another version.
     """
     try:
         version, raw = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])

@@ -1,8 +1,8 @@
-"""Which queues each node leads, has and owns, and which a handle owns: noted as views change. Pure.
+"""Queues led, held and owned by each node, and queues of each handle: kept as views change. Pure.
 
 The catalog's leader asks for the numbers at every judgement, and for the queues when a node dies or
-comes back. To look at all queues for it would make a thousand declarations, or the failover of a
-thousand queues, a million looks at queues.
+comes back. A search through all queues would turn a thousand declarations, or the failover of a
+thousand queues, into a million looks at queues.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from mirrorq.protocol.identities import SessionId
 
 @define
 class LoadCounts:
-    """Of all queues of one catalog. A node that does nothing is absent."""
+    """Counts over all queues of one catalog. A node without load is absent."""
 
     masters: dict[str, dict[int, None]] = field(factory=dict)
-    """Node -> queues whose view it heads."""
+    """Node -> queues with the node as master."""
     copies: dict[str, dict[int, None]] = field(factory=dict)
-    """Node -> queues of whose view it is a member."""
+    """Node -> queues with the node as member."""
     owned: dict[str, dict[int, None]] = field(factory=dict)
     """Node -> exclusive queues of a handle or a connection there."""
     of_handles: dict[SessionId, dict[int, None]] = field(factory=dict)
-    """Handle -> exclusive queues of it."""
+    """Handle -> its exclusive queues."""
 
     def enter(self, queue: QueueRecord) -> None:
-        """A queue has this view from now on."""
+        """Count a queue with its present view."""
         for queues, node in self._places(queue):
             queues.setdefault(node, {})[queue.id] = None
 
     def leave(self, queue: QueueRecord) -> None:
-        """A queue has this view no longer."""
+        """Uncount a queue with its present view."""
         for queues, node in self._places(queue):
             del queues[node][queue.id]
             if not queues[node]:

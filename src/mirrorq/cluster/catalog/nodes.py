@@ -1,4 +1,4 @@
-"""Nodes that the catalog knows: the newest incarnation of each name, and stores of the past."""
+"""Nodes known to the catalog: the newest incarnation of each name, and stores of the past."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mirrorq.protocol.identities import MemberId, SessionId, StoreId, is_set_bac
 
 
 class Nodes:
-    """All nodes of one catalog, by name, and the stores of those that were forgotten. The catalog's
-    own: changed only by commands of the log, the same on every node."""
+    """All nodes of one catalog, by name, and the stores of forgotten nodes. Owned by the catalog:
+    only commands of the log change it, the same on every node."""
 
     def __init__(self) -> None:
         self._records: dict[str, NodeRecord] = {}
@@ -34,15 +34,15 @@ class Nodes:
         return tuple(self._records[name] for name in sorted(self._records))
 
     def past(self) -> tuple[StoreId, ...]:
-        """Return the stores of nodes that were forgotten, in that order."""
+        """Return the stores of forgotten nodes, in the order of forgetting."""
         return tuple(self._past)
 
     def is_past(self, store: StoreId) -> bool:
-        """Say whether this store was a node's, and that was forgotten."""
+        """Return true if the store belonged to a node which was forgotten."""
         return store in self._past
 
     def is_current(self, member: MemberId) -> bool:
-        """Say whether this is the newest known incarnation of a node."""
+        """Return true if the member is the newest known incarnation of a node."""
         record = self._records.get(member.node)
         return record is not None and record.member == member
 
@@ -56,19 +56,19 @@ class Nodes:
         )
 
     def was_stopped(self, member: MemberId) -> bool:
-        """Say whether this incarnation was closed by its user: its end is a shutdown."""
+        """Return true if the user closed the incarnation: its end is a shutdown."""
         record = self._records.get(member.node)
         return record is not None and record.member == member and record.is_stopped
 
     def incarnation_of(self, owner: SessionId | None) -> MemberId | None:
-        """Return the incarnation of a node in which this handle was made, if that goes on."""
+        """Return the node incarnation of a handle, if the incarnation is current."""
         record = None if owner is None else self._records.get(owner.node)
         if owner is None or record is None or record.incarnation != owner.incarnation:
             return None
         return record.member
 
     def was_set_back(self, member: MemberId) -> bool:
-        """Say whether this incarnation goes on from an earlier copy of its store."""
+        """Return true if the incarnation goes on from an earlier copy of its store."""
         record = self._records.get(member.node)
         return (
             record is not None
@@ -79,7 +79,7 @@ class Nodes:
     # --- Change ---------------------------------------------------------------------------
 
     def register(self, command: RegisterNode) -> CatalogResult:
-        """A node has started; a result that names no node: nothing has changed."""
+        """Register a started node; a result without a node name means no change."""
         if self.is_past(StoreId(command.node, command.store)):
             return refused(past_text(command.node))
         known = self._records.get(command.node)
@@ -98,7 +98,7 @@ class Nodes:
         return CatalogResult(nodes=(command.node,))
 
     def stop(self, command: NodeStopped) -> CatalogResult:
-        """A node was closed by its user."""
+        """Note a node as closed by its user."""
         known = self._records.get(command.node)
         named = MemberId(command.node, command.store, command.incarnation)
         if known is None or known.member != named or known.is_stopped:
@@ -107,14 +107,14 @@ class Nodes:
         return CatalogResult(nodes=(command.node,))
 
     def remove(self, name: str) -> None:
-        """A node is forgotten; its store may not come back (`bury`)."""
+        """Forget a node; `bury` keeps its store from coming back."""
         del self._records[name]
 
     def bury(self, stores: Iterable[StoreId]) -> None:
-        """These are none of this cluster's any more."""
+        """Note stores which no longer belong to the cluster."""
         self._past.update(dict.fromkeys(stores))
 
     def outlive(self, survivor: NodeRecord, lost: Iterable[StoreId]) -> None:
-        """Only one node is left; the stores of all others, and its own old one, are of the past."""
+        """Keep only one node. All other stores, and the survivor's old store, are of the past."""
         self.bury([*lost, *(StoreId(node.name, node.store) for node in self.records())])
         self._records = {survivor.name: survivor}

@@ -1,4 +1,4 @@
-"""The policies of the catalog: which is in force for a queue, and what holds for it."""
+"""The policies of the catalog: the policy in force for a queue, and its definition."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from mirrorq.protocol.policy import (
 from mirrorq.protocol.shard_names import logical_name, split_name
 
 SENDING_MAX = 100
-"""Patterns that are remembered; beyond it every queue may have sent dead letters."""
+"""Patterns remembered; beyond the limit every queue may have sent dead letters."""
 EVERY_NAME = ""
-"""The pattern that is found in every name."""
+"""The pattern found in every name."""
 
 
 class Policies:
-    """All policies of one catalog, by name. The catalog's own: changed only by commands of the log,
-    the same on every node."""
+    """All policies of one catalog, by name. Owned by the catalog: only commands of the log change
+    it, the same on every node."""
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}
         self._sending: dict[str, None] = {}
-        """Patterns of all policies that ever sent dead letters."""
+        """Patterns of all policies, past ones too, with a dead-letter queue."""
         self.count = Count()
 
     def image(self) -> Iterable[PolicyRecord | SendingPattern]:
-        """Give all policies as they are now, for a snapshot."""
+        """Give all present policies, for a snapshot."""
         return chain(map(_record, self.records()), map(SendingPattern, tuple(self._sending)))
 
     def records(self) -> tuple[Policy, ...]:
@@ -46,31 +46,31 @@ class Policies:
         return tuple(self._policies[name] for name in sorted(self._policies))
 
     def may_have_sent(self, name: str) -> bool:
-        """Say whether a queue of this name may have sent dead letters by a policy, ever."""
+        """Return true if a queue of the name may ever have sent dead letters by a policy."""
         logical = logical_name(name)
         return any(is_found(pattern, logical) for pattern in self._sending)
 
     def has(self, name: str) -> bool:
-        """Say whether there is a policy of this name."""
+        """Return true if a policy has the name."""
         return name in self._policies
 
     def policy_of(self, name: str) -> Policy | None:
-        """Return the policy in force for a queue of this name, or None; a shard has its queue's."""
+        """Return the policy in force for a queue name, or None. A shard has its queue's policy."""
         return in_force(self._policies.values(), logical_name(name))
 
     def definition_of(self, name: str, arguments: str = "") -> Definition:
-        """Return what holds for a queue of this name that was declared with these arguments."""
+        """Return the definition for a queue name and the arguments of its declaration."""
         if not self._policies and not arguments:
             return DEFAULT
         policy = self.policy_of(name) if self._policies else None
         definition = definition_with(policy, arguments)
         if definition.expires is not None and split_name(name) is not None:
-            # Shards are used unequally: one that nobody needs now is no less a part of its queue.
+            # Shards are used unequally: a shard without use remains a part of its queue.
             return evolve(definition, expires=None)
         return definition
 
     def put(self, policy: Policy) -> None:
-        """Set a policy, in place of what had its name."""
+        """Set a policy; replace a policy of the same name."""
         self.clear(policy.name)
         self._policies[policy.name] = policy
         self.count.add(_record(policy))
@@ -80,10 +80,10 @@ class Policies:
                 self._sending = {EVERY_NAME: None}
 
     def take(self, record: PolicyRecord | SendingPattern) -> None:
-        """Read a policy, or a pattern of one of before, back.
+        """Read a policy, or a pattern of a past policy, back.
 
         Raises:
-            PolicyError: the text is none of a policy.
+            PolicyError: the text is no policy.
         """
         if isinstance(record, SendingPattern):
             self._sending[record.pattern] = None
@@ -91,7 +91,7 @@ class Policies:
             self.put(from_text(record.name, record.text))
 
     def clear(self, name: str) -> None:
-        """Take a policy away, if it is there."""
+        """Remove a policy, if present."""
         known = self._policies.pop(name, None)
         if known is not None:
             self.count.remove(_record(known))

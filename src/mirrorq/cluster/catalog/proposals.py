@@ -1,4 +1,4 @@
-"""Catalog commands as they stand in Raft's log: each with who asked for it. Pure."""
+"""Catalog commands in Raft's log: each command with its asker. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrorq.protocol.identities import MemberId
 
 
 class Proposal(msgspec.Struct, array_like=True):
-    """`number`: the asker's own of its request, 0 when nobody waits."""
+    """`number`: number of the asker's request, 0 when no asker waits."""
 
     node: str
     incarnation: int
@@ -27,7 +27,7 @@ class Proposal(msgspec.Struct, array_like=True):
 
     @property
     def request(self) -> Request | None:
-        """Which request it was; None when the leader asked itself."""
+        """The request of the proposal; None for the leader's own command."""
         if not self.number:
             return None
         member = MemberId(self.node, self.store, self.incarnation)
@@ -42,10 +42,10 @@ def pack(asker: MemberId, number: int, command: CatalogCommand, oldest: int = 0)
 
 
 def unpack(entry: RaftEntry) -> tuple[Proposal, CatalogCommand]:
-    """Return what `pack` was given.
+    """Return the arguments of `pack`.
 
     Raises:
-        ProtocolError: the entry holds no command, or one of a later version.
+        ProtocolError: the entry holds no command, or a command of a later version.
     """
     try:
         proposal = msgspec.msgpack.decode(entry.data, type=Proposal)
@@ -55,9 +55,9 @@ def unpack(entry: RaftEntry) -> tuple[Proposal, CatalogCommand]:
 
 
 def recorded_endpoints(image: RaftImage) -> dict[str, str]:
-    """Return where nodes were when this store was last written, whether committed or not.
+    """Return the nodes' endpoints in the store's last write, committed or not.
 
-    A node that was told of no peers finds its cluster by it: who leads is known only then.
+    A node without configured peers finds its cluster by the endpoints, before it knows a leader.
     """
     found: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""The queues of the catalog that are rings, shards too: by id and by name, with their views."""
+"""The rings of the catalog, shards too: by id and by name, with their views."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from mirrorq.cluster.catalog.size import Count
 
 
 class Queues:
-    """All queues of one catalog, by id. The catalog's own: changed only by commands of the log, the
-    same on every node."""
+    """All queues of one catalog, by id. Owned by the catalog: only commands of the log change it,
+    the same on every node."""
 
     def __init__(self, records: Iterable[QueueRecord] = (), next_id: int = 1) -> None:
         self.records: dict[int, QueueRecord] = {}
         """By id, in order of id."""
         self.load_counts = LoadCounts()
-        """What each node does for all queues."""
+        """Load of each node over all queues."""
         self.count = Count()
         self.next_id = next_id
-        """Of the next queue: never one that was used."""
+        """Id of the next queue: never used before."""
         self._ids: dict[str, int] = {}
         for record in records:
             self.enter(record)
 
     def named(self, name: str) -> QueueRecord | None:
-        """Return a queue by its name, or None."""
+        """Return the queue with the name, or None."""
         queue_id = self._ids.get(name)
         return None if queue_id is None else self.records[queue_id]
 
     def on_node(self, node: str) -> tuple[QueueRecord, ...]:
-        """Return the queues of whose view a node is a member, in order of id."""
+        """Return the queues with the node as member, in order of id."""
         return tuple(self.records[one] for one in sorted(self.load_counts.copies.get(node, ())))
 
     def owned_on(self, node: str) -> tuple[QueueRecord, ...]:
-        """Return the exclusive queues whose owner is on a node, in order of id."""
+        """Return the exclusive queues with an owner on the node, in order of id."""
         return tuple(self.records[one] for one in sorted(self.load_counts.owned.get(node, ())))
 
     def give_id(self) -> int:
@@ -57,7 +57,7 @@ class Queues:
         self.put(after)
 
     def put(self, record: QueueRecord) -> None:
-        """What is known of a queue beside its view has changed."""
+        """Replace a queue's record; the view stays."""
         self.count.remove(self.records[record.id])
         self.count.add(record)
         self.records[record.id] = record

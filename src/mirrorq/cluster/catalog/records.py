@@ -1,4 +1,4 @@
-"""What the catalog knows of a node and of a queue, what a command did, and refusals in words."""
+"""Records of nodes and queues in the catalog, results of commands, and texts of refusals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mirrorq.protocol.policy import (
 from mirrorq.protocol.views import View
 
 NAMED_MAX = 20
-"""Queues that a refusal names."""
+"""Limit of queue names in a refusal."""
 
 
 @frozen
 class NodeRecord:
-    """The newest known incarnation of one node name."""
+    """The newest known incarnation of a node name."""
 
     name: str
     store: int
@@ -31,7 +31,7 @@ class NodeRecord:
     endpoint: str
     witness: bool
     is_stopped: bool = False
-    """This incarnation was closed by its user: when it ends, that was no failure."""
+    """The user closed the incarnation: its end was no failure."""
 
     @property
     def member(self) -> MemberId:
@@ -40,7 +40,7 @@ class NodeRecord:
 
 @frozen
 class QueueRecord:
-    """One queue. Its master is the first member of the view, with its incarnation."""
+    """One queue. Its master is the first member of the view, in the incarnation given there."""
 
     id: int
     name: str
@@ -51,39 +51,39 @@ class QueueRecord:
     owner: SessionId | None
     view: View
     owner_incarnation: MemberId | None = None
-    """The incarnation of the node on which the owner of an exclusive queue is: it goes with it."""
+    """Node incarnation of an exclusive queue's owner: the queue ends with the incarnation."""
     was_consumed: bool = False
     """An auto-delete queue has had a consumer."""
     told: tuple[tuple[MemberId, bool], ...] = ()
-    """Joining members that were told to synchronise (True), or to stop (False)."""
+    """Joining members told to synchronise (True), or to stop (False)."""
     has_outbox: bool = False
-    """It may have messages on their way to other queues, or has had."""
+    """The queue may have, or have had, messages on their way to other queues."""
     is_ending: bool = False
-    """It is being deleted: its master sees to it that its outbox becomes empty first."""
+    """The queue is being deleted: the master first empties the outbox."""
     arguments: str = ""
-    """With which it was declared: `policy.arguments_text`."""
+    """Arguments of the declaration: `policy.arguments_text`."""
     losses_known: int = 0
-    """Messages of which somebody knows that unclean promotions have lost them."""
+    """Messages lost by unclean promotions and acknowledged by a user."""
 
     @property
     def connection(self) -> str:
-        """Whose an exclusive queue is, "" of another one."""
+        """Connection of an exclusive queue's owner, "" for any other queue."""
         return owner_of(self.arguments)
 
     @property
     def client_handle(self) -> str:
-        """The client's handle that an exclusive queue belongs to, "" of another queue."""
+        """The client's handle which owns an exclusive queue, "" for any other queue."""
         return client_handle_of(self.arguments)
 
 
 @frozen
 class CatalogResult:
-    """What one command did. The same on every node that applies it."""
+    """Result of one command. The same on every node."""
 
     value: int = 0
-    """DeclareQueue: the queue id. ChangeView, TransferMaster: the epoch. Synchronise: how many
-    members it told. Rebalance: how many masters were moved. Of an exchange: its version.
-    Else 0."""
+    """DeclareQueue: the queue id. ChangeView, TransferMaster: the epoch. Synchronise: number of
+    members told. Rebalance: number of masters moved. Command of an exchange: the version. Else 0.
+    """
     error: str = ""
     """Name of an exception class of mirrorq.errors, "" when the command took effect."""
     text: str = ""
@@ -98,24 +98,24 @@ class CatalogResult:
 
 
 def is_on(member: MemberId, store: StoreId) -> bool:
-    """Say whether a member is of this store, in whichever incarnation."""
+    """Return true if the member has the store, in any incarnation."""
     return member.node == store.node and member.store == store.store
 
 
 def refused(text: str) -> CatalogResult:
-    """Return what a command gets that does not fit what is so by now."""
+    """Return the result of a command which does not fit the present state."""
     return CatalogResult(error="PreconditionFailed", text=text)
 
 
 def no_queue(queue_id: int) -> CatalogResult:
-    """Return what a command gets whose queue is no more."""
+    """Return the result of a command for a deleted queue."""
     return CatalogResult(
         error="QueueNotFound", text=f"no queue has the id {queue_id}: it was deleted or never made"
     )
 
 
 def set_back_text(node: str) -> str:
-    """Return what a node is told whose store is an earlier copy of what it was."""
+    """Return the refusal for a node with an earlier copy of its own store."""
     return (
         f"the store of node {node} is an earlier copy of itself: this cluster knows a later start "
         "of it, and what was confirmed since is not in the copy. Start the node with an empty "
@@ -124,7 +124,7 @@ def set_back_text(node: str) -> str:
 
 
 def past_text(node: str) -> str:
-    """Return what a node is told that was forgotten."""
+    """Return the refusal for a forgotten node."""
     return (
         f"the store of node {node} does not belong to this cluster any more: it was forgotten. "
         "Start it with an empty path to join again, and keep the old directory if its messages "
@@ -157,8 +157,8 @@ def exclusive_text(record: QueueRecord) -> str:
 
 
 def arguments_differing(known: str, asked: str) -> list[str]:
-    """Return in words which arguments of a declaration are not those of the queue; what the
-    declaration does not name it takes as it is."""
+    """Return in words which arguments of a declaration differ from the queue's. Arguments absent
+    from the declaration match."""
     is_now, wanted = arguments_of(known), arguments_of(asked)
     owner, asker = is_now.pop(CONNECTION, ""), wanted.pop(CONNECTION, "")
     is_now.pop(CLIENT_HANDLE, None)
@@ -172,7 +172,7 @@ def arguments_differing(known: str, asked: str) -> list[str]:
 
 
 def difference(known: QueueRecord, command: DeclareQueue) -> str:
-    """Return in words how a declaration differs from the queue, "" when it does not."""
+    """Return in words how a declaration differs from the queue, "" without a difference."""
     if known.exclusive and known.owner != command.owner:
         return exclusive_text(known)
     if known.connection and known.connection != owner_of(command.arguments):

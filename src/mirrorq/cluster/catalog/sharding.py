@@ -1,9 +1,9 @@
-"""What the catalog knows of sharded queues: which rings each is made of. Pure.
+"""Sharded queues in the catalog, and the rings of each. Pure.
 
-One command makes a sharded queue with all its rings, and one deletes them, so neither is ever
-half done. A ring can still be lost alone, with its last copy (`forget_node(force=True)`, or a queue
-that is not durable after a stop of its nodes): its place is empty then, until the next declaration
-fills it.
+One command makes a sharded queue with all its rings, and one command deletes them, so neither is
+ever half done. A ring can be lost alone, with its last copy (`forget_node(force=True)`, or a
+transient queue after a stop of its nodes). Then its place is empty until the next declaration fills
+it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from mirrorq.protocol.shard_names import shard_name
 
 @frozen
 class ShardedRecord:
-    """One sharded queue. Its id is of the same numbers as those of queues."""
+    """One sharded queue. Its id comes from the same sequence as queue ids."""
 
     id: int
     name: str
     durable: bool
     rings: tuple[int, ...]
-    """Ids of the queues that are its shards, by their number."""
+    """Ids of the shards' queues, by shard number."""
     is_ending: bool = False
-    """It is being deleted: some of its rings still have messages for other queues."""
+    """The queue is being deleted: some rings still have messages for other queues."""
     arguments: str = ""
-    """With which it was declared; each of its rings has them."""
+    """Arguments of the declaration; each ring has the same."""
 
     def names(self) -> tuple[str, ...]:
-        """Of its shards."""
+        """Return the names of the shards."""
         return tuple(shard_name(self.name, shard) for shard in range(len(self.rings)))
 
 
 class Sharding:
-    """The sharded queues of one catalog, and which ring is a shard of which. The catalog's own:
-    changed only by commands of the log, the same on every node."""
+    """The sharded queues of one catalog, and the sharded queue of each ring. Owned by the catalog:
+    only commands of the log change it, the same on every node."""
 
     def __init__(self) -> None:
         self._records: dict[int, ShardedRecord] = {}
@@ -46,7 +46,7 @@ class Sharding:
         self._homes: dict[int, int] = {}
 
     def image(self) -> tuple[ShardedRecord, ...]:
-        """Return all as they are now, for a snapshot."""
+        """Return all present records, for a snapshot."""
         return tuple(self._records.values())
 
     def records(self) -> tuple[ShardedRecord, ...]:
@@ -54,11 +54,11 @@ class Sharding:
         return tuple(self._records[queue_id] for queue_id in sorted(self._records))
 
     def get(self, queue_id: int) -> ShardedRecord | None:
-        """Return the sharded queue of this id, or None."""
+        """Return the sharded queue with the id, or None."""
         return self._records.get(queue_id)
 
     def named(self, name: str) -> ShardedRecord | None:
-        """Return the sharded queue of this name, or None."""
+        """Return the sharded queue with the name, or None."""
         queue_id = self._ids.get(name)
         return None if queue_id is None else self._records[queue_id]
 
@@ -68,20 +68,20 @@ class Sharding:
         return None if queue_id is None else self._records[queue_id]
 
     def put(self, record: ShardedRecord) -> None:
-        """Make a sharded queue, or replace what is known of it."""
+        """Make a sharded queue, or replace its record."""
         self._records[record.id] = record
         self._ids[record.name] = record.id
         self._homes.update(dict.fromkeys(record.rings, record.id))
 
     def end(self, record: ShardedRecord) -> None:
-        """It is being deleted."""
+        """Mark a sharded queue as being deleted."""
         self.put(evolve(record, is_ending=True))
 
     def lose(self, ring: int, left: Iterable[int]) -> ShardedRecord | None:
-        """A ring is no more; return its queue when that was the last one of it.
+        """Note a lost ring; return its sharded queue if no other ring is left.
 
         Args:
-            left: ids of all queues that there are.
+            left: ids of all existing queues.
         """
         record = self.home_of(ring)
         if record is None:
@@ -95,9 +95,9 @@ class Sharding:
 
 
 def difference(known: ShardedRecord, command: DeclareQueue | DeclareShards) -> str:
-    """Return in words how a declaration differs from a sharded queue, "" when it does not.
+    """Return in words how a declaration differs from a sharded queue, "" without a difference.
 
-    One that says nothing of shards takes the queue as it is.
+    A declaration without `shards` takes the queue as found.
     """
     if known.is_ending:
         return (

@@ -1,9 +1,9 @@
-"""How large the catalog is, counted as its records come and go, and what there may be. Pure.
+"""Size of the catalog, counted as records come and go, and its limits. Pure.
 
-Each node has all of it in memory, and a node that joins gets all of it. The leader refuses what
-would bring it above a bound, and so does each node that applies the command: several that the
-leader lets through at once cannot go beyond it together. Views of queues and what is known of nodes
-are bounded by the number of nodes, and are never refused.
+Each node keeps the whole catalog in memory, and a joining node receives the whole. The leader
+refuses commands above a limit. Each applying node refuses too, as the leader may let several
+commands through at once. Views of queues and records of nodes are bounded by the number of nodes,
+and are never refused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RECORDS_MAX = {
     "bindings": 1_000_000,
     "policies": 1_000,
 }
-"""Each shard is a queue; the bindings are those of all exchanges together."""
+"""Each shard is a queue; the limit of bindings is for all exchanges together."""
 BYTES_MAX = 128 * 1024 * 1024
 """Of all records of queues, exchanges, bindings and policies together."""
 
 
 @define
 class Count:
-    """Records of one kind, and the bytes that they take."""
+    """Number and bytes of the records of one kind."""
 
     records: int = 0
     bytes: int = 0
@@ -62,7 +62,7 @@ _MORE = {
 
 @define
 class CatalogSize:
-    """The records of one catalog."""
+    """Record counts of one catalog."""
 
     queues: Count
     exchanges: Count
@@ -75,10 +75,10 @@ class CatalogSize:
         return sum(count.records for count in self._counts())
 
     def error(self, command: CatalogCommand, *, replaces: bool = False) -> str:
-        """Return why there is no room for what this command would add, "" when there is.
+        """Return why there is no room for the command's records, "" if there is room.
 
         Args:
-            replaces: a record of its name goes.
+            replaces: a record of the same name goes.
         """
         if type(command) not in _MORE:
             return ""

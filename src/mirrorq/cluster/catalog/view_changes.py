@@ -1,4 +1,4 @@
-"""Whether a queue may have the view that is proposed, and what it becomes. Pure functions."""
+"""Checks of a proposed view, and the resulting view. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mirrorq.protocol.views import (
 
 
 def changed(view: View, command: ChangeView, wanted: Literal["fsync", "replicated"]) -> View:
-    """Return the view that a proposal makes of this one.
+    """Return the view which follows from a proposal.
 
     Args:
-        wanted: the durability that the policy in force says.
+        wanted: the durability in the policy in force.
     """
     epoch = view.epoch + 1
     stays = command.members[0].id == view.members[0].id
-    # How the term began stays with it: a master may learn of its term from a later view,
-    # in a snapshot, and its first op says how it took over.
+    # `how` and `master_epoch` stay with the term: a master may learn of its term from a later view
+    # in a snapshot, and the first op of the term names `how`.
     how, master_epoch = (view.how, view.master_epoch) if stays else (command.how, epoch)
     generation = view.generation + (command.how == "unclean")
     durability = next_durability(view, wanted, settled=command.settled)
@@ -35,7 +35,7 @@ def changed(view: View, command: ChangeView, wanted: Literal["fsync", "replicate
 
 
 def without(view: View, store: StoreId, wanted: Literal["fsync", "replicated"]) -> View | None:
-    """Return the view from which a store is taken out; None: it is not in it."""
+    """Return the view without a store; None if the view does not have the store."""
     members = tuple(one for one in view.members if not is_on(one.id, store))
     if members == view.members:
         return None
@@ -54,7 +54,7 @@ def without(view: View, store: StoreId, wanted: Literal["fsync", "replicated"]) 
 
 
 def promotion_error(view: View, command: ChangeView) -> str:
-    """R5: only who was in sync in the last committed view may become master."""
+    """R5: only a member in sync in the last committed view may become master."""
     head = command.members[0].id
     if head == view.members[0].id or command.how == "unclean":
         return ""
@@ -69,13 +69,13 @@ def promotion_error(view: View, command: ChangeView) -> str:
 
 
 def loss_error(queue: QueueRecord, command: ChangeView, *, may_lose: bool) -> str:
-    """Return why this unclean promotion must not be, "" when it may.
+    """Return why an unclean promotion is refused, "" if allowed.
 
-    A restarted member of a queue that is confirmed in memory needs no leave of the policy:
-    by choosing that durability the user has accepted what is lost with a life.
+    A restarted member of a queue with `durability: replicated` needs no leave of the policy: by
+    choosing the durability the user has accepted the loss of memory.
 
     Args:
-        may_lose: the policy in force allows that messages are lost (`Catalog.may_lose`).
+        may_lose: the policy in force allows the loss of messages (`Catalog.may_lose`).
     """
     head, *others = command.members
     before = find_store(queue.view, head.id.node, head.id.store)

@@ -1,9 +1,9 @@
-"""What the catalog's leader does: replace masters, keep rings closed, let nodes join. Pure.
+"""Duties of the catalog's leader: replace masters, keep rings closed, let nodes join. Pure.
 
-`controller.Controller` looks at every queue; `failure_detector` says who is alive, certainly dead
-or silent, `leases` when a silent master may be replaced, `placement` which members a policy wants,
-`transfers` and `handover` how a living master gives a queue up, `join_throttle` and
-`grace_periods` how fast lost copies are made good.
+`controller.Controller` judges every queue. `failure_detector` tells live, certainly dead and silent
+nodes apart. `leases` tells when a silent master may be replaced. `placement` lists the members by
+policy. `transfers` and `handover` let a living master give a queue up. `join_throttle` and
+`grace_periods` pace the replacement of lost copies.
 
 May import: protocol, containers, the catalog. Begin with `controller`.
 """

@@ -1,8 +1,7 @@
-"""What other nodes ask of the catalog: the leader's answer, before anything enters the log. Pure.
+"""The leader's answer to catalog requests, before any command enters the log. Pure.
 
-`Admission.admit` returns the command to propose, filled in where the leader knows better, or the
-answer that refuses it. Whether a command is still right when its turn comes is decided again where
-it is applied (`catalog`).
+`Admission.admit` returns the command to propose, completed with the leader's knowledge, or an
+answer with the refusal. The catalog checks each command again when its turn comes.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ from mirrorq.protocol.views import (
 
 
 class Admission:
-    """The leader's judgement of requests: which become commands of the log, with what the leader
-    adds to them, and which are refused. It holds nothing of its own."""
+    """The leader's judgement of requests: commands to propose, completed by the leader, or
+    refusals. Holds no state."""
 
     def __init__(self, node_states: NodeStates, moves: Transfers) -> None:
         self._nodes = node_states
@@ -71,11 +70,11 @@ class Admission:
     def admit(
         self, request: CatalogRequest, leading: Leading | None
     ) -> CatalogCommand | CatalogAnswer:
-        """Return the command to propose for a request, or the answer that refuses it."""
+        """Return the command to propose for a request, or an answer with the refusal."""
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
         if self._nodes.catalog.was_set_back(request.member):
-            # It was greeted when this node's catalog was behind.
+            # The node was greeted while the local catalog was behind.
             text = set_back_text(request.member.node)
             return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
         command = request.command
@@ -83,7 +82,7 @@ class Admission:
         if known is not None and known.error:
             return CatalogAnswer(request.number, 0, known.error, known.text)
         if known is not None:
-            # It changes nothing, and gets its outcome when the asker's catalog has come so far.
+            # The command changes nothing, and its outcome comes when the asker's catalog is as far.
             return command
         wrong = self._nodes.catalog.growth_error(command)
         if wrong:
@@ -128,12 +127,12 @@ class Admission:
         return command
 
     def fill_members(self, command: DeclareQueue) -> DeclareQueue:
-        """Return the declaration with its first view: running members, all in sync."""
+        """Return the declaration with a first view: running members, all in sync."""
         situation = self._nodes.situation()
         liveness = self._nodes.liveness
         steady = [member for member in situation.running if liveness.is_steady(member)]
         if command.exclusive:
-            # On its owner's node, however that has been of late, and on no other.
+            # On the owner's node, steady or not, and on no other.
             own = [member for member in situation.running if member.node == command.declarer]
             declarer = self._nodes.catalog.node(command.declarer)
             is_witness = declarer is not None and declarer.witness
@@ -146,7 +145,7 @@ class Admission:
         return replace(command, members=in_sync)
 
     def fill_shards(self, command: DeclareShards) -> DeclareShards:
-        """Return the declaration with the first view of each shard; of those that exist too."""
+        """Return the declaration with the first view of each shard, existing shards included."""
         if shards_error(command.shards):
             return replace(command, members=())
         catalog, liveness = self._nodes.catalog, self._nodes.liveness
@@ -168,10 +167,10 @@ class Admission:
         return replace(command, members=tuple(views))
 
     def _change_error(self, asker: MemberId, command: ChangeView) -> str:
-        """R12: what a master may change in its own view, and nobody else."""
+        """R12: return why a change of a view is not the master's to make, "" if allowed."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.replaces:
-            return ""  # applying it says so in the same words to everybody
+            return ""  # the apply refuses the command with the same text for every asker
         wrong = order_error(command.members)
         if wrong:
             return wrong
@@ -187,7 +186,7 @@ class Admission:
         return self._link_error(queue.view, proposed)
 
     def _link_error(self, view: View, proposed: View) -> str:
-        """Refuse to count a joiner in at a place where its link is broken: it would flap."""
+        """Return why a joiner may not be counted in beside a broken link, "" if allowed."""
         if all(is_in_sync(view, one) for one in in_sync_ids(proposed)):
             return ""
         for one, other in links(proposed):
@@ -196,10 +195,10 @@ class Admission:
         return ""
 
     def _drop_error(self, asker: MemberId, command: DropCopy) -> str:
-        """Return why a copy that no view names must stay for now: it may be of use yet."""
+        """Return why a copy outside the view must stay for now, "" if the node may drop it."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.epoch:
-            return ""  # applying it says so in the same words to everybody
+            return ""  # the apply refuses the command with the same text for every asker
         if command.member != asker:
             return f"{asker.node} speaks for another node: {command.member.node}"
         if not self._nodes.is_serving(asker):
@@ -218,9 +217,9 @@ class Admission:
     def _admit_removal(
         self, number: int, command: RemoveNode, voters: Sequence[StoreId]
     ) -> CatalogCommand | CatalogAnswer:
-        """Forget a node that does not run, when no lease of it can still run either.
+        """Admit the removal of a stopped node, when none of its leases can still run.
 
-        One that was admitted and ended before it registered is known by its vote alone.
+        An admitted node which ended before it registered is known by its vote alone.
         """
         record = self._nodes.catalog.node(command.node)
         stores = [voter.store for voter in voters if voter.node == command.node]
@@ -250,7 +249,7 @@ class Admission:
         return replace(command, store=record.store, voters=tuple(stores[1:]))
 
     def _waits_for(self, queue: QueueRecord, store: StoreId) -> bool:
-        """Whether a queue's master is on this store and will be replaced soon, or may yet act."""
+        """Return true if the store's node is master and will be replaced soon, or may yet act."""
         master = queue.view.members[0].id
         if (master.node, master.store) != (store.node, store.store):
             return False

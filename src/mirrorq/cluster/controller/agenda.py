@@ -1,11 +1,11 @@
-"""Queues that the catalog's leader is to judge: so many at a time, the urgent ones first. Pure.
+"""Queues which the catalog's leader is to judge: a portion at a time, urgent queues first. Pure.
 
-1. What is to be judged stays so until it is taken. A change in the middle of a sweep puts the
-   queues that it concerns in again, those too that were taken already: none is left out, and each
-   is judged by what is known when it is taken.
-2. A time for which a queue waits is that queue's alone.
-3. So many are taken in one millisecond as `JUDGED_MAX` says: a node that is asked for more steps in
-   between, and shows that it lives.
+1. A queue stays on the agenda until taken. A change in the middle of a sweep puts the affected
+   queues in again, even queues already taken. So no queue is left out, and each judgement uses
+   the state at its time.
+2. A deadline belongs to a single queue.
+3. At most `JUDGED_MAX` queues are taken in one millisecond. Between portions the node can answer,
+   and shows signs of life.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from attrs import define, field
 from mirrorq.containers.timers import FOREVER_MS, Deadlines
 
 JUDGED_MAX = 64
-"""Queues judged in one millisecond of the leader's clock, which one step does not outlast."""
+"""Limit of queues judged in one millisecond of the leader's clock, and so in one step."""
 
 
 @define
 class Agenda:
-    """What one leader is still to judge."""
+    """Queues which one leader is still to judge."""
 
     _urgent: dict[int, None] = field(factory=dict)
-    """Queues of which somebody may wait for a master."""
+    """Queues with clients possibly waiting for a master."""
     _changed: dict[int, None] = field(factory=dict)
     _swept: dict[int, None] = field(factory=dict)
     _waits: Deadlines = field(factory=Deadlines)
@@ -35,7 +35,7 @@ class Agenda:
     """When proposals seem lost."""
     _at_ms: int = -1
     _left: int = 0
-    """To be taken at that time."""
+    """Queues still allowed at `_at_ms`."""
 
     def clear(self) -> None:
         """A term begins or ends."""
@@ -46,27 +46,27 @@ class Agenda:
     # --- What is to be judged -------------------------------------------------------------
 
     def hurry(self, queues: Iterable[int]) -> None:
-        """Before all others."""
+        """Judge the queues before all others."""
         self._urgent.update(dict.fromkeys(queues))
 
     def mark(self, queues: Iterable[int]) -> None:
-        """Something about these has changed."""
+        """Judge the queues, as part of their state has changed."""
         self._changed.update(dict.fromkeys(queues))
 
     def sweep(self, queues: Iterable[int]) -> None:
-        """Something that may concern every queue has changed."""
+        """Judge the queues after a change of possible effect on every queue."""
         self._swept.update(dict.fromkeys(queues))
 
     def wait(self, queue_id: int, at_ms: int) -> None:
-        """Judge this queue again at that time, or earlier if it waits for that."""
+        """Judge the queue again at `at_ms`, or at an earlier time already set."""
         self._waits.set_by(queue_id, at_ms)
 
     def retry(self, queue_id: int, at_ms: int | None) -> None:
-        """Judge this queue at that time, as its proposal seems lost then; None: it is not."""
+        """Judge the queue at `at_ms`, when its proposal seems lost; None: no retry."""
         self._retries.set(queue_id, at_ms)
 
     def begin(self, queue_id: int) -> None:
-        """A judgement of this queue begins: what earlier ones waited for is void."""
+        """Begin a judgement of the queue: its earlier waits are void."""
         self._waits.set(queue_id, None)
 
     def forget(self, queue_id: int) -> None:
@@ -77,7 +77,7 @@ class Agenda:
     # --- Taking ---------------------------------------------------------------------------
 
     def take_due(self, now_ms: int) -> list[int]:
-        """Mark so many queues whose time has come; return those that waited for another look."""
+        """Mark a portion of the due queues; return the queues due by `wait`."""
         self.mark(self._retries.take_due(now_ms, JUDGED_MAX))
         due = self._waits.take_due(now_ms, JUDGED_MAX)
         self.mark(due)

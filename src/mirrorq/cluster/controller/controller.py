@@ -1,35 +1,33 @@
-"""What the catalog's leader owes every queue: a master that lives, and a ring that closes.
+"""Duties of the catalog's leader to every queue: a living master, and a ring which closes.
 
-The machine runs on every node, so that it knows at once who is alive when its node comes to
-lead; it proposes and grants only while its node leads and has applied an entry of its own
-term. It reads the applied catalog, changes nothing itself, and all it wants done is in the
-`SupervisorEffects` of a step.
+The machine runs on every node, so a new leader knows at once which nodes live. It proposes and
+grants only while its node leads and has applied an entry of its own term. It reads the applied
+catalog and changes nothing itself: all its wishes are in the `SupervisorEffects` of a step.
 
 Guarantees
-    1. A new master was in sync in the last committed view (R5): the candidates are read from
-       the catalog, and the proposal names the epoch that it replaces (R12).
-    2. A master is replaced only when it is known dead, or when no lease that any leader
-       granted it can still run. From the proposal on it gets no lease, until the queue's
-       epoch has changed: a proposal that seems lost may still be committed.
-    3. Nobody but the queue's master counts a joiner in (R12): supervised changes keep or
-       shrink the set in sync, and `admit` refuses others' proposals.
-    4. Two things happen only on a word of the master in this very epoch, so never in the change
-       that makes it master: that a good copy goes because it is wanted no more, and that the
-       last mirror goes, dead or not (R13). The master may have died a moment ago with nobody
-       knowing, and then they are all that is left.
-    5. The last copy in sync is never removed. A queue none of whose members in sync runs
-       stays as it is, down, until one comes back, unless its policy lets the oldest mirror
-       that runs go on with what it has: how the last ones in sync ended, by shutdown or by
-       failure, is in the catalog, so that a new leader knows it too.
+    1. A new master was in sync in the last committed view (R5): the candidates come from
+       the catalog, and the proposal names the epoch to replace (R12).
+    2. A master is replaced only when known dead, or when no lease by any leader can still
+       run. From the proposal on the old master gets no lease, until the queue's epoch has
+       changed: a proposal which seems lost may still be committed.
+    3. Only the queue's master counts a joiner in (R12): supervised changes keep or
+       shrink the set in sync, and `admit` refuses proposals from other nodes.
+    4. Two removals need a word of the master in the very epoch, and never ride with its
+       promotion: a good copy goes as no longer wanted, or the last mirror goes, dead or
+       not (R13). The master may have died a moment ago unnoticed. Then only these copies
+       are left.
+    5. The last copy in sync is never removed. A queue without a running member in sync
+       stays down until one comes back, unless its policy lets the oldest running mirror
+       go on. The catalog records how the last members in sync ended, by shutdown or by
+       failure, so a new leader knows too.
 
-What is known of nodes is in `node_states`, what requests get in `admission` and `transfers`.
+State of nodes is in `node_states`, answers to requests in `admission` and `transfers`.
 
-A queue is judged when its view, one of its nodes or a link between them has changed, and when a
-time that it waits for has come. All queues are when a node comes. It is done in portions
-(`agenda`), by what is known when a queue's turn comes. A judgement first chooses the master, then
-who stays in sync beside it, then who joins, then an order that needs no broken link (R11). If that
-differs from the view, it is proposed, and nothing else for this queue until the epoch has changed
-or the proposal seems lost.
+A queue is judged when its view, a node or a link of its ring has changed, and when a deadline has
+come. A new node puts all queues on the agenda. Judgement runs in portions (`agenda`), on the state
+at the queue's turn. A judgement chooses the master, then the members in sync beside the master,
+then the joiners, then an order without broken links (R11). A difference from the view is proposed.
+The queue gets no further proposal until the epoch has changed or the proposal seems lost.
 """
 
 from __future__ import annotations
@@ -86,35 +84,35 @@ from mirrorq.protocol.views import (
 )
 
 LEAVE_FACTOR = 5
-"""A node that gave its lease up is given no copies for this many failure_ms: longer than a
-close may last. One that is heard longer than that has changed its mind."""
+"""A node which released its lease gets no copies for this many failure_ms: longer than a close may
+last. A node heard for longer has changed its mind."""
 KEEP_FACTOR = 3
-"""The place of a lost member is kept for this many failure_ms: longer than a process takes to
-start again, short beside the time for which the queue goes on with one copy less."""
+"""The place of a lost member is kept for this many failure_ms: longer than a process restart, short
+beside the time with a copy less."""
 WISH_FACTOR = 2
-"""A wish to move a master that nobody repeats is dropped after this many failure_ms."""
+"""A wish to move a master is dropped after this many failure_ms without repetition."""
 
 
 @define
 class _Proposal:
-    """One that is under way for a queue."""
+    """A proposal under way for a queue."""
 
     epoch: int
-    """The epoch that it replaces."""
+    """The epoch to replace."""
     sent_ms: int
     evicts: bool
-    """It, or one sent before it for this epoch, takes the queue from its master."""
+    """This proposal, or an earlier one for the epoch, takes the queue from its master."""
     members: tuple[Member, ...]
-    """Who are to be members; none of a deletion."""
+    """Members after the change; () for a deletion."""
     round_number: int
-    """When it was judged: see `Controller._round_number`."""
+    """Round of the judgement: see `Controller._round_number`."""
     definition: Definition
     is_stale: bool = False
     """A time, or a turn to take members in, has come for which the judgement waited."""
 
 
 class Controller:
-    """The leader's duties on one node. See the module's text."""
+    """The leader's duties on one node. The module docstring has the rules."""
 
     def __init__(
         self,
@@ -124,10 +122,10 @@ class Controller:
         now_ms: int,
         broken: Callable[[], tuple[int, ...]] = tuple,
     ) -> None:
-        """Begin as one that does not lead.
+        """Begin as a node without leadership.
 
         Args:
-            broken: the queues whose copies on this node cannot be read.
+            broken: returns the queues with unreadable copies on this node.
         """
         self._retry_ms = config.failure_ms
         self._leave_ms = LEAVE_FACTOR * config.failure_ms
@@ -142,32 +140,32 @@ class Controller:
         self._moves = Transfers(self._nodes, self._handovers)
         self._admission = Admission(self._nodes, self._moves)
         self._term = 0
-        """The term that this node leads; 0: none."""
+        """The term led by this node; 0: none."""
         self._proposals: dict[int, _Proposal] = {}
         self._evicting: dict[int, MemberId] = {}
-        """Queue id -> master that is to be replaced and gets no lease any more."""
+        """Queue id -> master to be replaced, which gets no more leases."""
         self._keeping: dict[int, None] = {}
-        """Queues with copies that are to go on their master's word: as last judged."""
+        """Queues with copies to remove on the master's word, by the last judgement."""
         self._lacking: dict[int, None] = {}
-        """Queues that are to have members which they have not: as last judged."""
+        """Queues which lack wanted members, by the last judgement."""
         self._agenda = Agenda()
         self._round_number = 0
-        """Grows when what is known of nodes or links has changed."""
+        """Grows when the known state of nodes or links has changed."""
 
     # --- Questions --------------------------------------------------------------------
 
     def status(self, member: MemberId) -> Status:
-        """Judge one incarnation; what the catalog knows counts too."""
+        """Judge one incarnation, by the detector and the catalog."""
         return self._nodes.status(member)
 
     def unheard(self) -> tuple[str, ...]:
-        """Return the cluster's nodes that this one does not hear: for its signs of life."""
+        """Return the cluster's nodes not heard here: for the own signs of life."""
         return self._detector.unheard(tuple(node.name for node in self._nodes.catalog.nodes()))
 
     def admit(
         self, request: CatalogRequest, leading: Leading | None
     ) -> CatalogCommand | CatalogAnswer:
-        """Return the command to propose for a request, or the answer that refuses it."""
+        """Return the command to propose for a request, or an answer with the refusal."""
         admitted = self._admission.admit(request, leading)
         self._agenda.mark(self._moves.take_wished())
         return admitted
@@ -180,7 +178,7 @@ class Controller:
     # --- One step ---------------------------------------------------------------------
 
     def step(self, now_ms: int, event: Event, leading: Leading | None) -> SupervisorEffects:
-        """Take one event in. `leading`: None while this node does not lead the catalog."""
+        """Take one event. `leading`: None while the node does not lead the catalog."""
         self._nodes.now_ms = now_ms
         self._detector.advance(now_ms)
         self._on_leading(now_ms, leading)
@@ -268,13 +266,13 @@ class Controller:
     # --- What is to be judged -----------------------------------------------------------
 
     def _on_news(self, news: LivenessNews) -> None:
-        """Who is alive, or which links work, is judged differently."""
+        """Judge the queues of nodes and links with changed liveness."""
         own = self._nodes.own.node
         for one, other in news.links:
             self._mark_node(one)
             self._mark_node(other)
             if own in (one, other):
-                # It is heard, and counts as alive or silent by that.
+                # The other node is heard; the link decides between alive and silent.
                 news.nodes[other if one == own else one] = None
         for node in news.nodes:
             self._mark_node(node)
@@ -282,7 +280,7 @@ class Controller:
             self._sweep()
 
     def _mark_node(self, node: str) -> None:
-        """Judge what a node leads, has, or owns, and whatever looks for members."""
+        """Judge the queues led, held or owned by a node, and queues which lack members."""
         self._round_number += 1
         of_nodes = self._nodes.catalog.load_counts
         self._agenda.hurry(of_nodes.masters.get(node, ()))
@@ -291,7 +289,7 @@ class Controller:
         self._agenda.mark(self._lacking)
 
     def _sweep(self) -> None:
-        """Judge every queue: a node may be wanted by any that counts anew."""
+        """Judge every queue: any may want a node which counts anew."""
         self._round_number += 1
         self._agenda.sweep(self._nodes.catalog.queue_ids())
         self._agenda.sweep(self._proposals)
@@ -335,7 +333,7 @@ class Controller:
     # --- Judgement --------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> tuple[CatalogCommand, ...]:
-        """Judge a portion of what may have changed; return what to propose."""
+        """Judge a portion of the changed queues; return the commands to propose."""
         may_begin = self._joins.take_due(now_ms)
         self._agenda.mark(may_begin)
         for queue_id in (*may_begin, *self._agenda.take_due(now_ms)):
@@ -375,9 +373,9 @@ class Controller:
         self._agenda.begin(queue_id)
         command, evicts = self._decide(now_ms, queue, situation)
         if under_way is not None and under_way.evicts:
-            # A proposal that took the master's place was sent and may still be committed. The
-            # master gets its leases back only after some view of a newer epoch: if all is
-            # well now, the same view, which makes the one sent before fail.
+            # An earlier proposal to replace the master may still be committed. The master gets
+            # leases again only after a view of a newer epoch. If all is well now, propose the same
+            # view, so the earlier proposal fails.
             evicts = True
             command = command or ChangeView(queue.id, queue.view.epoch, queue.view.members)
         if evicts:
@@ -394,8 +392,8 @@ class Controller:
         return command
 
     def _is_as_judged(self, queue: QueueRecord, proposal: _Proposal) -> bool:
-        """Whether a queue has the very view that was proposed, and nothing has changed by which
-        it was judged: it would be judged alike."""
+        """Return true if the queue has the proposed view and the judgement's inputs are unchanged:
+        a new judgement would give the same result."""
         return (
             (queue.view.epoch, queue.view.members) == (proposal.epoch + 1, proposal.members)
             and proposal.round_number == self._round_number
@@ -409,14 +407,14 @@ class Controller:
     def _decide(
         self, now_ms: int, queue: QueueRecord, situation: Situation
     ) -> tuple[CatalogCommand | None, bool]:
-        """Return what should change, and whether the master is to go (now or after a wait)."""
+        """Return the change to propose, and true if the master is to go (now or after a wait)."""
         view = queue.view
         master = view.members[0].id
         if (
             queue.owner_incarnation is not None
             and self._nodes.status(queue.owner_incarnation) is Status.DEAD
         ):
-            # Its only copy was on that node, and so nobody is left to empty an outbox.
+            # The queue's only copy was on the dead node, so no node can empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), False
         if self._nodes.status(master) is Status.UNKNOWN:
             return None, False
@@ -428,7 +426,7 @@ class Controller:
             members = self._ring(queue, head, wanted).members
             if queue.id in self._keeping:
                 self._agenda.wait(queue.id, self._handovers.ask(now_ms, queue.id, view))
-            # A master that gave this epoch up hands out again in the next one only.
+            # A master which gave up the epoch delivers again only in the next epoch.
             same = members == view.members and not self._handovers.has_yielded(queue.id, view)
             told = self._nodes.catalog.definition_of(queue.name).durability
             same = same and next_durability(view, told) == view.durability
@@ -443,13 +441,13 @@ class Controller:
             if head is None or (queue.durable and self._nodes.is_one_coming_back(queue)):
                 return None, False
         if cold and Status.UNKNOWN in runs:
-            return None, False  # one that may still run would spare what a cold start drops
+            return None, False  # one may still run, and spare the losses of a cold start
         if not self._nodes.may_replace(master):
             self._agenda.wait(queue.id, self._grantor.free_at_ms(master))
             return None, True
         is_restarted = how == "cold" or (how == "unclean" and head not in member_ids(view))
         if is_restarted and not queue.durable:
-            # No copy that counts is left, and so no outbox that anybody could empty.
+            # No valid copy is left, so no node can empty an outbox.
             return DeleteQueue(queue.id, is_drained=True), True
         ring = self._ring(queue, head, wanted, is_clean=how == "clean")
         return ChangeView(queue.id, view.epoch, ring.members, how), True
@@ -470,9 +468,9 @@ class Controller:
     def _follower(
         self, now_ms: int, queue: QueueRecord, wanted: tuple[MemberId, ...]
     ) -> str | None:
-        """Return which node is to follow a master that lives, by the policy or by a wish.
+        """Return the node to follow a living master, by the policy or by a wish.
 
-        The master's own name: it stays for now, though it is not wanted.
+        The master's own name: the unwanted master stays for now.
         """
         master = queue.view.members[0].id
         in_sync = [one for one in wanted if is_in_sync(queue.view, one)]
@@ -488,7 +486,7 @@ class Controller:
         return master.node
 
     def _move(self, now_ms: int, queue: QueueRecord, ring: View) -> CatalogCommand | None:
-        """Replace a master that lives, once it has given this queue up in this epoch."""
+        """Replace a living master, once the master has given the queue up in this epoch."""
         if self._handovers.has_yielded(queue.id, queue.view):
             return ChangeView(queue.id, queue.view.epoch, ring.members, "clean")
         self._agenda.wait(queue.id, self._handovers.ask(now_ms, queue.id, queue.view))
@@ -497,11 +495,11 @@ class Controller:
     def _head(
         self, queue: QueueRecord, wanted: tuple[MemberId, ...], wished: str | None
     ) -> MemberId | None:
-        """Choose the master: R5, the first in order of those in sync whose store is alive.
+        """Choose the master: R5, the first member in sync with a living store.
 
-        Who runs on comes before who was restarted: it still has transient messages, and a
-        restarted master comes back as a mirror. Who is leaving or unwanted comes last. The one
-        wished for is taken before all others if it is no worse.
+        A member without a restart comes first: it still has transient messages, and a restarted
+        master comes back as a mirror. Leaving or unwanted members come last. A wished node goes
+        first among equals.
         """
         best: tuple[tuple[bool, bool, bool, bool, int], MemberId] | None = None
         for place, known in enumerate(promotable(queue.view)):
@@ -522,10 +520,10 @@ class Controller:
         *,
         is_clean: bool = True,
     ) -> View:
-        """Return the members that should stand beside this master, in order.
+        """Return the view with the members beside the master, in order.
 
         Args:
-            is_clean: it goes on with what all in sync have; else there is nobody beside it.
+            is_clean: the master goes on with all messages in sync; else it stands alone.
         """
         view = queue.view
         has_word = self._has_word(queue, head)
@@ -555,23 +553,23 @@ class Controller:
         return make_view(view.epoch + 1, in_sync, tail)
 
     def _has_word(self, queue: QueueRecord, head: MemberId) -> bool:
-        """Whether this master has spoken in the present epoch, as its master (R13)."""
+        """Return true if the master has spoken in the present epoch, as master (R13)."""
         is_master = head == queue.view.members[0].id
         return is_master and self._handovers.has_yielded(queue.id, queue.view)
 
     def _is_mirror(self, view: View, head: MemberId, one: MemberId) -> bool:
-        """Whether a member in sync stays so beside this master."""
+        """Return true if a member stays in sync beside the master."""
         if one == head or not is_in_sync(view, one) or not self._nodes.stays(one):
             return False
-        # While the master leaves, too, who leaves with it stays.
+        # While the master leaves as well, mirrors leaving with it stay.
         return self._nodes.is_leaving(head) or not self._nodes.is_leaving(one)
 
     def _spare(
         self, view: View, head: MemberId, wanted: tuple[MemberId, ...]
     ) -> tuple[MemberId, ...]:
-        """Return the copies in sync that are wanted no more: when all the wanted ones are.
+        """Return the unwanted copies in sync, once all wanted copies are in sync.
 
-        One that leaves with the master is no unwanted copy: all may stop at once.
+        A mirror leaving with the master is no unwanted copy: all nodes may stop at once.
         """
         if not all(one == head or self._is_mirror(view, head, one) for one in wanted):
             return ()
@@ -584,5 +582,5 @@ class Controller:
         )
 
     def _others(self, view: View, head: MemberId) -> tuple[MemberId, ...]:
-        """Return whoever else could be promoted after this view, running or not."""
+        """Return all other promotable members of the view, running or not."""
         return tuple(one for one in promotable(view) if one.node != head.node)

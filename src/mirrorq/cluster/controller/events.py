@@ -1,4 +1,4 @@
-"""What goes into the controller and what it wants done. Pure data."""
+"""Events and effects of the controller. Pure data."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from mirrorq.protocol.identities import MemberId
 
 
 class ControllerTick(Struct, frozen=True, gc=False):
-    """Time has passed, or what `Leading` says has changed."""
+    """Time has passed, or `Leading` has changed."""
 
 
 class Heard(Struct, frozen=True, gc=False):
-    """A sign of life (Hello) came from this incarnation."""
+    """A sign of life (Hello) came from the member."""
 
     member: MemberId
     unheard: tuple[str, ...] = ()
     broken: tuple[int, ...] = ()
-    """Queues whose copies there cannot be read."""
+    """Queues with unreadable copies at the member."""
 
 
 class LinkBroken(Struct, frozen=True, gc=False):
-    """The open control connection to this node ended."""
+    """The open control connection to the node ended."""
 
     node: str
 
 
 class ProbeRefused(Struct, frozen=True, gc=False):
-    """The endpoint of this node refused the probe of this number."""
+    """The node's endpoint refused the probe with the number."""
 
     node: str
     number: int
 
 
 class CatalogChanged(Struct, frozen=True, gc=False):
-    """The catalog has applied commands: what their `CatalogResult` says was changed."""
+    """The catalog has applied commands; the fields join the changes of their `CatalogResult`."""
 
     queues: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -47,8 +47,8 @@ class CatalogChanged(Struct, frozen=True, gc=False):
 
 
 class Changes:
-    """What several commands have changed, until the controller is told of all at once: of a
-    thousand views in one commit each would cost it a step."""
+    """Changes of several commands, collected for one `CatalogChanged`. A thousand views in one
+    commit would otherwise cost the controller a thousand steps."""
 
     def __init__(self) -> None:
         self._queues: list[int] = []
@@ -62,7 +62,7 @@ class Changes:
         self._redefines |= result.redefines
 
     def told(self) -> CatalogChanged:
-        """All that was noted."""
+        """Return all noted changes as one event."""
         return CatalogChanged(tuple(self._queues), tuple(self._nodes), self._redefines)
 
 
@@ -86,20 +86,20 @@ Event = (
 
 
 class SupervisorEffects(Struct):
-    """What a step wants done. Only `propose` and `send` need that this node leads."""
+    """Effects of one step. Only `propose` and `send` need leadership."""
 
     propose: tuple[CatalogCommand, ...] = ()
-    """To be put into Raft's log now. What is lost is proposed again."""
+    """Commands for Raft's log now. Lost commands are proposed again."""
     send: tuple[tuple[str, LeaseAnswer], ...] = ()
-    """(node name, message); the own name: to this node's own lease holder."""
+    """(node name, message); the own name: to the local lease holder."""
     yields: tuple[tuple[str, Yield], ...] = ()
-    """(node name, message); the own name: to this node's own queue."""
+    """(node name, message); the own name: to the local queue."""
     wants_round: bool = False
     """A lease request waits for an answer of the majority: let Raft send a round now."""
     probe: tuple[WantedProbe, ...] = ()
-    """Try a TCP connection; tell `ProbeRefused` when it is refused, else nothing."""
+    """Try a TCP connection; step `ProbeRefused` on a refusal, else nothing."""
     known_dead: tuple[MemberId, ...] = ()
-    """Incarnations that have become known dead in this step: Raft need not wait for them."""
+    """Incarnations newly known dead: Raft need not wait for their silence."""
     wake_at_ms: int | None = None
     news: LivenessNews = NO_NEWS
-    """Who is alive, or which links work, is judged differently from now on."""
+    """Nodes and links with changed judgement."""

@@ -1,29 +1,28 @@
-"""Who is alive, who is certainly dead, and which links are broken, as one node hears it.
+"""Live nodes, certainly dead nodes and broken links, as one node hears them.
 
-It runs on every node, leader or not, so that a new catalog leader need not begin to listen.
+The detector runs on every node, leader or not, so a new catalog leader need not begin to listen.
 
 A process (node, store, incarnation) is
-    alive    when it was heard within `failure_ms`;
-    silent   when it was not: it may still run, so it keeps what its lease gives it;
-    dead     when that is certain: a higher incarnation of its store was heard; or the open
-             connection to it ended *and* a probe sent after that was refused, *and* more than half
-             of the nodes that are heard, this one among them, find the same;
-    unknown  when it was never heard and this node has not listened for `failure_ms` yet.
+    alive    when heard within `failure_ms`;
+    silent   when not: the process may still run, so it keeps the rights of its lease;
+    dead     when certain. Either a higher incarnation of its store was heard. Or the open
+             connection ended *and* a later probe was refused, *and* more than half of the
+             heard nodes, with this node, find the same;
+    unknown  when never heard, and this node has not listened for `failure_ms` yet.
 
-A refused probe alone says nothing (a node that has not yet opened its listener refuses too),
-nor does an ended connection alone (a cut cable ends it). The probe is repeated while the end
-is unexplained: a dying process may close its connections before its listener. Both together may
-be the doing of something between two nodes that ends connections and refuses new ones (a firewall
-that resets, a proxy): therefore the others are asked, in what each says whom it does not hear, and
-what the node itself says later ends the doubt. Around a whole node, or between a minority and the
-rest, such a thing cannot be told from death: `trust_refused` says that there is none.
+A refused probe alone proves nothing (a node without an open listener refuses too). An ended
+connection alone proves nothing (a cut cable ends it). The probe is repeated while the end is
+unexplained: a dying process may close its connections before its listener. Both together may come
+from a device between two nodes (a resetting firewall, a proxy). So the other nodes count too: each
+hello lists the nodes unheard by its sender. Later signs of the node end the doubt. Around a whole
+node, or between a minority and the rest, a device looks like death: `trust_refused` rules it out.
 
-Links (R11). Each node says in its signs of life whom it does not hear. A link is broken when
-both ends say so, or one end does for twice `failure_ms`: loss in one direction. It counts as
-working again only when nobody has reported it for a while, longer with each new break; and so
-does a process that was silent and is heard again. Nothing flaps faster than that.
+Links (R11). Each node lists in its signs of life the nodes which it does not hear. A link is broken
+when both ends report it, or one end for twice `failure_ms`: loss in one direction. A link works
+again only after some time without reports, longer with each new break. So does a process heard
+again after silence. Nothing flaps faster.
 
-The silence of others is counted only while this node itself ran: after a pause of its own it
+Silence of other nodes counts only while this node itself ran. After a pause of its own the node
 gives them time to be heard.
 """
 
@@ -37,21 +36,21 @@ from mirrorq.config import Config
 from mirrorq.protocol.identities import MemberId, StoreId
 
 GONE_TIMES = 5
-"""Who was not heard for so many times `failure_ms` may be forgotten: before, it may only be
-busy."""
+"""Nodes unheard for so many times `failure_ms` may be forgotten: before, a node may only be busy.
+"""
 
 PROBE_GAP_MS = 10
-"""First pause between two probes of one ended connection; doubled up to failure_ms."""
+"""First pause between two probes of an ended connection; doubled up to failure_ms."""
 CALM_FACTOR = 3
-"""What came back must stay up for this many failure_ms before it counts."""
+"""A recovered node or link must stay up for this many failure_ms before it counts."""
 CALM_DOUBLINGS_MAX = 4
-"""That time is doubled with each new break, at most this often."""
+"""Each new break doubles the calm time, at most this often."""
 FORGET_FACTOR = 300
-"""Breaks are forgotten after this many failure_ms without one."""
+"""Breaks are forgotten after this many failure_ms without a break."""
 
 
 class Status(Enum):
-    """What is made of one process of a node; the module's text says what each means."""
+    """Judgement of one process of a node; the module docstring explains the values."""
 
     ALIVE = "alive"
     UNKNOWN = "unknown"
@@ -61,10 +60,10 @@ class Status(Enum):
 
 @define
 class LivenessNews:
-    """What is judged differently since it was asked for last."""
+    """Judgements changed since the last `refresh`."""
 
     of_all: bool = True
-    """It may be any node."""
+    """Any node may have changed."""
     nodes: dict[str, None] = field(factory=dict)
     links: dict[tuple[str, str], None] = field(factory=dict)
 
@@ -78,16 +77,16 @@ class WantedProbe:
 
     node: str
     number: int
-    """Told again with the outcome, so that an old outcome explains no newer end."""
+    """Returned with the outcome, so an old outcome explains no newer end."""
 
 
 @define
 class _Calm:
-    """How long something that broke must stay well before it counts as well."""
+    """Time for which a broken node or link must stay well before it counts as well."""
 
     breaks: int = 0
     broken_ms: int = 0
-    """Last time at which it was seen broken."""
+    """Last time seen broken."""
     shaky: bool = False
 
     def breaks_at(self, now_ms: int) -> None:
@@ -100,7 +99,7 @@ class _Calm:
         return self.broken_ms + (CALM_FACTOR * failure_ms << doublings)
 
     def settle(self, now_ms: int, failure_ms: int) -> bool:
-        """Return whether it became well just now."""
+        """Return true if the calm time has just ended."""
         if self.shaky and now_ms >= self.settles_ms(failure_ms):
             self.shaky = False
             return True
@@ -111,20 +110,20 @@ class _Calm:
 
 @define
 class _Peer:
-    """The newest incarnation heard of one store."""
+    """The newest incarnation heard of a store."""
 
     member: MemberId
     heard_ms: int
     status: Status = Status.ALIVE
     calm: _Calm = field(factory=_Calm)
     unheard: dict[str, int] = field(factory=dict)
-    """Nodes that it does not hear -> since when it says so."""
+    """Nodes unheard by this peer -> start of the reports."""
     ended_ms: int | None = None
-    """The open connection to it ended then, and nothing has been heard since."""
+    """End of the open connection, if nothing has been heard since."""
     dead_ms: int | None = None
-    """A probe was refused then, after that end: it is dead, as far as this node alone can tell."""
+    """Refusal of a probe after the end: dead, as far as this node alone can tell."""
     first_probe: int = 0
-    """Number of the first probe sent after that end; 0: none yet."""
+    """Number of the first probe sent after the end; 0: none yet."""
     probe_due_ms: int = 0
     probe_gap_ms: int = PROBE_GAP_MS
 
@@ -133,13 +132,13 @@ NO_NEWS = LivenessNews(of_all=False)
 
 
 def _is_calm(peer: _Peer) -> bool:
-    """Whether only silence could change what is thought of it."""
+    """Return true if only silence could change the judgement of the peer."""
     is_well = peer.status is Status.ALIVE and peer.ended_ms is None and peer.dead_ms is None
     return is_well and not peer.unheard and not peer.calm.shaky and not peer.calm.breaks
 
 
 class FailureDetector:
-    """The judgement of one node about all others. `advance` first, then the input."""
+    """The judgement of one node about all others. Call `advance` first, then the input."""
 
     def __init__(self, own: MemberId, config: Config, now_ms: int) -> None:
         self._own = own
@@ -148,7 +147,7 @@ class FailureDetector:
         self._trusts_refused = config.trust_refused
         self._pace_ms = max(config.failure_ms // 4, 1)
         self._known_ms = now_ms + config.failure_ms
-        """From then on who was never heard is silent, no longer unknown; 0: it is so."""
+        """From then on a node never heard is silent, no longer unknown; 0: already so."""
         self._last_ms = now_ms
         self._peers: dict[StoreId, _Peer] = {}
         self._named: dict[str, StoreId] = {}
@@ -158,8 +157,8 @@ class FailureDetector:
         self._deaths: list[MemberId] = []
         self._news = LivenessNews()
         self._calm_until_ms = now_ms
-        """Before this `refresh` would find nothing new: all is well. Input that is more than a
-        sign of life sets it back."""
+        """Until then `refresh` would find nothing new. Input other than a plain sign of life resets
+        the time."""
 
     # --- Questions --------------------------------------------------------------------
 
@@ -173,32 +172,31 @@ class FailureDetector:
         if peer is None or peer.member != member:
             return Status.UNKNOWN if self._last_ms < self._known_ms else Status.SILENT
         if peer.status is Status.ALIVE and self.is_broken(self._own.node, member.node):
-            # It is heard but hears nothing from here: no view or lease can reach it.
+            # The node is heard but does not hear this node: no view or lease can reach it.
             return Status.SILENT
         return peer.status
 
     def later(self, member: MemberId) -> MemberId | None:
-        """Return a later incarnation of this member's store, if one is alive."""
+        """Return a later living incarnation of the member's store, or None."""
         peer = self._peers.get(StoreId(member.node, member.store))
         if peer is None or peer.member.incarnation <= member.incarnation:
             return None
         return peer.member if self.status(peer.member) is Status.ALIVE else None
 
     def is_heard(self, name: str) -> bool:
-        """Say whether some incarnation of this node is alive."""
+        """Return true if any incarnation of the node is alive."""
         peer = self._peer_named(name)
         return peer is not None and peer.status is Status.ALIVE
 
     def may_come_back(self, name: str) -> bool:
-        """Say whether a node that is silent is so for a moment only, as far as can be told: its
-        machine may be busy."""
+        """Return true if a silent node may be silent for a moment only: its machine may be busy."""
         peer = self._peer_named(name)
         if peer is None or peer.status is not Status.SILENT:
             return False
         return self._last_ms < peer.heard_ms + GONE_TIMES * self._failure_ms
 
     def is_steady(self, member: MemberId) -> bool:
-        """Say whether this incarnation was never silent, or has been heard again for a while."""
+        """Return true if the incarnation was never silent, or has been heard again for a while."""
         peer = self._peers.get(StoreId(member.node, member.store))
         return peer is None or not peer.calm.shaky
 
@@ -213,7 +211,7 @@ class FailureDetector:
         return bool(self._links)
 
     def unheard(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return which of these nodes this one does not hear: what its signs of life say."""
+        """Return the names not heard by this node: for its signs of life."""
         return tuple(name for name in names if name != self._own.node and self._is_unheard(name))
 
     def _is_unheard(self, name: str) -> bool:
@@ -227,7 +225,7 @@ class FailureDetector:
         return None if store is None else self._peers[store]
 
     def wake_at_ms(self) -> int | None:
-        """Return when `refresh` is wanted next; None: there is nobody to judge."""
+        """Return when `refresh` is wanted next; None: no node to judge."""
         if not self._peers and self._last_ms >= self._known_ms:
             return None
         due_ms = self._last_ms + self._pace_ms
@@ -241,7 +239,7 @@ class FailureDetector:
     # --- Input ------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:
-        """Take note of the time. A pause of this node is not the silence of the others."""
+        """Take note of the time. A pause of this node is no silence of other nodes."""
         pause_ms = now_ms - self._last_ms - self._pace_ms
         if now_ms > self._last_ms:
             self._last_ms = now_ms
@@ -256,7 +254,7 @@ class FailureDetector:
                 peer.unheard[name] += pause_ms
 
     def on_heard(self, member: MemberId, unheard: tuple[str, ...]) -> None:
-        """A sign of life of this incarnation, and whom it does not hear."""
+        """Take a sign of life of an incarnation, with the nodes which it does not hear."""
         if member.node == self._own.node:
             return
         store = StoreId(member.node, member.store)
@@ -285,26 +283,26 @@ class FailureDetector:
         return peer
 
     def _is_sign(self, peer: _Peer) -> bool:
-        """Count a sign of the incarnation that is known; False: it was sent before its death."""
+        """Count a sign of the known incarnation; False: sent before its death."""
         now_ms = self._last_ms
         if peer.dead_ms is None and peer.ended_ms is None:
             return True
         self._calm_until_ms = now_ms
         if peer.dead_ms is not None:
-            # Others who hear it doubt its death: then what it says now is no leftover.
+            # Other nodes hear the peer and doubt its death: then the sign is no leftover.
             wait_ms = self._failure_ms if peer.status is Status.DEAD else self._heartbeat_ms
             if now_ms < peer.dead_ms + wait_ms:
                 return False
-            # Still heard long after a connection ended and a probe was refused: it lives.
+            # Heard long after a connection ended and a probe was refused: the peer lives.
             peer.dead_ms = None
         if peer.ended_ms is not None and now_ms >= peer.ended_ms + self._heartbeat_ms:
-            # Later than anything that was still on its way when the connection ended.
+            # Later than any message on its way when the connection ended.
             peer.ended_ms = None
         return True
 
     def on_elected(self) -> None:
-        """This node leads from now on: a majority has answered it a moment ago. That others did
-        not hear it before is of the past, and counts when they go on saying so."""
+        """Note the start of leadership: a majority has answered a moment ago. Old reports about
+        this node are of the past, and count anew only if they go on."""
         own = self._own.node
         for peer in self._peers.values():
             if own in peer.unheard:
@@ -315,7 +313,7 @@ class FailureDetector:
             link.shaky &= own not in pair
 
     def on_link_down(self, node: str) -> None:
-        """An open connection to this node ended."""
+        """Note the end of an open connection to the node."""
         self._calm_until_ms = self._last_ms
         for peer in self._peers.values():
             if peer.member.node == node and peer.ended_ms is None and peer.dead_ms is None:
@@ -324,7 +322,7 @@ class FailureDetector:
                 peer.first_probe = 0
 
     def on_probe_refused(self, node: str, number: int) -> None:
-        """The node's endpoint refused the probe of this number."""
+        """Note a refusal of the probe with the number by the node's endpoint."""
         if not self._trusts_refused:
             return
         self._calm_until_ms = self._last_ms
@@ -351,7 +349,7 @@ class FailureDetector:
         return tuple(due)
 
     def deaths(self) -> tuple[MemberId, ...]:
-        """Return, once, the incarnations that have become known dead."""
+        """Return, once, the incarnations newly known dead."""
         if not self._deaths:
             return ()
         deaths = tuple(self._deaths)
@@ -359,7 +357,7 @@ class FailureDetector:
         return deaths
 
     def refresh(self) -> LivenessNews:
-        """Judge everything anew; return what has changed since the last time."""
+        """Judge all peers and links anew; return the changes since the last call."""
         if self._last_ms < self._calm_until_ms:
             return NO_NEWS
         if self._last_ms >= self._known_ms > 0:
@@ -393,10 +391,10 @@ class FailureDetector:
             self._deaths.append(peer.member)
 
     def _is_agreed(self, peer: _Peer) -> bool:
-        """Whether more than half of the nodes that are heard, this one among them, find it gone.
+        """Return true if more than half of the heard nodes, with this node, find the peer gone.
 
-        Something between two nodes that ends connections and refuses new ones looks like a death
-        to these two: those whom it does not stand between know better. Once judged it stays.
+        A device between two nodes which resets connections looks like death to both ends. Other
+        nodes behind no device know better. A judgement of death stays.
         """
         if peer.status is Status.DEAD:
             return True
@@ -425,7 +423,7 @@ class FailureDetector:
                 del self._links[pair]
 
     def _reported(self) -> dict[tuple[str, str], bool]:
-        """Return the links between living nodes that an end reports; True: broken for sure."""
+        """Return links between living nodes reported by an end; True: certainly broken."""
         pairs: dict[tuple[str, str], bool] = {}
         for name in self._named:
             peer = self._peer_named(name)
@@ -434,7 +432,7 @@ class FailureDetector:
             for other, since_ms in peer.unheard.items():
                 far = self._peer_named(other)
                 if other == name or (far is not None and far.status is not Status.ALIVE):
-                    continue  # a node that nobody hears is no matter of links
+                    continue  # an unheard node is no matter of links
                 both = far is not None and name in far.unheard
                 long = self._last_ms >= since_ms + 2 * self._failure_ms
                 pair = (min(name, other), max(name, other))

@@ -1,9 +1,9 @@
-"""Places in queues' views that are kept for nodes which were lost a moment ago.
+"""Places in queues' views, kept for nodes lost a moment ago.
 
-With `ha-mode: exactly` a lost mirror is replaced by another node. A process that is only
-restarted would then come back to a queue that has moved on, and a whole copy would have been
-made for nothing: so its place is kept for a while, and the queue goes on with the rest. The
-catalog's leader remembers this for itself; a new leader replaces at once what it finds gone.
+With `ha-mode: exactly` another node replaces a lost mirror. A merely restarted process would come
+back to a queue which has moved on, after the making of a needless whole copy. So its place is kept
+for a while, and the queue goes on with the rest. The memory is the catalog leader's own: a new
+leader replaces missing members at once.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from mirrorq.protocol.identities import MemberId
 
 
 class GracePeriods:
-    """Who was a member until lately, by queue."""
+    """Recent members of each queue."""
 
     def __init__(self, keep_ms: int) -> None:
         self._keep_ms = keep_ms
         self._until_ms: dict[int, dict[str, int]] = {}
-        """Queue id -> node -> until when its place is kept."""
+        """Queue id -> node -> end of the time for which its place is kept."""
 
     def clear(self) -> None:
         self._until_ms.clear()
 
     def note(self, now_ms: int, queue: QueueRecord, running: Iterable[MemberId]) -> None:
-        """Remember which members do not run; forget those that are back."""
+        """Remember members which do not run; forget members which are back."""
         up = [(member.node, member.store) for member in running]
         names = [member.id.node for member in queue.view.members]
         old = self._until_ms.pop(queue.id, {})
@@ -44,11 +44,11 @@ class GracePeriods:
         self._until_ms.pop(queue_id, None)
 
     def lost(self, now_ms: int, queue_id: int) -> tuple[str, ...]:
-        """Return the nodes whose places are kept now."""
+        """Return the nodes with places kept now."""
         kept = self._until_ms.get(queue_id, {})
         return tuple(node for node, until_ms in kept.items() if now_ms < until_ms)
 
     def ends_ms(self, now_ms: int, queue_id: int) -> int | None:
-        """Return when the next of them is given up, None when none is kept."""
+        """Return when the next kept place is given up, None when no place is kept."""
         kept = self._until_ms.get(queue_id, {})
         return min((until_ms for until_ms in kept.values() if now_ms < until_ms), default=None)

@@ -1,19 +1,19 @@
-"""Masters that move while they live: by a policy, by `transfer_master`, by `rebalance`.
+"""Masters which move while they live: by a policy, by `transfer_master`, by `rebalance`.
 
-A lease is a node's, for all its queues, and waiting for it to run out would stop the deliveries
-of them all. So a living master is asked (`Yield`) to give up one queue in one epoch. From its
-answer (`Yielded`) on it hands out nothing of that queue until it has installed a newer view;
-only then does the leader propose the view with the new master, which replaces that very epoch.
+A lease is a node's, for all its queues. Waiting for its end would stop the deliveries of all
+queues. So the leader asks a living master (`Yield`) to give up one queue in one epoch. From the
+answer (`Yielded`) on the master hands out nothing of the queue until a newer view is installed.
+Only then does the leader propose the view with the new master, which replaces the same epoch.
 
-    1. The promise names the queue's present epoch, and the view proposed replaces that epoch
-       by compare-and-set: between the two nothing of the queue was handed out, lease or not.
-    2. A master that promised is stuck until the epoch changes. So it repeats `Yielded` until it
-       does, and a leader that does not want it to go (any more), or knows nothing of it,
-       proposes the same members again: the epoch grows, and the promise with it is void.
-    3. Who asks repeats the request until it is answered, so a wish that a deposed leader had
-       comes to the next one; a wish that is not repeated is dropped.
+    1. The promise names the queue's present epoch, and the proposed view replaces the epoch
+       by compare-and-set: between both no message was handed out, lease or not.
+    2. A promised master is stuck until the epoch changes. So it repeats `Yielded` until the
+       change. A leader without a wish to move the master proposes the same members again:
+       the epoch grows, and the promise is void.
+    3. An asker repeats the request until the answer, so a deposed leader's wish reaches the
+       next leader; a wish without repetition is dropped.
 
-Everything here is one leader's memory of one term. Publishing, confirming and acking go on
+All state here is one leader's memory of one term. Publishing, confirming and acking go on
 throughout.
 """
 
@@ -26,20 +26,20 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
 
 ASK_AGAIN_MS = 100
-"""A master that has not answered is asked again after this."""
+"""Pause before a master without an answer is asked again."""
 MOVES_AT_ONCE = 16
-"""Masters that a rebalance moves at a time: each move makes its queue pause for a moment."""
+"""Masters which a rebalance moves at a time: each move pauses its queue for a moment."""
 
 
 @define
 class Rebalancing:
-    """One rebalance that somebody waits for: the masters that are still to move. The leader's, lost
-    with its term."""
+    """A rebalance with a waiting caller: the masters still to move. Owned by the leader, lost with
+    the term."""
 
     asker: tuple[MemberId, int]
     """(node, number of its request)."""
     moves: dict[int, str]
-    """Queue id -> node, those still to be done."""
+    """Queue id -> node, for moves still to be done."""
     moved: int = 0
     asked_ms: int = 0
     """When the asker last repeated its request."""
@@ -58,18 +58,18 @@ class _Wish:
 
 @define
 class HandOvers:
-    """What the leader wishes of masters, and what they have promised."""
+    """The leader's wishes for masters, and the masters' promises."""
 
     patience_ms: int
-    """A wish that nobody repeats is dropped after this."""
+    """A wish is dropped after this time without repetition."""
     rebalancing: Rebalancing | None = None
     _wishes: dict[int, _Wish] = field(factory=dict)
     _asked: dict[int, tuple[int, int]] = field(factory=dict)
     """Queue id -> (epoch, when)."""
     _promised: dict[int, int] = field(factory=dict)
-    """Queue id -> the epoch in which its master hands nothing out any more."""
+    """Queue id -> epoch in which the master hands nothing out any more."""
     _lingers: dict[int, int] = field(factory=dict)
-    """Queue id -> until when an unwanted master waits for the node that should follow it."""
+    """Queue id -> time until which an unwanted master waits for its best follower."""
     _out: list[tuple[str, Yield]] = field(factory=list)
 
     def clear(self) -> None:
@@ -87,11 +87,11 @@ class HandOvers:
     # --- Wishes -------------------------------------------------------------------------
 
     def wish(self, now_ms: int, queue_id: int, node: str) -> None:
-        """The queue's master should be this node."""
+        """Note the wish for a queue's master on the node."""
         self._wishes[queue_id] = _Wish(node, now_ms + self.patience_ms)
 
     def wished(self, now_ms: int, queue_id: int, view: View) -> str | None:
-        """Return where the master should be by a wish that still holds."""
+        """Return the node wished as master, while the wish holds; else None."""
         wish = self._wishes.get(queue_id)
         if wish is None:
             return None
@@ -101,19 +101,19 @@ class HandOvers:
         return wish.node
 
     def has_wish(self, queue_id: int) -> bool:
-        """Say whether somebody wants this queue's master elsewhere."""
+        """Return true if a wish would move the queue's master."""
         return queue_id in self._wishes
 
     def lingers_ms(self, now_ms: int, queue_id: int) -> int:
         """Return until when an unwanted master waits for the best of its followers.
 
-        The wait begins with the first call, when some follower is in sync and the best is not:
-        as a rule they synchronise at the same time. One that cannot is not waited for longer.
+        The wait begins with the first call, when some follower is in sync and the best is not: as a
+        rule both synchronise at the same time. A slower follower is not waited for longer.
         """
         return self._lingers.setdefault(queue_id, now_ms + self.patience_ms)
 
     def end_linger(self, queue_id: int) -> None:
-        """Its master is where it should be, or has nobody to follow it."""
+        """End the wait: the master is at the right node, or has no follower."""
         self._lingers.pop(queue_id, None)
 
     # --- Promises -----------------------------------------------------------------------
@@ -135,7 +135,7 @@ class HandOvers:
         return self._promised.get(queue_id) == view.epoch
 
     def take_out(self) -> tuple[tuple[str, Yield], ...]:
-        """Return what is to be sent: (node, message)."""
+        """Return the messages to send, once: (node, message)."""
         out = tuple(self._out)
         self._out.clear()
         return out

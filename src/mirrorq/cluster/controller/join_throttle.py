@@ -1,9 +1,9 @@
-"""How many queues may take a member in at a time. Pure.
+"""Limit of queues which take a member in at the same time. Pure.
 
-When a node comes back every queue wants it at once, and each that takes it in is a change of view
-on all its nodes, a transfer, and another change when it is counted in. A thousand of these in one
-step keep nodes busy for so long that the others take them for dead, and then there are more of
-them. So a few begin, and the next a moment later; a cluster of few queues never notices.
+When a node comes back every queue wants the node at once. Each join is a change of view on all
+nodes of the queue, a transfer, and a second change when the joiner is in sync. A thousand joins in
+one step keep nodes busy for so long as to look dead, which brings further joins. So a few queues
+begin, and more a moment later; a cluster of few queues never notices.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from itertools import islice
 from attrs import define, field
 
 BEGIN_MAX = 16
-"""Queues that take members in at once."""
+"""Queues which take members in at once."""
 PAUSE_MS = 200
-"""Before the next may: 80 a second are what three nodes on two slow cores keep up with."""
+"""Pause before the next batch: three nodes on two slow cores keep up with 80 a second."""
 
 
 @define
 class JoinThrottle:
-    """Whose turn it is, as the catalog's leader has it."""
+    """Turns of the queues, kept at the catalog's leader."""
 
     _begun_ms: int = -PAUSE_MS
     _left: int = BEGIN_MAX
     _waiting: dict[int, None] = field(factory=dict)
 
     def may_begin(self, now_ms: int, queue_id: int) -> bool:
-        """Whether this queue may take members in now; if not, it is due later."""
+        """Return true if the queue may take members in now; else the queue is due later."""
         if now_ms >= self._begun_ms + PAUSE_MS:
             self._begun_ms, self._left = now_ms, BEGIN_MAX
         if self._left:
@@ -44,7 +44,7 @@ class JoinThrottle:
         return self._begun_ms + PAUSE_MS if self._waiting else None
 
     def take_due(self, now_ms: int) -> Iterable[int]:
-        """Queues whose turn it is."""
+        """Return, once, the queues with a turn now."""
         if not self._waiting or now_ms < self._begun_ms + PAUSE_MS:
             return ()
         due = list(islice(self._waiting, BEGIN_MAX))

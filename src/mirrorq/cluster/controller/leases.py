@@ -1,21 +1,21 @@
 """The lease under which a node hands messages out, seen from both its sides.
 
-Two nodes must never hand out messages of one queue at the same time, though one of them may
-not yet know that it was replaced. `LeaseHolder` is the node's side, `LeaseGrantor` the
-catalog leader's. Why no two holders overlap:
+Two nodes must never hand out messages of one queue at the same time, even if a replaced master does
+not know yet. `LeaseHolder` is the node's side, `LeaseGrantor` the catalog leader's. Why two holders
+never overlap:
 
-    1. A lease runs from the *send* time of the request, so it ends, on the holder's clock, no
-       later than one lease after the leader received that request.
-    2. The leader answers only when a majority has answered a round that it sent *after* it
-       received the request. So nobody else had been elected when the request was sent, and a
+    1. A lease runs from the *send* time of the request. So the lease ends, on the holder's
+       clock, no later than one lease after the leader received the request.
+    2. The leader answers only when a majority has answered a round sent *after* the leader
+       received the request. So no other leader was elected when the request was sent. A
        later leader's wait, which starts at its election, outlasts the lease.
-    3. The leader remembers for how long each grant may run, x 1.1 for clocks that drift apart,
-       and proposes another master only after that. From the proposal on it grants the old
-       master nothing (`barred`), as the proposal may commit at any time.
-    4. The answer names the commit index, and the holder uses the lease only when its catalog
-       has come so far: it cannot hold it under a view that was replaced before the grant.
+    3. The leader remembers for how long each grant may run, x 1.1 for clocks which drift
+       apart, and proposes another master only afterwards. From the proposal on the old
+       master gets no grant (`refuse`), as the proposal may commit at any time.
+    4. The answer names the commit index, and the holder uses the lease only with a catalog
+       at that index: no lease counts under a view replaced before the grant.
 
-Times are of one clock that goes on while the machine sleeps (CLOCK_BOOTTIME). Nothing here
+Times are of one clock which goes on while the machine sleeps (CLOCK_BOOTTIME). Nothing here
 compares the clocks of two nodes.
 """
 
@@ -27,8 +27,8 @@ from mirrorq.protocol.control import LeaseAnswer, LeaseRelease, LeaseRequest
 from mirrorq.protocol.identities import MemberId, StoreId
 
 REQUESTS_MAX = 16
-"""Requests remembered at each side for one member: at most three a lease, so five leases,
-and only a bound on what a broken peer can make a leader keep."""
+"""Requests remembered at each side for one member: at most three a lease, so five leases. Bounds
+the memory which a broken peer can take at a leader."""
 
 
 LONG_AGO_MS = -(1 << 62)
@@ -36,25 +36,25 @@ LONG_AGO_MS = -(1 << 62)
 
 
 class Leading(Struct, frozen=True, gc=False):
-    """What this node's Raft says while it leads the catalog."""
+    """State of the local Raft while the node leads the catalog."""
 
     term: int
     own_term_applied: bool
-    """The catalog has applied an entry of this term: so all that was ever committed before."""
+    """The catalog has applied an entry of the term, and so all entries committed before."""
     commit_index: int
     majority_contact_ms: int
-    """Send time of the last round that a majority, with this node, has answered."""
+    """Send time of the last round answered by a majority, this node included."""
     voters: tuple[StoreId, ...] = ()
 
 
 class LeaseHolder:
-    """Ask for this node's one lease, and know until when it runs."""
+    """The holder's side: request the node's one lease, and keep its end time."""
 
     def __init__(self, member: MemberId, lease_ms: int) -> None:
         self._member = member
         self._lease_ms = lease_ms
         self._renew_ms = max(lease_ms // 2, 1)
-        """After the send time of the newest request that was answered."""
+        """After the send time of the newest answered request."""
         self._retry_ms = max(lease_ms // 3, 1)
         """After the last request, answered or not."""
         self._number = 0
@@ -62,7 +62,7 @@ class LeaseHolder:
         """Open requests: number -> send time."""
         self._asked_ms: int | None = None
         self._answered_ms: int | None = None
-        """Send time of the newest request that was answered."""
+        """Send time of the newest answered request."""
         self.due_ms = LONG_AGO_MS
         """When `poll` has something to send next."""
         self._grants: list[tuple[int, int]] = []
@@ -70,18 +70,18 @@ class LeaseHolder:
         self._released = False
 
     def poll(self, now_ms: int, needed: bool) -> LeaseRequest | LeaseRelease | None:
-        """Return what is to be sent to the catalog leader now, if anything.
+        """Return the message to send to the catalog leader now, or None.
 
         Args:
-            needed: the node masters a queue. Without one it asks for nothing: a lease costs
-                the leader a round, and a new master can ask while its first op travels.
+            needed: the node masters a queue. Without a queue the node asks for nothing: a lease
+                costs the leader a round, and a new master can ask while its first op travels.
         """
         if not needed or now_ms < self.due_ms:
             return None
         self._asked_ms = now_ms
         self._set_due()
         if self._released:
-            # The first one may have been lost, or gone to a leader that has since changed.
+            # The first release may be lost, or have gone to a former leader.
             return LeaseRelease(self._member, self._number)
         self._number += 1
         self._sent[self._number] = now_ms
@@ -112,7 +112,7 @@ class LeaseHolder:
     def valid_until_ms(self, applied_index: int) -> int:
         """Return the end of the lease under a catalog applied up to this index; 0: none.
 
-        A delivery at `now_ms` is allowed when now_ms < the value returned.
+        A delivery at `now_ms` is allowed when now_ms < the returned value.
         """
         for index, end in reversed(self._grants):
             if index <= applied_index:
@@ -122,7 +122,7 @@ class LeaseHolder:
     def release(self, now_ms: int) -> LeaseRelease:
         """Give the lease up now; until `resume`, only releases are sent.
 
-        The caller stops handing out before it sends the message returned.
+        The caller stops deliveries before sending the returned message.
         """
         self._released = True
         self._grants.clear()
@@ -139,14 +139,14 @@ class LeaseHolder:
 
 
 class _Pending(Struct, frozen=True, gc=False):
-    """A request for a lease that waits until its round of Raft is confirmed."""
+    """A lease request which waits until its round of Raft is confirmed."""
 
     number: int
     received_ms: int
 
 
 class LeaseGrantor:
-    """Grant leases while this node leads the catalog, and know who may still hold one."""
+    """The leader's side: grant leases, and track the time until each has certainly ended."""
 
     def __init__(self, lease_ms: int) -> None:
         self._span_ms = outlast_ms(lease_ms)
@@ -154,25 +154,25 @@ class LeaseGrantor:
         self._elected_free_ms = 0
         self._pending: dict[MemberId, list[_Pending]] = {}
         self._granted: dict[MemberId, tuple[int, int]] = {}
-        """(number of the last request granted, when it has certainly run out)."""
+        """(number of the last granted request, end of the grant for certain)."""
 
     def elected(self, now_ms: int) -> None:
-        """Begin a term: what leaders before granted is unknown, so outlast it for everybody."""
+        """Begin a term: earlier leaders' grants are unknown, so wait for the longest."""
         self._elected_free_ms = now_ms + self._span_ms
         self._pending.clear()
         self._granted.clear()
 
     def on_request(self, now_ms: int, request: LeaseRequest) -> None:
-        """Note a request; `answers` gives the grant when the majority's contact covers it."""
+        """Note a request; `answers` grants it when the majority's contact covers its arrival."""
         pending = self._pending.setdefault(request.member, [])
         pending.append(_Pending(request.number, now_ms))
         del pending[:-REQUESTS_MAX]
 
     def on_release(self, release: LeaseRelease) -> bool:
-        """Take a lease back. False: it was granted again since, so the release is void.
+        """Take a lease back. False: granted again since, so the release is void.
 
-        What leaders before this one granted is outlasted all the same: a release that was
-        long on its way may be older than their last grant.
+        Grants of earlier leaders are outlasted all the same: a delayed release may be older than
+        their last grant.
         """
         number, _ = self._granted.get(release.member, (0, 0))
         if number > release.number:
@@ -182,7 +182,7 @@ class LeaseGrantor:
         return True
 
     def refuse(self, member: MemberId) -> None:
-        """Drop what a barred member has asked for; it asks again by itself."""
+        """Drop the requests of a barred member; the member repeats them by itself."""
         self._pending.pop(member, None)
 
     @property
@@ -191,11 +191,11 @@ class LeaseGrantor:
         return bool(self._pending)
 
     def pending(self) -> tuple[MemberId, ...]:
-        """Return the members that wait for an answer."""
+        """Return the members with unanswered requests."""
         return tuple(self._pending)
 
     def answers(self, now_ms: int, leading: Leading) -> tuple[tuple[MemberId, LeaseAnswer], ...]:
-        """Return the grants that are due now, and remember them."""
+        """Return the grants due now, and remember their ends."""
         if not leading.own_term_applied:
             return ()
         granted = []
@@ -210,22 +210,22 @@ class LeaseGrantor:
             else:
                 del self._pending[member]
             if newest.received_ms + self._lease_ms <= now_ms:
-                continue  # it would have run out before it arrives
+                continue  # the lease would end before its arrival
             self._granted[member] = (newest.number, now_ms + self._span_ms)
             answer = LeaseAnswer(newest.number, leading.term, leading.commit_index)
             granted.append((member, answer))
         return tuple(granted)
 
     def free_at_ms(self, member: MemberId) -> int:
-        """Return from when on this member certainly holds no lease of any leader."""
+        """Return the time from which the member certainly holds no lease of any leader."""
         if member in self._granted:
             return self._granted[member][1]
         return self._elected_free_ms
 
 
 def outlast_ms(lease_ms: int) -> int:
-    """Return how long a leader waits for a lease to run out: x 1.1, rounded up.
+    """Return how long a leader waits for the end of a lease: x 1.1, rounded up.
 
-    Two clocks that each drift by up to 4.7 % stay within that factor of each other.
+    Two clocks with a drift of up to 4.7 % each stay within the factor of each other.
     """
     return (lease_ms * 11 + 9) // 10

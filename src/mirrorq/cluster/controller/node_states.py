@@ -1,7 +1,7 @@
-"""How the catalog's leader sees nodes: who lives, who is about to stop, who could lead what. Pure.
+"""Nodes as the catalog's leader sees them: living, leaving, and able to lead a queue. Pure.
 
-Questions only, answered from the catalog and from what was heard. `controller` keeps it up to
-date; what it does about the answers, and what `admission` and `transfers` let others do, is theirs.
+Questions only, answered from the catalog and the heard signs of life. `controller` keeps the state
+up to date. Consequences are drawn by `controller`, `admission` and `transfers`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from mirrorq.protocol.views import View, counts_incarnations, joining_ids, promo
 
 @frozen
 class Leave:
-    """A member gave its lease up, and with it its masters."""
+    """A member released its lease, and with the lease its masters."""
 
     number: int
-    """Its newest request then."""
+    """Number of the newest lease request at the release."""
     ends_ms: int
 
 
 @frozen
 class Situation:
-    """What holds for all queues in one round of judgements."""
+    """State shared by all queues in one round of judgements."""
 
     running: tuple[MemberId, ...]
-    """Nodes that hold queues, are alive and are not about to leave."""
+    """Living nodes with queues, except leaving nodes."""
     loads: Loads
 
 
 class NodeStates:
-    """What one node knows of the others, of use while it leads the catalog."""
+    """A node's knowledge of the other nodes, used while the node leads the catalog."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class NodeStates:
         self._broken: dict[MemberId, tuple[int, ...]] = {}
         self._grantor = grantor
         self._statuses: dict[MemberId, Status] | None = None
-        """In a round of judgements: of a thousand queues it is asked for the same few members."""
+        """Cache of one round of judgements: a thousand queues ask for the same few members."""
 
     def status(self, member: MemberId) -> Status:
-        """Judge one incarnation; what the catalog knows counts too."""
+        """Judge one incarnation, by the detector and the catalog."""
         if self._statuses is None:
             return self._judged(member)
         known = self._statuses.get(member)
@@ -73,7 +73,7 @@ class NodeStates:
         return known
 
     def begin_round(self) -> None:
-        """Nothing is heard or applied until the end of this round of judgements."""
+        """Begin a round of judgements: no input or commit comes until its end."""
         self._statuses = {}
 
     def end_round(self) -> None:
@@ -85,7 +85,7 @@ class NodeStates:
         return self.liveness.status(member)
 
     def situation(self) -> Situation:
-        """Return what holds for all queues now."""
+        """Return the state shared by all queues now."""
         running = tuple(
             node.member
             for node in self.catalog.nodes()
@@ -98,13 +98,13 @@ class NodeStates:
         return Situation(running, loads)
 
     def wanted(self, queue: QueueRecord, situation: Situation) -> tuple[MemberId, ...]:
-        """Return the members that the queue should have by the policy in force."""
+        """Return the members wanted for the queue by the policy in force."""
         definition = self.catalog.definition_of(queue.name)
         lost = self.kept.lost(self.now_ms, queue.id)
         return wanted_members(queue, definition, situation.running, situation.loads, lost)
 
     def is_alive(self, member: MemberId) -> bool:
-        """Say whether this incarnation is heard."""
+        """Return true if the incarnation is heard."""
         return self.status(member) is Status.ALIVE
 
     def stays(self, member: MemberId) -> bool:
@@ -112,15 +112,15 @@ class NodeStates:
         return self.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
     def is_leaving(self, member: MemberId) -> bool:
-        """Say whether it has given its lease up, or was closed by its user."""
+        """Return true if the member has released its lease, or its user closed the node."""
         return member in self.leaving or self.catalog.was_stopped(member)
 
     def is_serving(self, master: MemberId) -> bool:
-        """Whether it can be asked to give a queue up: one that is leaving has given all up."""
+        """Return true if the master can give a queue up: alive, and not leaving."""
         return self.is_alive(master) and not self.is_leaving(master)
 
     def present(self, known: MemberId) -> MemberId | None:
-        """Return the living incarnation of a member's store, if it may be a master."""
+        """Return the living incarnation of a member's store, if fit to be master; else None."""
         if self.status(known) is Status.ALIVE:
             return known
         node = self.catalog.node(known.node)
@@ -129,27 +129,27 @@ class NodeStates:
         return node.member if self.status(node.member) is Status.ALIVE else None
 
     def note_broken(self, member: MemberId, queues: tuple[int, ...]) -> None:
-        """The copies of these queues on that node's disk cannot be read."""
+        """Note the queues with unreadable copies on the member's disk."""
         if queues:
             self._broken[member] = queues
         else:
             self._broken.pop(member, None)
 
     def is_broken(self, member: MemberId, queue_id: int) -> bool:
-        """Say whether nothing can be made of what this member has of a queue."""
+        """Return true if the member's copy of the queue is unreadable."""
         own = self._own_broken() if member == self.own else ()
         return queue_id in own or queue_id in self._broken.get(member, ())
 
     def candidate(self, queue: QueueRecord, known: MemberId) -> MemberId | None:
-        """Return the incarnation of this member in sync that may become master, if it runs (R5)."""
+        """Return the running incarnation of a member in sync, if fit to become master (R5)."""
         member = self.present(known)
         if member is not None and self.is_broken(member, queue.id):
             return None
         return None if counts_incarnations(queue.view) and member != known else member
 
     def is_one_coming_back(self, queue: QueueRecord) -> bool:
-        """Say whether a member in sync was restarted with a copy that it can read: its new
-        incarnation is heard, and is about to register."""
+        """Return true if a member in sync was restarted with a readable copy: its new incarnation
+        is heard, and is about to register."""
         for known in promotable(queue.view):
             later = self.liveness.later(known)
             if later is None or self.is_broken(later, queue.id):
@@ -162,11 +162,11 @@ class NodeStates:
         return False
 
     def unclean_head(self, queue: QueueRecord) -> MemberId | None:
-        """Choose the oldest mirror that runs, where the policy in force lets one that is not
-        in sync become master. The catalog checks that again.
+        """Choose the oldest running mirror, where the policy in force lets a member out of sync
+        become master. The catalog checks the choice again.
 
-        With `durability: replicated` restarted members are not in sync any more, and come back
-        so under every policy, as soon as it is certain that no incarnation in sync goes on.
+        With `durability: replicated` restarted members are out of sync. They come back as
+        candidates under every policy, once no incarnation in sync can go on for certain.
         """
         may_lose = self.catalog.may_lose(queue)
         joining = joining_ids(queue.view) if may_lose else ()
@@ -180,13 +180,13 @@ class NodeStates:
         return None
 
     def _restarted(self, view: View, may_lose: bool) -> tuple[MemberId, ...]:
-        """Return who was in sync in an incarnation that has ended, where incarnations count."""
+        """Return members in sync with an ended incarnation, where incarnations count."""
         former = promotable(view)
         ended = may_lose or all(self.status(one) is Status.DEAD for one in former)
         return former if counts_incarnations(view) and ended else ()
 
     def may_replace(self, master: MemberId) -> bool:
-        """Say whether no lease of this master can still run, or it is known dead."""
+        """Return true if none of the master's leases can still run, or the master is known dead."""
         return self.status(master) is Status.DEAD or self.now_ms >= self._grantor.free_at_ms(master)
 
 

@@ -1,22 +1,21 @@
-"""Which members a queue should have, and who of them its master: answered in one place.
+"""Members wanted for a queue, and its master: answered in one place.
 
-Pure and deterministic: the same catalog and the same running nodes give the same answer, on
-whichever node it is asked. `wanted_members` says where copies should be by the policy in
-force; what is done about the difference, and in what order, is `controller`'s: first add, then
-synchronise, then drop. `levelled` says which masters to move so that all nodes lead about as
-many queues.
+Pure and deterministic: the same catalog and the same running nodes give the same answer on any
+node. `wanted_members` says where copies should be by the policy in force. `controller` works off
+the difference, in order: first add, then synchronise, then drop. `levelled` says which masters to
+move until all nodes lead about as many queues.
 
 Where copies are (ha-mode)
-    all      on every running node that holds queues.
-    exactly  on N nodes: members that exist stay, in the order of the view; a member whose node
-             was lost a moment ago keeps its place (`grace_periods`); the rest goes to the nodes
+    all      on every running node with queues.
+    exactly  on N nodes. Existing members stay, in the order of the view. A member on a node
+             lost a moment ago keeps its place (`grace_periods`). The rest goes to the nodes
              with the fewest copies, then by name. Fewer nodes than N: all of them.
-    nodes    on those listed that run, the first of the list preferred as master where the
-             present one is not listed. When none of them runs the copies stay where they are.
+    nodes    on running nodes of the list. The first of the list is preferred as master where
+             the list lacks the present master. Without a running node copies stay in place.
 
-Who is master of a new queue (queue-master-locator), among the nodes above
-    client-local  the declaring node; when it is none of them, as min-masters.
-    min-masters   the node that leads the fewest queues, then by name.
+Master of a new queue (queue-master-locator), among the nodes above
+    client-local  the declaring node; if not among the nodes, as min-masters.
+    min-masters   the node with the fewest masters, then by name.
     random        spread evenly by a hash of the queue's name: the same on every node.
 """
 
@@ -36,47 +35,47 @@ from mirrorq.protocol.shard_names import shard_name
 
 @define
 class Spread:
-    """Chooses the first members of each shard of a queue, one shard after the other.
+    """Chooses the first members of each shard of a queue, shard after shard.
 
-    Shards exist so that several nodes work for one queue. So the masters are spread, whatever
-    `queue-master-locator` says: a shard goes to the node that leads the fewest shards of this
-    queue, then the fewest queues, then by name. Mirrors follow the policy. The first mirror, which
-    takes over when the master dies, is spread in the same way: the death of a node falls on all
-    others.
+    Shards exist so several nodes work for one queue. So the masters are spread, whatever
+    `queue-master-locator` says. A shard goes to the node with the fewest masters of the queue's
+    shards, then the fewest queues, then by name. Mirrors follow the policy. The first mirror takes
+    over when the master dies, and is spread in the same way: the death of a node falls on all other
+    nodes.
     """
 
     definition: Definition
     running: Sequence[MemberId]
-    """Current incarnations of nodes that are up and hold queues."""
+    """Current incarnations of running nodes with queues."""
     loads: Loads
     """Of all queues."""
     _led: dict[str, int] = field(factory=dict)
-    """Shards of this queue that each node leads."""
+    """Number of the queue's shards led by each node."""
     _next: dict[str, int] = field(factory=dict)
-    """Those in which it is the first mirror."""
+    """Number of shards with the node as first mirror."""
     _held: dict[str, int] = field(factory=dict)
 
     def note(self, members: Sequence[MemberId]) -> None:
-        """A shard has these members."""
+        """Count a shard with these members."""
         names = [member.node for member in members]
         _count(self._held, names)
         _count(self._led, names[:1])
         _count(self._next, names[1:2])
 
     def members(self, command: DeclareShards, shard: int) -> tuple[MemberId, ...]:
-        """Return the members of the next shard, the master first; () when nobody can be one."""
+        """Return the members of the next shard, the master first; () without a candidate."""
         name = shard_name(command.name, shard)
         one = DeclareQueue(name, command.durable, False, False, command.declarer, None, ())
         definition = evolve(self.definition, queue_master_locator="min-masters")
         found = wanted_members(one, definition, self.running, self._loads())
-        # Who is a mirror was decided by copies; who of them is the first, by who would take over.
+        # Copies decided the mirrors; `_next` decides the first mirror, which would take over.
         mirrors = sorted(found[1:], key=lambda member: self._next.get(member.node, 0))
         members = (*found[:1], *mirrors)
         self.note(members)
         return members
 
     def _loads(self) -> Loads:
-        """Loads in which the shards of this queue count before everything else."""
+        """Return loads in which the shards of this queue outweigh all other queues."""
         whole = self.loads
         above = 1 + max([*whole.masters.values(), *whole.copies.values()], default=0)
         names = [member.node for member in self.running]
@@ -93,7 +92,7 @@ def _count(counts: dict[str, int], names: Sequence[str]) -> None:
 
 @frozen
 class Loads:
-    """What each node does for all queues (`load_counts`); an absent name does nothing."""
+    """Load of each node over all queues (`load_counts`); an absent name has none."""
 
     masters: Mapping[str, int]
     copies: Mapping[str, int]
@@ -109,20 +108,20 @@ def wanted_members(
     loads: Loads,
     lost: Sequence[str] = (),
 ) -> tuple[MemberId, ...]:
-    """Return the members that the queue should have, in order of preference.
+    """Return the members wanted for the queue, in order of preference.
 
     Args:
         queue: a declaration (the answer is the first view, master first) or an existing queue.
-        definition: what the policy in force says.
-        running: current incarnations of nodes that are up and hold queues, no name twice.
-        lost: names of nodes that had a copy until a moment ago: their places are kept.
+        definition: definition of the policy in force.
+        running: current incarnations of running nodes with queues, no name twice.
+        lost: names of nodes with a copy until a moment ago: their places are kept.
     """
     if isinstance(queue, DeclareQueue):
         return _first_members(queue, definition, running, loads)
     known = [member for member in running if _place(queue, member) is not None]
     known.sort(key=lambda member: _place(queue, member) or 0)
     if queue.exclusive:
-        # An exclusive queue never moves: it goes with its owner instead.
+        # An exclusive queue never moves, but ends with its owner.
         return tuple(known[:1])
     newcomers = _newcomers(running, known, loads, lost)
     if definition.ha_mode == "nodes":
@@ -138,7 +137,7 @@ def wanted_members(
 def _newcomers(
     running: Sequence[MemberId], known: Sequence[MemberId], loads: Loads, lost: Sequence[str]
 ) -> tuple[MemberId, ...]:
-    """Running nodes without a copy: who had one lately first, then who holds the fewest."""
+    """Return running nodes without a copy: recent members first, then by fewest copies."""
     others = [member for member in running if member not in known]
     others.sort(key=lambda m: (m.node not in lost, loads.copies.get(m.node, 0), m.node))
     return tuple(others)
@@ -146,7 +145,7 @@ def _newcomers(
 
 def _listed(definition: Definition, members: Iterable[MemberId]) -> tuple[MemberId, ...]:
     names = definition.ha_params if isinstance(definition.ha_params, tuple) else ()
-    """Those that are listed, in the order of the list."""
+    """Members in the policy's list, in the order of the list."""
     listed = [member for member in members if member.node in names]
     return tuple(sorted(listed, key=lambda member: names.index(member.node)))
 
@@ -168,7 +167,7 @@ def _first_members(
         count = definition.ha_params
     if definition.ha_mode == "nodes":
         listed = _listed(definition, candidates)
-        # No listed node runs: one copy, where it would be without the list.
+        # No listed node runs: one copy, at its place without the list.
         candidates = sorted(listed, key=lambda member: member.node) or candidates
         count = max(len(listed), 1)
     if queue.exclusive:
@@ -186,7 +185,7 @@ def _located(
 ) -> MemberId:
     """The first master, of candidates sorted by name."""
     local = [member for member in candidates if member.node == queue.declarer]
-    # An exclusive queue goes with its owner's connection, so it is where that is.
+    # An exclusive queue ends with its owner's connection, so its copy is on the same node.
     if local and (queue.exclusive or definition.queue_master_locator == "client-local"):
         return local[0]
     if definition.queue_master_locator == "random":
@@ -199,7 +198,7 @@ def _located(
 
 @frozen
 class QueueMaster:
-    """One queue, who leads it, and who else could at once (in sync, running, wanted)."""
+    """One queue, its master, and the members able to lead at once (in sync, running, wanted)."""
 
     queue_id: int
     master: str
@@ -207,12 +206,12 @@ class QueueMaster:
 
 
 def levelled(queues: Sequence[QueueMaster], nodes: Sequence[str]) -> dict[int, str]:
-    """Return which queues to move to which node so that no node leads more than it must.
+    """Return moves (queue id -> node) after which no node leads more than necessary.
 
-    Masters move between nodes that could lead now, so nothing is copied. One queue is moved at
-    a time along the shortest chain of such moves from a fuller node to one that leads at least
-    two less, until there is no such chain: then no other choice has a lower maximum (an optimal
-    semi-matching: Harvey, Ladner, Lovász, Tamir 2006, section 4).
+    Masters move between nodes able to lead now, so nothing is copied. One queue is moved at a time,
+    along the shortest chain of moves from a fuller node to a node with at least two masters less.
+    Without a further chain no other choice has a lower maximum (an optimal semi-matching: Harvey,
+    Ladner, Lovász, Tamir 2006, section 4).
     """
     masters = {queue.queue_id: queue.master for queue in queues}
     led: dict[str, dict[int, QueueMaster]] = {node: {} for node in sorted(nodes)}
@@ -229,7 +228,7 @@ def levelled(queues: Sequence[QueueMaster], nodes: Sequence[str]) -> dict[int, s
 def _lowering_chain(
     led: Mapping[str, Mapping[int, QueueMaster]],
 ) -> list[tuple[QueueMaster, str, str]]:
-    """Moves (queue, from, to) that take one master off a fuller node, [] when there are none."""
+    """Return moves (queue, from, to) which take one master off a fuller node, [] if none."""
     for start in sorted(led, key=lambda node: (-len(led[node]), node)):
         came: dict[str, tuple[QueueMaster, str]] = {}
         row = [start]
@@ -245,7 +244,7 @@ def _lowering_chain(
 
 
 def _ways(led: Mapping[str, Mapping[int, QueueMaster]], node: str) -> dict[str, QueueMaster]:
-    """Where a queue that this node leads could go, the emptiest node first."""
+    """Return targets for a queue led by the node, the emptiest node first."""
     ways: dict[str, QueueMaster] = {}
     for queue in led[node].values():
         for other in (queue.master, *queue.others):

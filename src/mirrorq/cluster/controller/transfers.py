@@ -1,8 +1,8 @@
-"""Requests to move masters: `transfer_master` and `rebalance`, as the catalog's leader takes them.
+"""Requests to move masters: `transfer_master` and `rebalance`, handled at the catalog's leader.
 
-Both are asked again by their asker until they are done. What they come to is a wish for a queue's
-master (`handover.HandOvers`), which the judgement of that queue (`controller`) carries out: it asks
-the master for its promise and replaces the view. Pure.
+Askers repeat both requests until done. Each request becomes a wish for a queue's master
+(`handover.HandOvers`). The judgement of the queue (`controller`) carries the wish out: it asks the
+master for its promise and replaces the view. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirrorq.protocol.views import find_store, in_sync_ids, member_ids
 
 
 class Transfers:
-    """What may be asked of masters, and what is wished of them."""
+    """Checks requests to move masters, and notes the wishes."""
 
     def __init__(self, node_states: NodeStates, handovers: HandOvers) -> None:
         self._nodes = node_states
@@ -26,7 +26,7 @@ class Transfers:
         self._wished: dict[int, None] = {}
 
     def take_wished(self) -> tuple[int, ...]:
-        """Return, once, the queues of which something new is wished: they are to be judged."""
+        """Return, once, the queues with new wishes: they are to be judged."""
         wished = tuple(self._wished)
         self._wished.clear()
         return wished
@@ -34,7 +34,7 @@ class Transfers:
     def admit_transfer(
         self, request: CatalogRequest, command: TransferMaster
     ) -> CatalogCommand | CatalogAnswer:
-        """Wish for the new master; the command goes into the log when it leads."""
+        """Wish for the new master; the command enters the log when the new master leads."""
         queue = self._nodes.catalog.queue_named(command.queue)
         sharded = self._nodes.catalog.sharded_named(command.queue)
         if sharded is not None:
@@ -56,7 +56,7 @@ class Transfers:
         return CatalogAnswer(request.number, 0, retry=True)
 
     def admit_rebalance(self, request: CatalogRequest) -> CatalogCommand | CatalogAnswer:
-        """Begin, go on with, or end a rebalance; refuse a second one."""
+        """Begin, go on with, or end a rebalance; refuse a second rebalance."""
         asker = (request.member, request.number)
         under_way = self._handovers.rebalancing
         if under_way is not None and under_way.asker != asker:
@@ -85,7 +85,7 @@ class Transfers:
         self._wished[queue_id] = None
 
     def _transfer_error(self, queue: QueueRecord, name: str, situation: Situation) -> str:
-        """Return why a node cannot become the queue's master now, and what to do about it."""
+        """Return why a node cannot become the queue's master now, with the remedy; "" if it can."""
         refused = f"{name} cannot become master of queue {queue.name!r}: "
         record = self._nodes.catalog.node(name)
         if record is None:
@@ -110,7 +110,7 @@ class Transfers:
         return ""
 
     def _levelled(self, situation: Situation) -> dict[int, str]:
-        """Which queues should move where: between members that could lead at once."""
+        """Return moves of queues between members able to lead at once."""
         masters = []
         for queue in self._nodes.catalog.queues():
             master = queue.view.members[0].id
@@ -122,7 +122,7 @@ class Transfers:
         return levelled(masters, [member.node for member in situation.running])
 
     def _count_moved(self, under_way: Rebalancing, situation: Situation) -> None:
-        """Take what is done off the list, and what can no longer be done."""
+        """Drop done moves, and moves no longer possible, from the list."""
         for queue_id, node in list(under_way.moves.items()):
             queue = self._nodes.catalog.queue(queue_id)
             is_done = queue is not None and queue.view.members[0].id.node == node

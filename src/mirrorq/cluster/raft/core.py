@@ -1,29 +1,29 @@
 """The consensus core of one node: `effects = raft.step(now_ms, event)`.
 
-Raft (Ongaro: Consensus, Bridging Theory and Practice, 2014) with pre-vote (9.6), leader
-stickiness and check-quorum (6.2, 6.4.2), snapshots (5) and one-at-a-time changes of the
-voters (4.1). Pure: it blocks never, reads no clock, and raises never on remote input.
+Raft (Ongaro: Consensus, Bridging Theory and Practice, 2014) with pre-vote (9.6), leader stickiness
+and check-quorum (6.2, 6.4.2), snapshots (5) and one-at-a-time changes of the voters (4.1). Pure:
+the core never blocks, reads no clock, and never raises on remote input.
 
 Guarantees, when the driver carries effects out in the order of their fields:
 
 1. One leader in a term, and a leader's log holds every entry committed before.
-2. All nodes apply the same entries in the same order; each once in a process's life, as many
-   at a time as the caller takes (`take_committed`).
-3. Nothing is sent that rests on a term, vote or entry not yet synced. For that reason the
-   leader counts its own log only up to the last `Persisted`.
-4. A change of voters holds from the moment it is in the log. It is refused while another
-   is not committed, and until the leader has committed an entry of its own term.
+2. All nodes apply the same entries in the same order, each entry once in a process's life. The
+   caller chooses how many entries to take at a time (`take_committed`).
+3. No message rests on an unsynced term, vote or entry. So the leader counts its own log only
+   up to the last `Persisted`.
+4. A change of voters holds as soon as the log has the entry. A second change is refused until
+   the first is committed, and until the leader has committed an entry of its own term.
 
-The timers run at a `RaftTick` only, after all that has arrived: a node that is given little time
-would else stand against a leader whose heartbeats, or lose votes that, wait for it. For the same
-reason silence does not count while the node did not run (`Late`), a pre-candidate keeps what it
-was granted when it asks again, and votes of the present term count whenever they come.
+The timers run at a `RaftTick` only, after all arrived messages. Otherwise a node with little CPU
+time would stand although heartbeats wait for it, or lose waiting votes. For the same reason silence
+does not count while the node did not run (`Late`), a pre-candidate keeps granted pre-votes when it
+asks again, and votes of the present term always count.
 
-It does not find out by itself who is dead, and it gives no lease: `majority_contact_ms`
-and `own_term_applied` are what a lease needs to know.
+The core does not detect dead nodes, and gives no lease. `majority_contact_ms` and
+`own_term_applied` are the inputs of a lease.
 
-A store without voters (not founded, not admitted) is passive: it never stands for
-election, but votes, and takes entries and snapshots from a leader.
+A store without voters (not founded, not admitted) is passive: the store never stands for election,
+but votes, and takes entries and snapshots from a leader.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ from mirrorq.protocol.raft import (
 )
 
 UNAPPLIED_COUNT_MAX = 10_000
-"""Proposals taken that the leader has not applied yet; beyond, they are refused."""
+"""Limit of accepted proposals not applied at the leader yet; further proposals are refused."""
 
 
 class Role(Enum):
-    """What a replica is in its term. A pre-candidate asks whether it would be elected, and has
-    entered no new term."""
+    """The role of a replica in its term. A pre-candidate asks for pre-votes and has entered no new
+    term."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -89,16 +89,16 @@ class Role(Enum):
 
 
 class Raft:
-    """One voter, or one that may become a voter."""
+    """One replica: a voter, or a store which may become a voter."""
 
     def __init__(self, store: StoreId, image: RaftImage, config: Config, seed: int) -> None:
-        """Continue from what the disk holds.
+        """Continue from the state on disk.
 
         Args:
-            store: The identity of this store; it counts, not the node's name.
+            store: The identity of this store; the node's name does not count.
             image: The synced state. The caller has loaded the catalog of its snapshot.
             config: `heartbeat_ms`, `election_ms`, `election_spread_ms` are used.
-            seed: Of the spread of elections; should differ between nodes.
+            seed: Seed of the spread of elections; should differ between nodes.
         """
         self.store = store
         self.role = Role.FOLLOWER
@@ -120,20 +120,20 @@ class Raft:
         """(store, term, until): a dead leader's last messages may still arrive."""
         self._pre_votes: dict[StoreId, bool] = {}
         self._votes: dict[StoreId, bool] = {}
-        """Of the present term."""
+        """Votes of the present term."""
         self._late_ms = 0
-        """For so long this node did not run since it heard its leader, or a majority."""
+        """Time without running since the last contact with the leader or a majority."""
         self._incoming: IncomingSnapshot | None = None
         self._made: tuple[int, list[bytes]] = (0, [])
-        """(index, pages) of the snapshot that is being made."""
+        """(index, pages) of the snapshot in the making."""
         # As leader:
         self._own_applied = -1
-        """A term of which an entry has been applied here."""
+        """A term with an entry applied here."""
         self._elected_ms = 0
         self._changed_ms = 0
-        """When the voters last changed: a new one has not answered any round yet."""
+        """When the voters last changed: a new voter has answered no round yet."""
         self._heartbeat_at_ms = 0
-        # Of the step under way:
+        # Effects of the present step:
         self._send: list[tuple[StoreId, RaftMessage]] = []
         self._replication = Replication(store, self._log, config, self._send)
         self._install: RaftSnapshot | None = None
@@ -144,7 +144,7 @@ class Raft:
 
     @property
     def voters(self) -> tuple[StoreId, ...]:
-        """Sorted. () on a store that is neither founded nor admitted."""
+        """Voters, sorted. () on a store neither founded nor admitted."""
         return self._log.voters
 
     @property
@@ -153,13 +153,13 @@ class Raft:
 
     @property
     def committed_voters(self) -> tuple[StoreId, ...]:
-        """The last that this store knows to be committed."""
+        """The last voters known here to be committed."""
         return self._log.voters_at(self.commit_index)
 
     @property
     def is_admitted(self) -> bool:
-        """Whether this store is a voter by an entry that it knows to be committed. Else it may be
-        one by the word of a leader alone, whose successors have never heard of it."""
+        """Return true if an entry known to be committed makes this store a voter. A voter by the
+        word of one leader alone may be unknown to later leaders."""
         return self.store in self.committed_voters
 
     @property
@@ -173,7 +173,7 @@ class Raft:
 
     @property
     def is_sending_snapshot(self) -> bool:
-        """Whether a replica is taking the snapshot page by page: it should not be replaced now."""
+        """Return true if a replica takes snapshot pages now: keep the snapshot."""
         return self._replication.is_sending_pages(self._now_ms)
 
     @property
@@ -186,7 +186,7 @@ class Raft:
 
     @property
     def own_term_applied(self) -> bool:
-        """Whether this leader has handed out an entry of its own term for applying."""
+        """Return true if this leader has handed out an entry of its own term for applying."""
         if self.role is not Role.LEADER:
             return False
         if self._own_applied != self.term and self._log.term_at(self.applied_index) == self.term:
@@ -195,10 +195,10 @@ class Raft:
 
     @property
     def majority_contact_ms(self) -> int | None:
-        """Send time, on this clock, of the last round that a majority has answered.
+        """Send time, on the local clock, of the last round answered by a majority.
 
-        This node counts as answering now. None when this node is not the leader or no
-        majority has answered yet.
+        This node counts as answering now. None when this node is not the leader or no majority has
+        answered yet.
         """
         if not self.is_leader:
             return None
@@ -206,7 +206,7 @@ class Raft:
 
     @property
     def heard_ms(self) -> int:
-        """When this node last heard its leader or, leading, a majority."""
+        """When this node last heard its leader or, as leader, a majority."""
         if self.role is not Role.LEADER:
             return self._heard_ms
         heard_ms = self._replication.majority_heard_ms(self._log.voters, self._now_ms)
@@ -220,14 +220,14 @@ class Raft:
     # --- Stepping -------------------------------------------------------------------------
 
     def take_committed(self) -> RaftEntry | None:
-        """Return the next committed entry, None without one; it counts as applied from now on."""
+        """Return the next committed entry, or None. The entry counts as applied from now on."""
         if not self.has_committed:
             return None
         self.applied_index += 1
         return self._log.entry(self.applied_index)
 
     def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
-        """Take one event and return what it wants done."""
+        """Take one event and return its effects."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
         if self._election.at_ms is None:
@@ -285,7 +285,7 @@ class Raft:
     # --- Local events ---------------------------------------------------------------------
 
     def _on_tick(self, event: RaftTick) -> None:
-        """The timers run, after all that came before."""
+        """The timers run in `step`, after all earlier events."""
 
     def _on_late(self, event: Late) -> None:
         self._late_ms += event.by_ms
@@ -295,7 +295,7 @@ class Raft:
         self._log.written(event.number)
         if self.is_leader:
             self._advance_commit()
-            # Not when proposed: what one commit took together travels together.
+            # Sent here and not at the proposal: entries of one commit travel together.
             self._replication.send_entries(self.commit_index, self._now_ms)
 
     def _on_propose(self, event: Propose) -> None:
@@ -314,7 +314,7 @@ class Raft:
         self._append_own(event.number, KIND_VOTERS, encode_voters(new))
         self._replication.add(new)
         self._changed_ms = self._now_ms
-        # A new voter's first refusal tells what it lacks.
+        # A new voter's first refusal reports its last index.
         self._send_heartbeats()
 
     def _append_own(self, number: int, kind: int, data: bytes) -> None:
@@ -362,7 +362,7 @@ class Raft:
     def _on_found(self, event: Found) -> None:
         if self.is_founded or not event.voters:
             return
-        # All start from an equal log, so that no leader has to bring the voters to others.
+        # All voters start from an equal log, so no leader has to send the voters.
         self._log.reset(RaftSnapshot(1, 1, tuple(sorted(event.voters)), ()))
         self.commit_index = self.applied_index = 1
         if self.term == 0:
@@ -377,15 +377,15 @@ class Raft:
 
     @property
     def _may_stand(self) -> bool:
-        # Who is being removed still stands until that is committed: without it the change
-        # may be on too few of the others for any of them to win (thesis, 4.2.2).
+        # A voter under removal still stands until the commit: without its candidacy the change may
+        # be on too few of the remaining voters for any to win (thesis, 4.2.2).
         return self.store in self.voters or (
             self.is_changing_voters and self.store in self._log.voters_at(self.commit_index)
         )
 
     @property
     def _hears_leader(self) -> bool:
-        """Whether a leader is at work, so that nobody else should become one."""
+        """Return true if a leader is at work, so no other node should become leader."""
         if self.is_leader:
             return True
         silence_ms = self._now_ms - self._heard_ms - self._late_ms
@@ -438,7 +438,7 @@ class Raft:
             return
         if request.term > self.term:
             if self._hears_leader:
-                # Stickiness: a node that was cut off cannot depose a working leader.
+                # Stickiness: a node after a partition cannot depose a working leader.
                 return
             self._become_follower(request.term, None)
         granted = request.term == self.term and is_fit and self.vote in (None, sender)
@@ -448,7 +448,7 @@ class Raft:
         self._send.append((sender, VoteAnswer(self.term, False, granted)))
 
     def _give_way(self, sender: StoreId) -> None:
-        """Of rivals that ask at once the lowest goes first."""
+        """Of rival candidates the lowest store goes first."""
         if self.role is Role.PRE_CANDIDATE and sender < self.store:
             self.role = Role.FOLLOWER
         if self.role is Role.FOLLOWER:
@@ -493,7 +493,7 @@ class Raft:
         if self.is_changing_voters:
             replicas += self._log.voters_at(self.commit_index)
         self._replication.begin(self.term, replicas)
-        # Entries of earlier terms are committed only by one of this term above them.
+        # Entries of earlier terms are committed only by a later entry of the present term.
         nothing = RaftEntry(self._log.last_index + 1, self.term, KIND_NOTHING, b"")
         self._log.append([nothing])
         self._send_heartbeats()
@@ -535,19 +535,19 @@ class Raft:
         self._replication.send_entries_to(sender, self.commit_index, self._now_ms)
 
     def _advance_commit(self) -> None:
-        """Commit what a majority holds, when it is of this term (Raft, section 5.4.2)."""
+        """Commit entries of this term that a majority holds (Raft, section 5.4.2)."""
         index = self._replication.majority_index(self.voters)
         if index <= self.commit_index or self._log.term_at(index) != self.term:
             return
         was_changing = self.is_changing_voters
         self.commit_index = index
-        # Others apply only what they know to be committed: they should not wait for that.
+        # Followers apply only entries known as committed: send the new commit index at once.
         self._replication.send_round(self.commit_index, self._now_ms)
         if was_changing and not self.is_changing_voters:
             self._end_change()
 
     def _end_change(self) -> None:
-        """The change of voters is committed, and who left has been told so once."""
+        """The change of voters is committed, and each removed voter was informed once."""
         self._replication.keep_only(self.voters)
         if self.store not in self.voters:
             self._become_follower(self.term, None)
@@ -555,7 +555,7 @@ class Raft:
     # --- As follower ----------------------------------------------------------------------
 
     def _follow(self, sender: StoreId, term: int) -> bool:
-        """Take the sender for the leader of `term`. Returns whether it can be."""
+        """Take the sender for the leader of `term`. Return true if the sender can be leader."""
         if term == self.term and self.leader not in (None, sender):
             return False
         if term > self.term or self.role is not Role.FOLLOWER:
@@ -563,7 +563,7 @@ class Raft:
         if self._dead is not None:
             dead, dead_term, until_ms = self._dead
             if (dead, dead_term) == (sender, term) and self._now_ms < until_ms:
-                # Its last words count, but they do not bring it back.
+                # The dead leader's last messages count, but do not make it leader again.
                 return True
             self._dead = None
         self.leader = sender
@@ -583,7 +583,7 @@ class Raft:
         if previous > self.snapshot_index:
             is_match = self._log.term_at(previous) == request.previous_term
         else:
-            # What the snapshot stands for is committed, so the leader's log agrees with it.
+            # The snapshot's entries are committed, so the leader's log agrees with them.
             is_match = self.is_founded
         if not is_match:
             self._refuse(sender, request.sent_ms, previous, request.previous_term)
@@ -596,7 +596,7 @@ class Raft:
         )
 
     def _take_entries(self, entries: tuple[RaftEntry, ...]) -> bool:
-        """Append what is new, cutting what conflicts. Returns False for a false leader."""
+        """Append new entries and cut conflicting ones. Return false for a false leader."""
         for place, entry in enumerate(entries):
             if entry.index <= self.snapshot_index:
                 continue
@@ -628,7 +628,7 @@ class Raft:
         was_changing = self.is_changing_voters
         self.commit_index = index
         if was_changing and not self.is_changing_voters and self.leader not in self.voters:
-            # A leader that left has stepped down with this very commit.
+            # A leader outside the new voters has stepped down with this very commit.
             self._stand_soon()
 
     def _on_install_snapshot(self, sender: StoreId, message: InstallSnapshot) -> None:
@@ -639,7 +639,7 @@ class Raft:
         if not _is_snapshot(message) or not self._follow(sender, message.term):
             return
         if self._log.term_at(message.index) == message.index_term:
-            # Everything up to there is held: only its being committed is news.
+            # All entries up to the index are held: only their commit is news.
             self._commit_as_follower(message.index)
         elif message.index > self.commit_index:
             incoming = self._take_page(message)
@@ -655,7 +655,7 @@ class Raft:
         self._send.append((sender, AppendAnswer(self.term, True, index, 0, message.index, sent_ms)))
 
     def _take_page(self, message: InstallSnapshot) -> IncomingSnapshot:
-        """Take the page that comes next; one of another snapshot begins anew."""
+        """Take the page that comes next; a page of another snapshot begins anew."""
         incoming = self._incoming
         if incoming is None or not incoming.is_of(message):
             incoming = self._incoming = IncomingSnapshot(message)
@@ -671,11 +671,11 @@ class Raft:
 
 
 KIND_MAX = 2**32 - 1
-"""What the store has room for; the next kind is 3."""
+"""Upper limit of the store's kind field; the next free kind is 3."""
 
 
 def _is_well_formed(request: AppendRequest) -> bool:
-    """Whether an honest leader can have sent this."""
+    """Return true if an honest leader can have sent the request."""
     if request.previous_index < 1 or request.previous_term > request.term:
         return False
     index, term = request.previous_index, request.previous_term
@@ -696,7 +696,7 @@ def _is_snapshot(page: InstallSnapshot) -> bool:
     return page.index >= 1 and page.index_term <= page.term and bool(page.voters) and is_sorted
 
 
-# By name, so that a rule can be left out by a test that puts another method in its place.
+# By name, so a test can leave a rule out with another method in its place.
 _HANDLERS: dict[type, str] = {
     RaftTick: "_on_tick",
     Received: "_on_received",

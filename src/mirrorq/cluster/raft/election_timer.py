@@ -1,18 +1,18 @@
-"""When a node that hears no leader stands for election."""
+"""Times at which a node without a leader stands for election."""
 
 from __future__ import annotations
 
 from mirrorq.config import Config
 
 KNOWN_DEATH_MS_MAX = 20
-"""After a known death the voters stand one after the other within this time."""
+"""After a known death all voters stand in turn within this time."""
 RETRY_MS = 40
 """Wait after a failed election, doubled each time: a few round trips and disk writes."""
 RETRY_DOUBLINGS_MAX = 10
 
 
 class ElectionTimer:
-    """Stand at `at_ms`. Each wait has a part that differs between nodes."""
+    """Stand at `at_ms`. Each wait has a random part which differs between nodes."""
 
     def __init__(self, config: Config, seed: int) -> None:
         self.at_ms: int | None = None
@@ -30,7 +30,7 @@ class ElectionTimer:
         self.at_ms = now_ms + self._config.election_ms + self._spread_ms()
 
     def wait_for_turn(self, now_ms: int, turn: int, turns: int) -> None:
-        """The leader is gone for certain: the voters stand one after the other."""
+        """The leader is gone for certain: the voters stand in turn."""
         self._attempts = 0
         self.at_ms = now_ms + turn * KNOWN_DEATH_MS_MAX // max(1, turns - 1)
 
@@ -38,18 +38,18 @@ class ElectionTimer:
         self.at_ms = now_ms
 
     def try_again_later(self, now_ms: int) -> None:
-        """This election may fail: quickly again at first, then ever more slowly."""
+        """The election may fail: retry soon at first, then after doubled waits."""
         wait_ms = min(self._config.election_ms, RETRY_MS << self._attempts)
         self._attempts = min(self._attempts + 1, RETRY_DOUBLINGS_MAX)
         self.at_ms = now_ms + wait_ms + self._spread_ms()
 
     def postpone(self, by_ms: int) -> None:
-        """For so long this node could not have heard anybody."""
+        """Shift the election by the time in which this node could not hear any node."""
         if self.at_ms is not None:
             self.at_ms += by_ms
 
     def give_way(self, now_ms: int) -> None:
-        """Let a rival try alone for a moment, so that the votes do not split."""
+        """Let a rival try alone for a moment, so votes do not split."""
         alone_until_ms = now_ms + RETRY_MS + self._spread_ms()
         self.at_ms = max(self.at_ms or 0, alone_until_ms)
 
@@ -61,7 +61,7 @@ _MASK = (1 << 64) - 1
 
 
 class Jitter:
-    """What nodes wait longer by, each another time, so that not all stand for election at once.
+    """Random extra wait of each node, so nodes do not stand for election all at once.
 
     SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators).
     """

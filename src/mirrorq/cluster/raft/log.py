@@ -1,11 +1,11 @@
-"""The replicated log as one node holds it: snapshot, entries, voters, and what is on disk.
+"""The replicated log of one node: snapshot, entries, voters, and the part on disk.
 
 Invariants:
 
 1. Entries are contiguous and begin right after the snapshot's index (0 without one).
-2. `voters` are those of the last change in the log, committed or not; without a change
-   those of the snapshot. A truncation brings the voters before it back.
-3. `durable_index` never names an entry that was appended after the write that is synced.
+2. `voters` comes from the last change in the log, committed or not; without a change from the
+   snapshot. A truncation restores the earlier voters.
+3. `durable_index` never names an entry appended after the synced write.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from mirrorq.protocol.identities import StoreId
 
 
 class RaftLog:
-    """The log in memory. It collects its changes until `take_changes`."""
+    """The log in memory. Changes collect until `take_changes`."""
 
     def __init__(self, image: RaftImage) -> None:
         self.snapshot = image.snapshot
         self._entries = list(image.entries)
         self._changes: list[tuple[int, tuple[StoreId, ...]]] = []
-        """(index, voters): the snapshot's first, then one for each change in the log."""
+        """(index, voters): the snapshot's entry first, then an entry for each change in the log."""
         self._note_voters()
         self.durable_index = self.last_index
         self._writing: deque[tuple[int, int]] = deque()
-        """(write number, last index in that write that is still in the log)."""
+        """(write number, last index of the write which is still in the log)."""
         self._pages: list[SnapshotPage] = []
         self._new_snapshot: RaftSnapshot | None = None
         self._cut_from: int | None = None
@@ -89,13 +89,13 @@ class RaftLog:
         return None
 
     def entry(self, index: int) -> RaftEntry:
-        """Return an entry that is held."""
+        """Return an entry of the log; the log must hold the index."""
         return self._entries[index - self.snapshot_index - 1]
 
     def entries_from(
         self, first: int, last: int, bytes_max: int | None = None
     ) -> tuple[RaftEntry, ...]:
-        """Return entries `first` to `last`, at least one, then only while they fit."""
+        """Return entries `first` to `last`, cut at `bytes_max` after at least one entry."""
         base = self.snapshot_index + 1
         entries = self._entries[first - base : last - base + 1]
         if bytes_max is None:
@@ -108,14 +108,14 @@ class RaftLog:
         return tuple(entries)
 
     def is_covered_by(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so may lead this one (Raft, section 5.4.1)."""
+        """Return true if a log with this end may lead (Raft, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def agreement(self, index: int, term: int) -> tuple[int, int]:
         """Return the highest (index, term) held here, at or below both limits.
 
-        Above it a log whose entry at `index` is of `term` cannot agree with this one, so
-        that one refusal skips a whole term (Raft, section 5.3; etcd's findConflict).
+        A log with `term` at `index` cannot agree with the local log above the result. So a single
+        refusal skips a whole term (Raft, section 5.3; etcd's findConflict).
         """
         index = min(index, self.last_index)
         while index > self.snapshot_index:
@@ -128,7 +128,7 @@ class RaftLog:
     # --- Changing ---------------------------------------------------------------------
 
     def append(self, entries: Sequence[RaftEntry]) -> None:
-        """Add entries that follow the last one."""
+        """Add entries after the last entry."""
         assert not entries or entries[0].index == self.last_index + 1
         self._entries.extend(entries)
         self._appended.extend(entries)
@@ -136,7 +136,7 @@ class RaftLog:
             self._note_change(entry)
 
     def truncate(self, first: int) -> None:
-        """Cut the entry `first` and all after it."""
+        """Cut the entry `first` and all later entries."""
         assert first > self.snapshot_index
         if first > self.last_index:
             return
@@ -152,15 +152,15 @@ class RaftLog:
         self._pages.append(page)
 
     def compact(self, snapshot: RaftSnapshot) -> None:
-        """Replace the entries up to the snapshot's, which the log holds, by it."""
+        """Replace the entries up to the snapshot's index, which the log holds, by the snapshot."""
         assert self.term_at(snapshot.index) == snapshot.term
         del self._entries[: snapshot.index - self.snapshot_index]
         self._take_snapshot(snapshot)
 
     def reset(self, snapshot: RaftSnapshot) -> None:
-        """Replace the whole log by a snapshot that does not agree with it."""
+        """Replace the whole log by a snapshot which does not agree with the log."""
         self._entries.clear()
-        # Said explicitly, so that merging writes needs no knowledge of the log.
+        # Set explicitly, so merging writes needs no knowledge of the log.
         self._cut_from = snapshot.index + 1
         self._clamp_durable(self.snapshot_index)
         self._take_snapshot(snapshot)
@@ -192,33 +192,33 @@ class RaftLog:
         return bool(self._appended or self._pages or is_cut)
 
     def take_changes(self, state: RaftState | None = None) -> RaftWrite:
-        """Return and forget what has changed since the last call, with this state."""
+        """Return the changes since the last call, with `state`, and forget the changes."""
         snapshot, appended = self._new_snapshot, tuple(self._appended)
         write = RaftWrite(state, tuple(self._pages), snapshot, self._cut_from, appended)
         self._new_snapshot, self._cut_from, self._appended, self._pages = None, None, [], []
         return write
 
     def writing(self, number: int) -> None:
-        """All that the log holds now is in the write of this number or an earlier one."""
+        """All entries of the log are in the write of this number or in an earlier write."""
         self._writing.append((number, self.last_index))
 
     def written(self, number: int) -> None:
-        """The write of this number and all before it are on disk."""
+        """The write of this number and all earlier writes are on disk."""
         while self._writing and self._writing[0][0] <= number:
             self.durable_index = max(self.durable_index, self._writing.popleft()[1])
 
     def _clamp_durable(self, index: int) -> None:
-        # What replaces the cut entries is on disk only with a write that is yet to come.
+        # The replacements of the cut entries reach the disk only with a later write.
         self.durable_index = min(self.durable_index, index)
         self._writing = deque((number, min(last, index)) for number, last in self._writing)
 
 
 def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrite | None:
-    """Return one write that leaves the disk as doing both, in order, would."""
+    """Return a single write with the same result on disk as both writes in order."""
     if earlier is None or later is None:
         return later if earlier is None else earlier
     if later.snapshot is None and later.truncate_from is None:
-        # As a rule; a thousand proposals of one step are a thousand merges.
+        # The usual case, kept cheap: a thousand proposals of one step are a thousand merges.
         state = later.state if later.state is not None else earlier.state
         append, pages = earlier.append + later.append, earlier.pages + later.pages
         return replace(earlier, state=state, pages=pages, append=append)

@@ -1,7 +1,7 @@
-"""What goes into the consensus core, what comes out, and what its nodes tell each other.
+"""Events and effects of the consensus core, and the messages between its nodes.
 
-Pure data. The classes of `RAFT_MESSAGES` travel between nodes; the events and
-`RaftEffects` stay inside one process.
+Pure data. The classes of `RAFT_MESSAGES` travel between nodes; the events and `RaftEffects` stay
+inside one process.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ KIND_NOTHING = 0
 KIND_COMMAND = 1
 KIND_VOTERS = 2
 COMMAND_BYTES_MAX = 1024 * 1024
-"""Of one entry. With `replication.APPEND_BYTES_MAX` and `image.PAGE_BYTES` no message of Raft is
-above what every transport takes."""
+"""Limit of one entry. With `replication.APPEND_BYTES_MAX` and `image.PAGE_BYTES` every message of
+Raft fits every transport."""
 
 # --- Events -------------------------------------------------------------------------------
 
@@ -30,8 +30,8 @@ class RaftTick(Struct, frozen=True, gc=False):
 
 
 class Late(Struct, frozen=True, gc=False):
-    """This node was stepped so much later than it had wanted: it was given no time. For so long
-    nobody's silence counts, as what was sent to it may still wait beside this event."""
+    """The node was stepped `by_ms` later than planned, for lack of CPU time. Silence of other nodes
+    does not count for so long: their messages may still wait beside the event."""
 
     by_ms: int
 
@@ -51,14 +51,14 @@ class Propose(Struct, frozen=True, gc=False):
 
 
 class ProposeVoters(Struct, frozen=True, gc=False):
-    """Change the voters by exactly one. `number` comes back in `accepted` or `rejected`."""
+    """Change the voters by exactly one store. `number` comes back in `accepted` or `rejected`."""
 
     number: int
     voters: tuple[StoreId, ...]
 
 
 class PeerDead(Struct, frozen=True, gc=False):
-    """The process on this store is known to have ended; silence alone is no such proof."""
+    """The process on the store is known to have ended; silence alone is no proof."""
 
     store: StoreId
 
@@ -68,8 +68,8 @@ class Contact(Struct, frozen=True, gc=False):
 
 
 class Compact(Struct, frozen=True, gc=False):
-    """A page of the catalog as it is after applying `index`. They come in order; one of another
-    index ends what was begun. With the last one the log up to there may go."""
+    """A page of the catalog after applying `index`. Pages come in order; a page of another index
+    ends the begun snapshot. After the last page the log up to `index` may go."""
 
     index: int
     page: bytes
@@ -78,7 +78,7 @@ class Compact(Struct, frozen=True, gc=False):
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """Keep the promise to a founding on disk (it shares the hard state's value)."""
+    """Keep the promise to a founding on disk (in the value of the hard state)."""
 
     founding: bytes
 
@@ -107,11 +107,11 @@ RaftEvent = (
 
 
 class RaftEffects(Struct):
-    """What one step wants done, in the order of the fields.
+    """Effects of one step, to be done in the order of the fields.
 
-    The writes of several steps may share one commit (`merge_writes`); then `send`
-    and `install` of each wait for that commit, and afterwards `Persisted` is
-    stepped with the greatest `write_number` in it.
+    The writes of several steps may share one commit (`merge_writes`). Then `send` and `install` of
+    each step wait for the commit. Afterwards `Persisted` is stepped with the greatest
+    `write_number` of the commit.
     """
 
     persist: RaftWrite | None = None
@@ -121,10 +121,10 @@ class RaftEffects(Struct):
     send: tuple[tuple[StoreId, RaftMessage], ...] = ()
     """Never before `persist`, and never before the sends of earlier steps."""
     install: RaftSnapshot | None = None
-    """The catalog becomes this."""
+    """The catalog becomes this snapshot."""
     accepted: tuple[tuple[int, int, int], ...] = ()
-    """(number, index, term) of proposals appended. It is done when the entry of that index is
-    committed with that term, and lost when that is one of another term."""
+    """(number, index, term) of appended proposals. A proposal is done when the entry of the index
+    is committed with the term, and lost when the committed entry has another term."""
     rejected: tuple[int, ...] = ()
     """Proposals not appended: not the leader, or not now."""
     wake_at_ms: int | None = None
@@ -134,7 +134,7 @@ class RaftEffects(Struct):
 # --- Voters as bytes ----------------------------------------------------------------------
 
 _VOTER = struct.Struct("<QH")
-"""Store id and length in bytes of the UTF-8 name that follows."""
+"""Store id, and length in bytes of the UTF-8 name after the header."""
 
 
 def encode_voters(voters: Iterable[StoreId]) -> bytes:
@@ -147,7 +147,7 @@ def encode_voters(voters: Iterable[StoreId]) -> bytes:
 
 
 def decode_voters(data: bytes) -> tuple[StoreId, ...] | None:
-    """Return what `encode_voters` was given, or None when the bytes are no such thing."""
+    """Return the voters in bytes of `encode_voters`, or None when the bytes are malformed."""
     voters = []
     offset = 0
     while offset < len(data):

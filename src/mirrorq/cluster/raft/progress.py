@@ -1,4 +1,4 @@
-"""What a leader knows of one other replica's log, and how much it may send it now."""
+"""A leader's knowledge of one other replica's log, and how much may be sent to the replica now."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class ProgressMode(Enum):
     """How the leader sends to one replica."""
 
     PROBE = "probe"
-    """Where the logs agree is not known: one request at a time."""
+    """The point of agreement of the logs is unknown: one request at a time."""
     STREAM = "stream"
     """The logs agree: entries are sent ahead of the answers."""
     SNAPSHOT = "snapshot"
-    """A snapshot is on its way: nothing but heartbeats until it is answered."""
+    """A snapshot is on the way: only heartbeats until the replica has answered."""
 
 
 class Progress:
-    """How far one replica's log agrees with the leader's, and what is on its way to it. The
-    leader's, made anew in each term."""
+    """How far one replica's log agrees with the leader's, and the requests on the way. Owned by the
+    leader, made anew in each term."""
 
     def __init__(self, next_index: int) -> None:
         self.mode = ProgressMode.PROBE
@@ -34,18 +34,18 @@ class Progress:
         self.next_index = next_index
         """First entry not sent yet."""
         self.contact_ms: int | None = None
-        """Send time of the latest request that it has answered; None before the first."""
+        """Send time of the latest answered request; None before the first."""
         self.heard_ms: int | None = None
-        """When its latest answer came; None before the first."""
+        """When the replica's latest answer came; None before the first."""
         self.outgoing: OutgoingSnapshot | None = None
         """With mode SNAPSHOT."""
         self._is_probing = False
         self._in_flight: deque[int] = deque()
-        """Last index of each request with entries that is not answered."""
+        """Last index of each unanswered request with entries."""
 
     @property
     def is_paused(self) -> bool:
-        """Whether new entries have to wait for an answer; heartbeats go on and get one."""
+        """Return true if new entries must wait for an answer; heartbeats go on and get answers."""
         if self.mode is ProgressMode.PROBE:
             return self._is_probing
         if self.mode is ProgressMode.STREAM:
@@ -53,12 +53,12 @@ class Progress:
         return True
 
     def heard(self, sent_ms: int, now_ms: int) -> None:
-        """An answer to a request of that send time has come."""
+        """An answer to a request with the given send time has come."""
         self.heard_ms = now_ms
         self.contact_ms = sent_ms if self.contact_ms is None else max(self.contact_ms, sent_ms)
 
     def sent(self, last_index: int, with_entries: bool) -> None:
-        """A request whose log ends at `last_index` was sent."""
+        """A request ending at log index `last_index` was sent."""
         if self.mode is ProgressMode.PROBE:
             self._is_probing = True
         elif self.mode is ProgressMode.STREAM and with_entries:
@@ -66,15 +66,15 @@ class Progress:
             self.next_index = last_index + 1
 
     def begin_snapshot(self, snapshot: RaftSnapshot, now_ms: int) -> None:
-        """The replica gets this snapshot, page by page."""
+        """The replica gets the snapshot, page by page."""
         self._enter(ProgressMode.SNAPSHOT)
         self.outgoing = OutgoingSnapshot(snapshot, now_ms)
         self.next_index = snapshot.index + 1
 
     def matched(self, index: int) -> bool:
-        """The replica's log agrees up to `index`. Returns whether that was news."""
+        """The replica's log agrees up to `index`. Return true if `match_index` grew."""
         if self.mode is ProgressMode.SNAPSHOT and index < self.next_index - 1:
-            # An answer from before the snapshot was sent.
+            # The answer is older than the sending of the snapshot.
             return False
         is_news = index > self.match_index
         self.match_index = max(self.match_index, index)
@@ -89,7 +89,7 @@ class Progress:
     def refused(self, previous_index: int, agreement: int) -> None:
         """A request after `previous_index` did not fit: probe where the logs may agree."""
         if previous_index <= self.match_index or self.mode is ProgressMode.SNAPSHOT:
-            # Late, or a heartbeat beside a snapshot that got lost: nothing is known by it.
+            # A late answer, or a heartbeat beside a lost snapshot: no news about the log.
             return
         if self.mode is ProgressMode.PROBE and previous_index != self.next_index - 1:
             return

@@ -1,4 +1,4 @@
-"""A leader's other replicas: what each has, what to send it, and when they answered."""
+"""A leader's other replicas: how far each log is, requests to send, and times of answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ APPEND_BYTES_MAX = 1024 * 1024
 """Entries of one append request: large beside a command, small beside a heartbeat time."""
 
 ALWAYS_MS = 1 << 62
-"""Send time of the newest round that this store itself has answered."""
+"""Contact time of this store: a leader always counts as answering."""
 
 
 class Replication:
-    """Empty on a node that does not lead. What is to be sent goes to the list given."""
+    """Empty on a node without leadership. Messages to send go to the given list."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class Replication:
         self._progress: dict[StoreId, Progress] = {}
         self._term = 0
         self._majority: tuple[tuple[StoreId, ...], int | None, int | None] | None = None
-        """(voters, contact, heard): what `_others_ms` says of them, until an answer comes."""
+        """(voters, contact, heard): cached result of `_others_ms`, until an answer comes."""
 
     # --- Who ------------------------------------------------------------------------------
 
     def begin(self, term: int, replicas: Iterable[StoreId]) -> None:
-        """Lead these in `term`, knowing nothing of their logs."""
+        """Lead the replicas in `term`, without knowledge of their logs."""
         self._term = term
         self._progress.clear()
         self._majority = None
@@ -59,7 +59,7 @@ class Replication:
     # --- Majorities -----------------------------------------------------------------------
 
     def majority_index(self, voters: tuple[StoreId, ...]) -> int:
-        """Return the highest index that a majority has on disk."""
+        """Return the highest index held by a majority on disk."""
         held = sorted(
             self._log.durable_index if voter == self._store else self._progress[voter].match_index
             for voter in voters
@@ -67,19 +67,19 @@ class Replication:
         return held[(len(voters) - 1) // 2]
 
     def majority_contact_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
-        """Return the send time of the last round that a majority has answered."""
+        """Return the send time of the last round answered by a majority."""
         contact_ms = self._others_ms(voters)[1]
         return now_ms if contact_ms == ALWAYS_MS else contact_ms
 
     def majority_heard_ms(self, voters: tuple[StoreId, ...], now_ms: int) -> int | None:
-        """Return when a majority had last answered anything, this store answering always."""
+        """Return when a majority had last answered; this store always counts as answering."""
         heard_ms = self._others_ms(voters)[2]
         return now_ms if heard_ms == ALWAYS_MS else heard_ms
 
     def _others_ms(
         self, voters: tuple[StoreId, ...]
     ) -> tuple[tuple[StoreId, ...], int | None, int | None]:
-        """The same without the time, this store answering always."""
+        """Return (voters, contact, heard) without `now_ms`; this store counts as `ALWAYS_MS`."""
         known = self._majority
         if known is None or known[0] is not voters:
             contacts, heard = [], []
@@ -95,12 +95,12 @@ class Replication:
     # --- Sending --------------------------------------------------------------------------
 
     def send_round(self, commit_index: int, now_ms: int) -> None:
-        """Send each replica at least one request: a sign of life, and the commit."""
+        """Send each replica at least one request: a sign of life, and the commit index."""
         for replica, progress in self._progress.items():
             self._send_to(replica, progress, commit_index, now_ms, is_round=True)
 
     def send_entries(self, commit_index: int, now_ms: int) -> None:
-        """Send each replica what it has not been sent and may be."""
+        """Send each replica all unsent entries which its window allows."""
         for replica, progress in self._progress.items():
             self._send_to(replica, progress, commit_index, now_ms)
 
@@ -136,7 +136,7 @@ class Replication:
             progress.sent(previous + len(entries), bool(entries))
 
     def _send_pages(self, replica: StoreId, progress: Progress, now_ms: int) -> None:
-        """Send pages of the snapshot to a replica that lacks entries before it."""
+        """Send pages of the snapshot to a replica which lacks entries before the snapshot."""
         snapshot, outgoing = self._log.snapshot, progress.outgoing
         assert snapshot is not None, "a leader has voters, and its first come by a snapshot"
         is_other = outgoing is not None and outgoing.snapshot is not snapshot
@@ -156,7 +156,7 @@ class Replication:
     # --- Answers --------------------------------------------------------------------------
 
     def take_page_answer(self, sender: StoreId, answer: SnapshotAnswer, now_ms: int) -> None:
-        """Note what a replica has of the snapshot."""
+        """Note how many pages of the snapshot a replica has."""
         progress = self._progress.get(sender)
         if progress is not None:
             progress.heard(min(answer.sent_ms, now_ms), now_ms)
@@ -165,7 +165,7 @@ class Replication:
                 progress.outgoing.answered(answer.index, answer.count, now_ms)
 
     def take_answer(self, sender: StoreId, answer: AppendAnswer, now_ms: int) -> bool:
-        """Note an answer of this term. Returns whether more may be committed now."""
+        """Note an answer of the leader's term. Return true if more entries may be committed now."""
         progress = self._progress.get(sender)
         if progress is None:
             return False
@@ -179,7 +179,7 @@ class Replication:
 
 
 def _of_majority(times_ms: list[int | None], count: int) -> int | None:
-    """Return the latest time that most of so many voters have reached."""
+    """Return the latest time reached by a majority of `count` voters."""
     reached = sorted((time for time in times_ms if time is not None), reverse=True)
     quorum = count // 2 + 1
     return reached[quorum - 1] if len(reached) >= quorum else None

@@ -1,11 +1,10 @@
-"""A snapshot on its way, page by page: as its sender counts them, and as its receiver has them.
+"""A snapshot on the way, page by page: the sender's cursor and the receiver's pages.
 
-1. A page is taken only when it is the next one of the snapshot that is being received, so none is
-   left out or taken twice.
-2. A snapshot is named by the leader's term and by its index: a page of another one begins anew, and
-   so does a receiver that was restarted. Its answer tells the sender, whose cursor goes back.
-3. Pages are sent ahead of their answers up to `BYTES_IN_FLIGHT_MAX`. Where no answer came for the
-   time given, those that are not answered are sent again.
+1. A receiver takes a page only in order, so no page is left out or taken twice.
+2. Leader's term, index and page count name a snapshot. A page of another snapshot begins anew, and
+   so does a restarted receiver. The answer tells the sender, and the sender's cursor goes back.
+3. Pages are sent ahead of their answers up to `BYTES_IN_FLIGHT_MAX`. After the given time without
+   an answer, unanswered pages are sent again.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from mirrorq.protocol.effects import RaftSnapshot
 from mirrorq.protocol.raft import InstallSnapshot
 
 BYTES_IN_FLIGHT_MAX = 1024 * 1024
-"""Of pages sent ahead of their answers, for each replica: so much may come to one write of it."""
+"""Limit of page bytes sent ahead of the answers to each replica, and so of one write there."""
 
 
 @define
 class IncomingSnapshot:
-    """As the replica has it. It counts when it is whole."""
+    """A snapshot at the receiving replica. Valid when all pages are there."""
 
     first: InstallSnapshot
-    """Some message of it."""
+    """Any message of the snapshot."""
     pages: list[bytes] = field(factory=list)
 
     def is_of(self, message: InstallSnapshot) -> bool:
-        """Say whether a page is of this snapshot."""
+        """Return true if a page belongs to this snapshot."""
         return _name(message) == _name(self.first)
 
     def take(self, message: InstallSnapshot) -> bool:
-        """Take a page; say whether it was the next one."""
+        """Take a page; return true if the page was next in order."""
         is_next = message.number == len(self.pages) < message.count
         if is_next:
             self.pages.append(message.page)
@@ -45,7 +44,7 @@ class IncomingSnapshot:
         return len(self.pages) >= self.first.count
 
     def snapshot(self) -> RaftSnapshot:
-        """Return the whole."""
+        """Return the whole snapshot."""
         first = self.first
         return RaftSnapshot(first.index, first.index_term, first.voters, tuple(self.pages))
 
@@ -56,17 +55,17 @@ def _name(message: InstallSnapshot) -> tuple[object, ...]:
 
 @define
 class OutgoingSnapshot:
-    """As the leader sends it to one replica."""
+    """A snapshot as the leader sends it to one replica."""
 
     snapshot: RaftSnapshot
     answered_ms: int
-    """When the replica last had more of it, or it was begun."""
+    """When the replica last reported a change of `count`, or the sending began."""
     count: int = 0
-    """Of the pages that the replica has."""
+    """Number of pages held by the replica."""
     _sent: int = 0
     """Number of the next page to send."""
     _again_ms: int = 0
-    """Not before this are pages sent again."""
+    """No page is sent again before this time."""
 
     def due(self, now_ms: int, patience_ms: int) -> Iterator[int]:
         """Give the numbers of the pages to send now."""
@@ -78,7 +77,7 @@ class OutgoingSnapshot:
         yield from numbers
 
     def _window_end(self) -> int:
-        """Number of the first page that is not to be sent yet. There is always one to send."""
+        """Return the number of the first page to hold back. The window has at least one page."""
         pages, end = self.snapshot.pages, self.count + 1
         size = sum(map(len, pages[self.count : end]))
         while end < len(pages) and size + len(pages[end]) <= BYTES_IN_FLIGHT_MAX:
@@ -87,7 +86,7 @@ class OutgoingSnapshot:
         return end
 
     def answered(self, index: int, count: int, now_ms: int) -> None:
-        """The replica has so many pages of the snapshot of that index."""
+        """The replica has `count` pages of the snapshot with `index`."""
         if index != self.snapshot.index or not 0 <= count < len(self.snapshot.pages):
             return
         if count < self.count:
