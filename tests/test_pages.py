@@ -532,19 +532,23 @@ def commands() -> list[str]:
     return sorted(found)
 
 
+def not_understood(words: list[str]) -> list[str]:
+    """The options of a command line, without `mirrorq`, that its command has not."""
+    name, *words = words
+    command = main.commands[name]
+    if isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    known = {each for option in command.params for each in option.opts}
+    options = [word.strip("[]").partition("=")[0] for word in words]
+    return [word for word in options if word.startswith("--") and word not in known]
+
+
 def test_every_command_line_is_understood() -> None:
     """Each names a command and options that there are. Nothing is run."""
     lines = commands()
     assert len(lines) > 20
     for line in lines:
-        name, *words = line.split()
-        command = main.commands[name]
-        if isinstance(command, click.Group):
-            command = command.commands[words.pop(0)]
-        known = {each for option in command.params for each in option.opts}
-        options = [word.strip("[]").partition("=")[0] for word in words]
-        unknown = [word for word in options if word.startswith("--") and word not in known]
-        assert unknown == [], line
+        assert not_understood(line.split()) == [], line
 
 
 def test_every_command_that_is_named_in_a_sentence_is_there() -> None:
