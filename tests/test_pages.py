@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +45,14 @@ RUN_HERE = {
     "security.md",
     "testing.md",
 }
-SCRIPTS = {"two-processes.md", "three-hosts.md", "deployment.md", "asyncio.md", "worker.md"}
+SCRIPTS = {
+    "two-processes.md",
+    "three-hosts.md",
+    "deployment.md",
+    "asyncio.md",
+    "worker.md",
+    "fastapi.md",
+}
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "celery.md": "contrib/test_celery_page.py",
@@ -371,6 +379,86 @@ def test_a_node_in_a_web_service(module: str) -> None:
         until(lambda: ask("/results") == ["TEA"])
 
 
+class Replica:
+    """One replica of fastapi.md's service: a process under uvicorn."""
+
+    def __init__(self, ending: ExitStack, name: str) -> None:
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
+        command = [sys.executable, "-m", "uvicorn", "orders:app"]
+        self.process = subprocess.Popen(
+            [*command, "--port", self.url.rpartition(":")[2], "--log-level", "warning"],
+            env={**os.environ, "NODE_NAME": name},
+            start_new_session=True,
+        )
+        ending.callback(self.process.wait, DEADLINE_S)
+        ending.callback(self.process.kill)
+
+    def ask(self, path: str, body: bytes | None = None, key: str = "") -> tuple[int, Any]:
+        """Status and answer; (0, None) while nobody listens."""
+        headers = {"Idempotency-Key": key} if key else {}
+        request = urllib.request.Request(self.url + path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError:
+            return 0, None
+
+    def until(self, path: str, status: int) -> Any:
+        """Wait for an answer of this status; return it."""
+        until(lambda: self.ask(path)[0] == status, lambda: (path, self.ask(path)))
+        return self.ask(path)[1]
+
+
+def test_fastapi_replicas() -> None:
+    """Each order is done by one of three replicas, of which one dies, and then another: health says
+    so, and a key that is sent again stores nothing."""
+    pytest.importorskip("fastapi")
+    scripts_of("fastapi.md")
+    text = text_of("fastapi.md")
+    for line in re.findall("^mirrorq key new (.*) --keys keys$", text, re.MULTILINE):
+        keygen(*line.split())
+    with ExitStack() as ending:
+        replicas = {"a": Replica(ending, "a")}
+        # Alone it listens, is alive, and takes nothing.
+        assert replicas["a"].until("/livez", 200) == {"alive": True}
+        assert replicas["a"].ask("/readyz")[0] == 503
+        assert replicas["a"].ask("/orders", b"early") == (503, {"detail": "no majority yet"})
+        replicas |= {name: Replica(ending, name) for name in "bc"}
+        for replica in replicas.values():
+            assert replica.until("/readyz", 200) == {"ready": True, "reason": ""}
+        for name, replica in replicas.items():
+            assert replica.ask("/orders", f"from {name}".encode())[0] == 200
+        first = replicas["a"].ask("/orders", b"espresso", "order-17")
+        again = replicas["b"].ask("/orders", b"espresso", "order-17")
+        assert first[0] == again[0] == 200
+        assert first[1]["sequence"] == again[1]["sequence"]
+
+        def done() -> list[str]:
+            running = [r for r in replicas.values() if r.process.poll() is None]
+            return sorted(each for replica in running for each in replica.ask("/done")[1])
+
+        wanted = ["espresso", "from a", "from b", "from c"]
+        until(lambda: done() == wanted, done)
+        replicas["a"].process.kill()
+        replicas["a"].process.wait(DEADLINE_S)
+        until(lambda: replicas["b"].ask("/orders", b"tea", "order-18")[0] == 200)
+        replicas["c"].until("/readyz", 200)
+        until(lambda: "tea" in done(), done)
+        # A node that stops by itself, here because its directory is gone, is not alive.
+        shutil.rmtree("data-b")
+        assert replicas["b"].until("/livez", 503) == {"alive": False}
+        # The last one stays alive, and says that it cannot take orders.
+        replicas["b"].process.send_signal(signal.SIGTERM)
+        assert replicas["b"].process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
+        replicas["c"].until("/readyz", 503)
+        assert replicas["c"].ask("/livez")[0] == 200
+        replicas["c"].process.send_signal(signal.SIGTERM)
+        assert replicas["c"].process.wait(DEADLINE_S) in (0, -signal.SIGTERM)
+
+
 def test_code_for_asyncio_queue() -> None:
     """Every number once, in whatever order the workers came to it."""
     scripts_of("asyncio.md")
@@ -444,19 +532,23 @@ def commands() -> list[str]:
     return sorted(found)
 
 
+def not_understood(words: list[str]) -> list[str]:
+    """The options of a command line, without `mirrorq`, that its command has not."""
+    name, *words = words
+    command = main.commands[name]
+    if isinstance(command, click.Group):
+        command = command.commands[words.pop(0)]
+    known = {each for option in command.params for each in option.opts}
+    options = [word.strip("[]").partition("=")[0] for word in words]
+    return [word for word in options if word.startswith("--") and word not in known]
+
+
 def test_every_command_line_is_understood() -> None:
     """Each names a command and options that there are. Nothing is run."""
     lines = commands()
     assert len(lines) > 20
     for line in lines:
-        name, *words = line.split()
-        command = main.commands[name]
-        if isinstance(command, click.Group):
-            command = command.commands[words.pop(0)]
-        known = {each for option in command.params for each in option.opts}
-        options = [word.strip("[]").partition("=")[0] for word in words]
-        unknown = [word for word in options if word.startswith("--") and word not in known]
-        assert unknown == [], line
+        assert not_understood(line.split()) == [], line
 
 
 def test_every_command_that_is_named_in_a_sentence_is_there() -> None:
