@@ -67,7 +67,7 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.views import View, find_store, is_in_sync, joining_ids, order_error
 
 LOST_IDS_MAX = 1 << 20
-"""So many queues may have been declared without a survivor's knowledge: their ids are left out."""
+"""Ids skipped for queues perhaps declared without a survivor's knowledge."""
 
 
 class Catalog:
@@ -572,7 +572,7 @@ class Catalog:
         return CatalogResult(redefines=is_there)
 
     def may_have_outbox(self, queue: QueueRecord) -> bool:
-        """Say whether a queue may have messages on their way to other queues, or has had."""
+        """Return true if a queue may have messages on their way to other queues, or has had."""
         return queue.has_outbox or self._policies.may_have_sent(queue.name)
 
     # --- Exchanges ------------------------------------------------------------------------

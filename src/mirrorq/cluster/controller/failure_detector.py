@@ -201,13 +201,13 @@ class FailureDetector:
         return peer is None or not peer.calm.shaky
 
     def is_broken(self, one: str, other: str) -> bool:
-        """Say whether the link between two nodes counts as broken."""
+        """Return true if the link between two nodes counts as broken."""
         link = self._links.get((min(one, other), max(one, other)))
         return link is not None and link.shaky
 
     @property
     def knows_breaks(self) -> bool:
-        """Whether any link may count as broken."""
+        """Return true if any link may count as broken."""
         return bool(self._links)
 
     def unheard(self, names: tuple[str, ...]) -> tuple[str, ...]:
