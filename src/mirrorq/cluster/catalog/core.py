@@ -372,7 +372,7 @@ class Catalog:
         return CatalogResult(nodes=(command.node,), queues=ended + self._drop_store(store))
 
     def _drop_store(self, store: StoreId) -> tuple[int, ...]:
-        """Take a store out of every view; return the ids of the changed queues."""
+        """Take a store out of every view; return the ids of all queues on its node."""
         dropped = []
         for queue in self._queues.on_node(store.node):
             view = without(queue.view, store, self.definition_of(queue.name).durability)
