@@ -105,7 +105,7 @@ class Settle(Struct, frozen=True, gc=False):
 
 class Extend(Struct, frozen=True, gc=False):
     """Messages of the deliveries held by the session may be held for `duration_ms` from now on; 0:
-    without end. Answered by Settled. Only for a master with support for Extend by its `Attached`.
+    without end. Answered by Settled. Only to a master whose `Attached` announces Extend.
     """
 
     request: int

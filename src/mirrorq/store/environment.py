@@ -509,8 +509,8 @@ class Environment:
         return RUN_BYTES_SMALL if self._is_counted else RUN_BYTES_MAX
 
     def room(self, wanted: int = 0) -> Space:
-        """Return the bytes for messages which the next commit can use for sure, with no write
-        before. Called by the writing thread.
+        """Return the sure space for messages in the next commit, with no write before. Called by
+        the writing thread.
 
         Args:
             wanted: Bytes which a caller waits for: a disk with little space is asked for them.

@@ -15,7 +15,7 @@ connection alone proves nothing (a cut cable ends it). The probe is repeated whi
 unexplained: a dying process may close its connections before its listener. Both together may come
 from a device between two nodes (a resetting firewall, a proxy). So the other nodes count too: each
 hello lists the nodes unheard by its sender. Later signs of the node end the doubt. Around a whole
-node, or between a minority and the rest, a device looks like death: `trust_refused` rules it out.
+node, or between a minority and the rest, a device looks like death: `trust_refused` excludes one.
 
 Links (R11). Each node lists in its signs of life the nodes which it does not hear. A link is broken
 when both ends report it, or one end for twice `failure_ms`: loss in one direction. A link works
