@@ -35,7 +35,7 @@ class ClientWelcome(Struct, frozen=True, gc=False):
     session_expiry_ms: int
     """After so much silence the client is gone for the node."""
     lineage: int = 0
-    """Of the node's cluster, 0 while unknown: then a later pong has the lineage."""
+    """Lineage of the node's cluster, 0 while unknown: then a later pong has the lineage."""
 
 
 class ClientUnknown(Struct, frozen=True, gc=False):
@@ -47,7 +47,7 @@ class ClientRefused(Struct, frozen=True, gc=False):
 
     why: str
     final: bool = False
-    """True: do not go to another node, as an operator disconnected the client for good."""
+    """True: do not go to another node. A user has disconnected the client, which ends."""
 
 
 class ClientOpen(Struct, frozen=True, gc=False):
@@ -207,7 +207,7 @@ class ClientAnswer(Struct, frozen=True, gc=False):
     data: bytes
     frames: tuple[bytes, ...] = ()
     rings: tuple[int, ...] = ()
-    """Of a declaration: ids of the shards of a sharded queue, by their number."""
+    """Answer to a declaration: ids of a sharded queue's shards, by shard number."""
 
 
 class ClientPing(Struct, frozen=True, gc=False):
@@ -232,7 +232,7 @@ class ClientPong(Struct, frozen=True, gc=False):
     waits: str = ""
     """Reason why the node takes part in no cluster, and so knows no queue. "": none."""
     lineage: int = 0
-    """Of the node's cluster, as in ClientWelcome."""
+    """Lineage of the node's cluster, as in ClientWelcome."""
 
 
 class ClientBye(Struct, frozen=True, gc=False):
@@ -264,9 +264,9 @@ class Seen:
     """The answer to a ClientWatch, as JSON."""
 
     version: int
-    """Of the exchange; 0 when there is none."""
+    """Version of the exchange; 0 without an exchange."""
     index: int
-    """Of the catalog: no earlier change is missing."""
+    """Index of the catalog: no earlier change is missing."""
     record: ExchangeRecord | None = None
     names: dict[int, str] = field(factory=dict)
     """Names of the bound queues."""

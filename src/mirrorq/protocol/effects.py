@@ -26,7 +26,7 @@ class Notice(Struct, frozen=True, gc=False):
     kind: str
     """Subject of the event, such as "paused", "leader" or "loss"."""
     text: str
-    """The same in a sentence."""
+    """The event in a sentence."""
     queue_id: int = 0
     """The queue's id; 0: an event of the node or the client."""
 
@@ -63,7 +63,7 @@ class OutboxLoad:
 
     @property
     def number(self) -> int:
-        """Of the first message."""
+        """Number of the first message."""
         return self.entries[0].number
 
 
@@ -95,9 +95,9 @@ class Page(Struct, frozen=True, gc=False):
 MESSAGES = 0
 """Kind of a page: live messages in a stretch of sequences."""
 PRODUCERS = 1
-"""Of a stretch of producer ids: see `replication.state.producer`."""
+"""Kind of a page for a stretch of producer ids: see `replication.state.producer`."""
 COLUMNS = 2
-"""Of sizes and times: see `replication.state.columns`."""
+"""Kind of a page for sizes and times: see `replication.state.columns`."""
 LATER = (PRODUCERS, COLUMNS)
 """Kinds not read at a start."""
 PageReader = Callable[[int, int, int, int], bytes]
@@ -151,9 +151,9 @@ class QueueImage(Struct, frozen=True, gc=False, eq=False):
     broken: str = ""
     """Reason for an unreadable copy, to be taken from other members; "" as a rule."""
     pages: tuple[Page, ...] = ()
-    """Of the checkpoint, each kind in order."""
+    """Pages of the checkpoint, each kind in order."""
     salvaged: str = ""
-    """Of an only copy: damage of its log, with stand-ins among the entries."""
+    """Damage in the log of an only copy, with stand-ins among the entries; else ""."""
     stale: tuple[Page, ...] = ()
     """Pages on the disk without effect, older first: to be deleted."""
 
@@ -201,9 +201,9 @@ class SnapshotPage(Struct, frozen=True, gc=False):
     """A page of a snapshot in the making or under reception."""
 
     index: int
-    """Of the snapshot."""
+    """Index of the snapshot."""
     number: int
-    """From 0."""
+    """Number of the page, from 0."""
     data: bytes
 
 
@@ -272,7 +272,7 @@ class ReplicaEffects(Struct):
     replies: list[SessionReply] = field(default_factory=list)
     """Deliver and Browsed come without frames; the driver fills them in."""
     requests: list[SessionRequest] = field(default_factory=list)
-    """Of couriers, to the masters of other queues."""
+    """Requests of couriers, to the masters of other queues."""
     loads: list[OutboxLoad] = field(default_factory=list)
     """Batches for other queues, for the driver to pack."""
     propose: ChangeView | None = None

@@ -39,7 +39,7 @@ _STEPS_MAX = 1_024
 def incarnation_after(previous: int, chance: int, known: int | None = None) -> int:
     """Return the number of a store's next incarnation.
 
-    The low bits are random, so an earlier copy of the store, put in its place, goes on with another
+    The low bits are random. So an earlier copy of the store, put in its place, goes on with another
     number than the store did (`is_set_back`). The numbers of a rejected copy stay apart from the
     store's, over many starts.
 
@@ -137,7 +137,7 @@ def key_producer(digest: int) -> int:
 
 
 def is_key(producer: int) -> bool:
-    """Whether a producer id stands for a unique key."""
+    """Return true if a producer id stands for a unique key."""
     return producer & (OUTBOX_BIT | KEY_BIT) == KEY_BIT
 
 
@@ -151,5 +151,5 @@ def spool_producer(number: int) -> int:
 
 
 def is_spool(producer: int) -> bool:
-    """Whether a producer id is a spool's."""
+    """Return true if a producer id is a spool's."""
     return producer & (OUTBOX_BIT | SPOOL_BIT) == OUTBOX_BIT | SPOOL_BIT

@@ -326,9 +326,9 @@ class _Point:
         self.waiting = waiting
         """Places reached by the last character."""
         self.before = before
-        """Of the last character: w (a word's), W (another), "" where there is none."""
+        """Kind of the last character: w (a word's), W (another), "" at the begin."""
         self.nexts: dict[str, _Point] = {}
-        """By the next character, "" for the end of the name."""
+        """Next points by character, "" for the end of the name."""
 
 
 _FOUND = _Point((), "")
@@ -412,5 +412,5 @@ def compiled(text: str) -> NamePattern:
 
 @lru_cache(maxsize=FOUND_MAX)
 def is_found(pattern: str, name: str) -> bool:
-    """Whether a pattern is found anywhere in a name; remembered."""
+    """Return true if a pattern is found anywhere in a name; remembered."""
     return compiled(pattern).is_in(name)

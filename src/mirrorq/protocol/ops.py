@@ -96,7 +96,7 @@ class Header(Struct, frozen=True, gc=False):
 
     @property
     def priority(self) -> int:
-        """Of all messages of a publish frame, 0 to PRIORITY_MAX."""
+        """Priority of all messages of a publish frame, 0 to PRIORITY_MAX."""
         return (self.flags & FLAG_PRIORITY) >> PRIORITY_SHIFT
 
     @property
@@ -121,7 +121,7 @@ class ReturnOp(Struct, frozen=True, gc=False):
 
 
 class ReturnLaterOp(Struct, frozen=True, gc=False):
-    """As ReturnOp; but the messages are ready only when a DueOp says so, at `due_us`."""
+    """As ReturnOp, but a DueOp makes the messages ready, at `due_us`."""
 
     ranges: tuple[Range, ...]
     due_us: int
@@ -145,7 +145,7 @@ class DueOp(Struct, frozen=True, gc=False):
 
 
 class HorizonOp(Struct, frozen=True, gc=False):
-    """Limit of deliveries: in the log before any delivery, so every later master knows which
+    """Limit of deliveries, logged before the deliveries, so every later master knows which
     messages may have been seen."""
 
     sequence: int
@@ -159,7 +159,7 @@ class HorizonsOp(Struct, frozen=True, gc=False):
 
 
 class IdleOp(Struct, frozen=True, gc=False):
-    """Whether the queue is in use, for `expires`: every next master goes on from there."""
+    """Use of the queue, for `expires`: every later master goes on from this state."""
 
     since_us: int
     """Start of the time without use, by the queue's time; 0: in use."""
@@ -172,7 +172,7 @@ class UniqueWindowOp(Struct, frozen=True, gc=False):
 
 
 class PauseOp(Struct, frozen=True, gc=False):
-    """Whether the queue hands out nothing until a later op says so."""
+    """Pause or end of a pause of all deliveries, until a later op."""
 
     is_paused: bool
 
@@ -261,7 +261,7 @@ class UnknownOp(Struct, frozen=True, gc=False):
 
     kind: int
     why: str = ""
-    """Of a known kind: the error in its payload."""
+    """Error in the payload of a known kind, else ""."""
 
 
 Payload = (

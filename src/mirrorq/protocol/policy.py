@@ -29,7 +29,7 @@ NAME_CHARS_MAX = 255
 OWNER_CHARS_MAX = 400
 """A client's name, its key and the number of a handle."""
 PATTERN_CHARS_MAX = 255
-"""As a name. A pattern is looked for on each node's own thread (`name_pattern`)."""
+"""Limit as for a name. Each node searches patterns on its own thread (`name_pattern`)."""
 NUMBER_MAX = 2**53
 """Numbers up to here are exact in JSON, which policies come as."""
 PRIORITY_MAX = 2**31
@@ -45,12 +45,12 @@ class Definition:
     ha_params: int | tuple[str, ...] | None = None
     """exactly: how many copies, the master's included. nodes: the names. all: None."""
     ha_sync_mode: Literal["manual", "automatic"] = "automatic"
-    """Whether a new mirror fetches old messages by itself. RabbitMQ's default is manual."""
+    """automatic: a new mirror fetches old messages by itself. RabbitMQ's default is manual."""
     ha_sync_batch_size: int = 4096
     """Most messages in one request of a synchronisation."""
     ha_promote_on_shutdown: Literal["when-synced", "always"] = "when-synced"
     ha_promote_on_failure: Literal["when-synced", "always"] = "when-synced"
-    """Whether a mirror out of sync may become master when no member in sync is left. The mirror
+    """always: a mirror out of sync may become master when no member in sync is left. The mirror
     serves its messages, the rest is lost. RabbitMQ's default is always."""
     queue_master_locator: Literal["min-masters", "client-local", "random"] = "client-local"
     max_length: int | None = None

@@ -25,7 +25,7 @@ class VoteAnswer(Struct, frozen=True, gc=False):
     """Answer to VoteRequest."""
 
     term: int
-    """Of a granted pre-vote the term asked for, else the answerer's own."""
+    """Granted pre-vote: the requested term. Else the answerer's own term."""
     pre: bool
     granted: bool
 
@@ -48,7 +48,7 @@ class InstallSnapshot(Struct, frozen=True, gc=False):
 
     term: int
     index: int
-    """Of the snapshot, as the next two."""
+    """Index of the snapshot, as are term and voters."""
     index_term: int
     voters: tuple[StoreId, ...]
     count: int
@@ -64,7 +64,7 @@ class SnapshotAnswer(Struct, frozen=True, gc=False):
 
     term: int
     index: int
-    """Of the snapshot."""
+    """Index of the snapshot."""
     count: int
     """Number of pages held, and so the number of the next page."""
     sent_ms: int
@@ -81,7 +81,7 @@ class AppendAnswer(Struct, frozen=True, gc=False):
     index_term: int
     """The answerer's term at `index` when refused."""
     previous_index: int
-    """Of the request, to recognise a late refusal."""
+    """Previous index of the request, to recognise a late refusal."""
     sent_ms: int
 
 

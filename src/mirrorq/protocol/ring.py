@@ -38,7 +38,7 @@ class Mark(Struct, frozen=True, gc=False):
     stable: int
     received: int
     time_us: int = 0
-    """As in `Data`."""
+    """The queue's time at the sender, as in `Data`."""
 
 
 class Watermark(Struct, frozen=True, gc=False):
@@ -68,7 +68,7 @@ class History(Struct, frozen=True, gc=False):
     epoch: int
     history: tuple[tuple[int, int], ...]
     time_us: int = 0
-    """As in `Data`."""
+    """The queue's time at the sender, as in `Data`."""
 
 
 class HistoryRequest(Struct, frozen=True, gc=False):

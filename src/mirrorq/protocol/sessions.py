@@ -105,7 +105,7 @@ class Settle(Struct, frozen=True, gc=False):
 
 class Extend(Struct, frozen=True, gc=False):
     """Messages of the deliveries held by the session may be held for `duration_ms` from now on; 0:
-    without end. Answered by Settled. Only for a master with support for Extend by its `Attached`.
+    without end. Answered by Settled. Only to a master whose `Attached` announces Extend.
     """
 
     request: int
@@ -271,12 +271,12 @@ class Browsed(Struct, frozen=True, gc=False):
 
 
 class Purged(Struct, frozen=True, gc=False):
-    """Of Purge and AckRange: how many messages ended."""
+    """Answer to Purge, AckRange and Pause: the number of messages ended."""
 
     request: int
     count: int
     why: str = ""
-    """Why none did."""
+    """Reason for a refusal, when no message ended."""
 
 
 class Counts(Struct, frozen=True, gc=False):
@@ -294,7 +294,7 @@ class Counts(Struct, frozen=True, gc=False):
     applied: int = 0
     """The master's applied lsn: a copy with the same applied lsn shows the same counts."""
     waiting: bool = False
-    """Whether a consumer waits for a message, or another handle's get()."""
+    """True if a consumer waits for a message, or another handle's get()."""
 
 
 class Flow(Struct, frozen=True, gc=False):

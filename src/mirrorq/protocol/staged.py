@@ -60,7 +60,7 @@ class CommitOp(Struct, frozen=True, gc=False):
     sequence: int = 0
     """Sequence of the op itself; the messages stand behind. 0 in a request."""
     count: int = 0
-    """How many messages. 0 in a request."""
+    """Number of messages. 0 in a request."""
     others: tuple[int, ...] = ()
     """Ids of queues with the run sealed: they get a commit too."""
     is_decision: bool = False
@@ -76,7 +76,7 @@ class AbortOp(Struct, frozen=True, gc=False):
     reason: str = "aborted"
     """aborted, expired, undecided."""
     others: tuple[int, ...] = ()
-    """As of CommitOp."""
+    """Ids of queues, as in CommitOp."""
     is_decision: bool = False
     """The decision comes from another queue: the abort holds for a sealed run too."""
 

@@ -70,7 +70,7 @@ root, and empty directories kept in place hold another."""
 ENTRIES_SHOWN = 3
 
 _META = struct.Struct("<16xI20xI92xQQ")
-"""Of a meta page: magic, size of a page, last page, transaction. The meta page with the later
+"""Fields of a meta page: magic, size of a page, last page, transaction. The meta page of the later
 transaction counts."""
 _META_MAGIC = 0xBEEFC0DE
 
@@ -500,17 +500,17 @@ class Environment:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether neither the disk nor the bound is anywhere near."""
+        """Return true if neither the disk nor the bound is anywhere near."""
         return self._extent.is_plenty and not self._is_counted
 
     @property
     def run_bytes_max(self) -> int:
-        """Of runs of messages in the next commit."""
+        """Limit of bytes of message runs in the next commit."""
         return RUN_BYTES_SMALL if self._is_counted else RUN_BYTES_MAX
 
     def room(self, wanted: int = 0) -> Space:
-        """Return the bytes for messages which the next commit can use for sure, with no write
-        before. Called by the writing thread.
+        """Return the sure space for messages in the next commit, with no write before. Called by
+        the writing thread.
 
         Args:
             wanted: Bytes which a caller waits for: a disk with little space is asked for them.
@@ -627,7 +627,7 @@ class Environment:
 
     @property
     def is_at_path(self) -> bool:
-        """Whether the path still leads to the directory, which may have been moved."""
+        """Return true if the path still leads to the directory, which may have been moved."""
         return self._lock.is_at_path
 
     def _is_in_place(self) -> bool:

@@ -40,7 +40,7 @@ class Extent:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._end = file.stat().st_size
-        """So much of the file has blocks."""
+        """End of the file's blocks, in bytes."""
         self._is_refused = False
         """The disk, a quota or a limit refused the last request."""
         self._free, self._total = 0, 0
@@ -63,7 +63,7 @@ class Extent:
 
     @property
     def end(self) -> int:
-        """So much of the file has blocks."""
+        """End of the file's blocks, in bytes."""
         return self._end
 
     def cover(self, used: int) -> None:

@@ -1,9 +1,10 @@
 """The free pages of an LMDB file usable by a transaction now, as LMDB would find them.
 
 LMDB lists the pages freed by a transaction in a table, under the transaction's number. LMDB reuses
-the pages when no reader looks at the old state or an older state, and when the state is not the
-last commit, to which a crash would lead back. So pages freed by commit n are usable from commit n +
-2 on, and later while a reader is older than n + 1. A value above half a page needs adjacent pages.
+the pages when no reader looks at the old state or an older state. The state must not be the last
+commit either, to which a crash would lead back. So pages freed by commit n are usable from commit n
++ 2 on, and later while a reader is older than n + 1. A value above half a page needs adjacent
+pages.
 
 The binding does not show the table, so its pages are read from the file. Call only from the writing
 thread, between two transactions: then the table does not change.
@@ -23,10 +24,10 @@ IDS_MAX = 1 << 17
 """Limit of free pages read: 512 MiB. Further pages are not counted, which does no harm."""
 
 _META = struct.Struct("<16xI60xQ48x8xQ")
-"""Of a meta page: magic, root of the table of free pages, transaction."""
+"""Fields of a meta page: magic, root of the table of free pages, transaction."""
 _MAGIC = 0xBEEFC0DE
 _PAGE = struct.Struct("<10xHH")
-"""Of a page: flags, end of the list of nodes."""
+"""Fields of a page: flags, end of the list of nodes."""
 _NODE = struct.Struct("<HHHH")
 """Length or child, flags, length of the key."""
 _BRANCH = 1

@@ -125,7 +125,7 @@ class PathLock:
 
     @property
     def is_at_path(self) -> bool:
-        """Whether the path still leads to the directory."""
+        """Return true if the path still leads to the directory."""
         with suppress(OSError):
             return _identity(os.stat(self._path)) == self._identity
         return False

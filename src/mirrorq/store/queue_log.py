@@ -229,7 +229,7 @@ class QueueLog:
         return messages.read(first, last, max(bytes_max, 1), hint)
 
     def has_garbage(self) -> bool:
-        """Whether anything is left to be deleted."""
+        """Return true if anything is left to be deleted."""
         return self._txn.cursor(self._tables.garbage).first()
 
     # --- Writing ------------------------------------------------------------------------
@@ -403,7 +403,7 @@ class QueueLog:
 
 
 def _has_content(write: QueueWrite) -> bool:
-    """Whether anything is written after the reset: a deleted queue leaves no record."""
+    """Return true if anything is written after the reset: a deleted queue leaves no record."""
     marks = (write.truncate_to, write.state, write.lacking, write.stable, write.time_ahead_us)
     has_items = write.append or write.fetched or write.pages
     return bool(has_items) or any(mark is not None for mark in marks)

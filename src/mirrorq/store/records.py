@@ -34,7 +34,7 @@ class Damaged(Exception):
     ) -> None:
         super().__init__(f"database {database!r}, key {bytes(key).hex()}: {why}")
         self.span = span
-        """Of a frame of messages: the range of sequences which the frame may have held."""
+        """Range of sequences which a damaged frame of messages may have held; else None."""
 
 
 SEAL_BYTES = _CRC.size

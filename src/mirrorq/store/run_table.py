@@ -56,7 +56,7 @@ class Hint:
     """
 
     key: bytes = b""
-    """Of a run."""
+    """Key of a run."""
     offset: int = 0
     """Offset of a frame in the run."""
 
@@ -271,7 +271,7 @@ class RunTable:
         return True
 
     def first_whole_from(self, sequence: int) -> int:
-        """From where on runs hold nothing before `sequence`."""
+        """Return the number from which on runs hold nothing before `sequence`."""
         if not self._seek(sequence):
             return sequence
         key, run = self._cursor.item()

@@ -17,7 +17,7 @@ RUN_BYTES_MAX = 1 << 20
 larger values would make a read of a few messages check too many bytes."""
 
 _SPAN = struct.Struct("<32xQII")
-"""Of a frame's header: first sequence, count, length."""
+"""Fields of a frame's header: first sequence, count, length."""
 
 
 def cut_into_runs(

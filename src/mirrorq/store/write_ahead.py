@@ -6,7 +6,7 @@ memory (`Pending`), where reads find them, until the next commit to LMDB. A comm
 large, when more than appends, or when the file is full. All queues of a node share the file, and so
 one flush.
 
-A change of a queue's past (a cut, a checkpoint, a new generation) goes to LMDB, in one transaction
+A change of a queue's past (a cut, a checkpoint, a new generation) goes to LMDB in one transaction
 with all pending ops and the number of the last record. So LMDB always holds the records up to a
 number and no later record. Each record is carried out once, and never after a later change.
 
@@ -436,7 +436,7 @@ class LogFile:
 
     @property
     def descriptor(self) -> int:
-        """Of the open file."""
+        """Descriptor of the open file."""
         return self._file
 
     def close(self) -> None:

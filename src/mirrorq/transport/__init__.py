@@ -21,8 +21,8 @@ silence.
 How the transport works: a ROUTER is bound to the endpoint. Each peer is reached by two DEALERs with
 routing ids of (node, incarnation, channel). So traffic from a to b uses connections opened by a,
 and replies to clients go back over the ROUTER. Messages to one destination are collected and leave
-as one zmq message a round (see `packing`). Beside a computing Python thread a call without the GIL
-may wait 5 ms to return. So only the sleep in `poll` releases the GIL: small parts at least are sent
+as one zmq message a round (see `packing`). Beside a computing Python thread, a released GIL may
+take 5 ms to come back. So only the sleep in `poll` releases the GIL: small parts at least are sent
 and received through `libzmq`.
 
 May import: protocol, wire. Begin with `transport`.

@@ -109,7 +109,7 @@ class ClientSocket:
 
     @property
     def is_up(self) -> bool:
-        """Whether both connections stand."""
+        """Return true if both connections stand."""
         return self._control is not None and self._control.is_up
 
     @property

@@ -104,14 +104,14 @@ class Door:
         self._sum_max = sum_max
         self._part_bytes = part_bytes
         self._visitors: dict[int, _Visitor] = {}
-        """By descriptor, in the order of coming."""
+        """Connections by descriptor, in the order of coming."""
         self._is_blind = False
         """libzmq does not name the connection of a message: bytes and first messages are unknown.
         """
         self._condemned: dict[int, bytes] = {}
         """Descriptor -> routing id of a connection ended for garbage. More garbage may follow."""
         self._ended: list[str] = []
-        """Why connections were ended since `attend` said so."""
+        """Reasons for connections ended since the last `attend`."""
         self._look_at_ms = 0
         self._is_pressed = False
         self._turn = 0
@@ -157,7 +157,7 @@ class Door:
         """End the connection: its bytes are no message of mirrorq.
 
         libzmq still delivers whole messages of an ended connection, when a new connection may have
-        the descriptor. So a connection without a message does not end for a repeated id.
+        the descriptor. So a new connection does not end for the routing id condemned before.
         """
         visitor = self._who_sent(descriptor, identity)
         if visitor is None:

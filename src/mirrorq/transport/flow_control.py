@@ -51,7 +51,7 @@ class Window:
 
     @property
     def is_overrun(self) -> bool:
-        """Whether the other side does not read."""
+        """Return true if the other side does not read."""
         return self.on_way >= LOST_WINDOWS * self.size
 
     def on_sent(self, size: int) -> None:
@@ -70,7 +70,7 @@ class Window:
 
     @property
     def is_report_due(self) -> bool:
-        """Whether the other side should hear now how much has come."""
+        """Return true if the other side should hear now how much has come."""
         return self.received - self._told >= self.size // REPORTS
 
     def report(self) -> int:
@@ -90,7 +90,7 @@ class Outflow:
         self._window = window
         self._send = send
         self._waiting: dict[int, deque[Parts]] = {}
-        """By handle, in the order of their turns."""
+        """Waiting requests by handle, in the order of turns."""
 
     @property
     def count(self) -> int:

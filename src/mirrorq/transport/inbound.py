@@ -53,7 +53,7 @@ class ClientMessage:
     key: str = ""
     """Public key of the sender, "" without security."""
     descriptor: int = field(default=-1, eq=False)
-    """Of the connection, for `Transport.address_of`; below 0: not known."""
+    """Descriptor of the connection, for `Transport.address_of`; below 0: not known."""
 
 
 class ServerMessage(Struct, frozen=True, gc=False):

@@ -104,7 +104,7 @@ class Kept:
         self._message = _Message()
         _init(self._message)
         self.more = True
-        """Whether another part follows."""
+        """True if another part follows."""
 
     def next(self) -> bytes:
         """Receive a part.

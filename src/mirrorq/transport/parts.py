@@ -28,7 +28,7 @@ _READABLE = int(zmq.POLLIN)
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a receive finds something. Keeps the GIL, which an attempt gives away."""
+    """Return true if a receive finds something. Keeps the GIL, which an attempt gives away."""
     return bool(int(socket.get(zmq.EVENTS)) & _READABLE)
 
 

@@ -370,7 +370,7 @@ class Transport:
 
     @property
     def has_rails(self) -> bool:
-        """Whether any peer's rail is connected."""
+        """Return true if any peer's rail is connected."""
         return bool(self._rails)
 
     def send_rail(self, peer: str, data: bytes) -> bool:

@@ -67,7 +67,7 @@ from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.views import View, find_store, is_in_sync, joining_ids, order_error
 
 LOST_IDS_MAX = 1 << 20
-"""So many queues may have been declared without a survivor's knowledge: their ids are left out."""
+"""Ids skipped for queues perhaps declared without a survivor's knowledge."""
 
 
 class Catalog:
@@ -372,7 +372,7 @@ class Catalog:
         return CatalogResult(nodes=(command.node,), queues=ended + self._drop_store(store))
 
     def _drop_store(self, store: StoreId) -> tuple[int, ...]:
-        """Take a store out of every view; return the ids of the changed queues."""
+        """Take a store out of every view; return the ids of all queues on its node."""
         dropped = []
         for queue in self._queues.on_node(store.node):
             view = without(queue.view, store, self.definition_of(queue.name).durability)
@@ -572,7 +572,7 @@ class Catalog:
         return CatalogResult(redefines=is_there)
 
     def may_have_outbox(self, queue: QueueRecord) -> bool:
-        """Say whether a queue may have messages on their way to other queues, or has had."""
+        """Return true if a queue may have messages on their way to other queues, or has had."""
         return queue.has_outbox or self._policies.may_have_sent(queue.name)
 
     # --- Exchanges ------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class AskerRecord:
     incarnation: int
     floor: int
     outcomes: tuple[RequestOutcome, ...]
-    """By number."""
+    """Outcomes in order of request number."""
     past: tuple[Range, ...] = ()
 
 

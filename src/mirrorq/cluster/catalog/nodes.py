@@ -47,7 +47,7 @@ class Nodes:
         return record is not None and record.member == member
 
     def is_superseded(self, member: MemberId) -> bool:
-        """Say whether a newer incarnation of the member's store has been registered."""
+        """Return true if a newer incarnation of the member's store has been registered."""
         record = self._records.get(member.node)
         return (
             record is not None

@@ -22,7 +22,7 @@ class Proposal(msgspec.Struct, array_like=True):
     number: int
     command: bytes
     store: int
-    """Of the asker."""
+    """Store of the asker."""
     oldest: int
 
     @property

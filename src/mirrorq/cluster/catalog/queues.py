@@ -15,7 +15,7 @@ class Queues:
 
     def __init__(self, records: Iterable[QueueRecord] = (), next_id: int = 1) -> None:
         self.records: dict[int, QueueRecord] = {}
-        """By id, in order of id."""
+        """Records of queues by id, in order of id."""
         self.load_counts = LoadCounts()
         """Load of each node over all queues."""
         self.count = Count()

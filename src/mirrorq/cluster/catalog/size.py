@@ -30,7 +30,7 @@ RECORDS_MAX = {
 }
 """Each shard is a queue; the limit of bindings is for all exchanges together."""
 BYTES_MAX = 128 * 1024 * 1024
-"""Of all records of queues, exchanges, bindings and policies together."""
+"""Limit of bytes for all records of queues, exchanges, bindings and policies together."""
 
 
 @define
@@ -71,7 +71,7 @@ class CatalogSize:
 
     @property
     def records(self) -> int:
-        """How many there are of all kinds."""
+        """Number of records of all kinds."""
         return sum(count.records for count in self._counts())
 
     def error(self, command: CatalogCommand, *, replaces: bool = False) -> str:

@@ -12,10 +12,10 @@ Guarantees
        changed: a proposal which seems lost may still be committed.
     3. Only the queue's master counts a joiner in (R12): supervised changes keep or
        shrink the set in sync, and `admit` refuses proposals from other nodes.
-    4. Two removals need a word of the master in the very epoch, and never ride with its
-       promotion: a good copy goes as no longer wanted, or the last mirror goes, dead or
-       not (R13). The master may have died a moment ago unnoticed. Then only these copies
-       are left.
+    4. Two removals need a word of the master in the same epoch, so no change includes both a
+       removal and the promotion: a good copy goes as no longer wanted, or the last mirror
+       goes, dead or not (R13). The master may have died a moment ago unnoticed. Then only
+       these copies are left.
     5. The last copy in sync is never removed. A queue without a running member in sync
        stays down until one comes back, unless its policy lets the oldest running mirror
        go on. The catalog records how the last members in sync ended, by shutdown or by
@@ -172,7 +172,7 @@ class Controller:
 
     @property
     def is_asked_for_leases(self) -> bool:
-        """Whether a request waits for an answer of the majority."""
+        """Return true if a request waits for an answer of the majority."""
         return self._grantor.is_asked
 
     # --- One step ---------------------------------------------------------------------

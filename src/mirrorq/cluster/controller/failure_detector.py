@@ -15,7 +15,7 @@ connection alone proves nothing (a cut cable ends it). The probe is repeated whi
 unexplained: a dying process may close its connections before its listener. Both together may come
 from a device between two nodes (a resetting firewall, a proxy). So the other nodes count too: each
 hello lists the nodes unheard by its sender. Later signs of the node end the doubt. Around a whole
-node, or between a minority and the rest, a device looks like death: `trust_refused` rules it out.
+node, or between a minority and the rest, a device looks like death: `trust_refused` excludes one.
 
 Links (R11). Each node lists in its signs of life the nodes which it does not hear. A link is broken
 when both ends report it, or one end for twice `failure_ms`: loss in one direction. A link works
@@ -201,13 +201,13 @@ class FailureDetector:
         return peer is None or not peer.calm.shaky
 
     def is_broken(self, one: str, other: str) -> bool:
-        """Say whether the link between two nodes counts as broken."""
+        """Return true if the link between two nodes counts as broken."""
         link = self._links.get((min(one, other), max(one, other)))
         return link is not None and link.shaky
 
     @property
     def knows_breaks(self) -> bool:
-        """Whether any link may count as broken."""
+        """Return true if any link may count as broken."""
         return bool(self._links)
 
     def unheard(self, names: tuple[str, ...]) -> tuple[str, ...]:

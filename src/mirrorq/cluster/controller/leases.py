@@ -187,7 +187,7 @@ class LeaseGrantor:
 
     @property
     def is_asked(self) -> bool:
-        """Whether some member waits for an answer."""
+        """Return true if some member waits for an answer."""
         return bool(self._pending)
 
     def pending(self) -> tuple[MemberId, ...]:

@@ -108,7 +108,7 @@ class NodeStates:
         return self.status(member) is Status.ALIVE
 
     def stays(self, member: MemberId) -> bool:
-        """Say whether a mirror may stay: alive, or not yet judged by a new leader."""
+        """Return true if a mirror may stay: alive, or not yet judged by a new leader."""
         return self.status(member) in (Status.ALIVE, Status.UNKNOWN)
 
     def is_leaving(self, member: MemberId) -> bool:

@@ -48,7 +48,7 @@ class Spread:
     running: Sequence[MemberId]
     """Current incarnations of running nodes with queues."""
     loads: Loads
-    """Of all queues."""
+    """Masters and copies over all queues."""
     _led: dict[str, int] = field(factory=dict)
     """Number of the queue's shards led by each node."""
     _next: dict[str, int] = field(factory=dict)

@@ -16,8 +16,8 @@ Guarantees, when the driver carries effects out in the order of their fields:
 
 The timers run at a `RaftTick` only, after all arrived messages. Otherwise a node with little CPU
 time would stand although heartbeats wait for it, or lose waiting votes. For the same reason silence
-does not count while the node did not run (`Late`), a pre-candidate keeps granted pre-votes when it
-asks again, and votes of the present term always count.
+does not count while the node did not run (`Late`). A pre-candidate keeps granted pre-votes when it
+asks again. Votes of the present term always count.
 
 The core does not detect dead nodes, and gives no lease. `majority_contact_ms` and
 `own_term_applied` are the inputs of a lease.
@@ -168,7 +168,7 @@ class Raft:
 
     @property
     def is_changing_voters(self) -> bool:
-        """Whether the last change of voters is not committed yet."""
+        """Return true if the last change of voters is not committed yet."""
         return self._log.change_index > self.commit_index
 
     @property
@@ -214,7 +214,7 @@ class Raft:
 
     @property
     def has_committed(self) -> bool:
-        """Whether `take_committed` has an entry."""
+        """Return true if `take_committed` has an entry."""
         return self.applied_index < self.commit_index
 
     # --- Stepping -------------------------------------------------------------------------
@@ -448,7 +448,7 @@ class Raft:
         self._send.append((sender, VoteAnswer(self.term, False, granted)))
 
     def _give_way(self, sender: StoreId) -> None:
-        """Of rival candidates the lowest store goes first."""
+        """The lowest store of rival candidates goes first."""
         if self.role is Role.PRE_CANDIDATE and sender < self.store:
             self.role = Role.FOLLOWER
         if self.role is Role.FOLLOWER:

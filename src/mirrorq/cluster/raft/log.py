@@ -187,7 +187,7 @@ class RaftLog:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `take_changes` has anything to give."""
+        """Return true if `take_changes` has anything to give."""
         is_cut = self._new_snapshot is not None or self._cut_from is not None
         return bool(self._appended or self._pages or is_cut)
 

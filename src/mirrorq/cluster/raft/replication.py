@@ -148,7 +148,7 @@ class Replication:
                 self._send.append((replica, outgoing.page(self._term, number, now_ms)))
 
     def is_sending_pages(self, now_ms: int) -> bool:
-        """Say whether a replica has had more pages of the snapshot a while ago."""
+        """Return true if a replica has reported new snapshot pages within two election times."""
         under_way = [each.outgoing for each in self._progress.values() if each.outgoing is not None]
         since_ms = now_ms - 2 * self._config.election_ms
         return any(each.count and each.answered_ms > since_ms for each in under_way)
