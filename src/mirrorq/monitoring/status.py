@@ -1,7 +1,6 @@
-"""The values that `status()`, `nodes()` and `policies()` return. Frozen.
+"""Results of `status()`, `nodes()` and `policies()`. Frozen.
 
-A node makes these values in `node.status`. Clients load this module, too, and get the values as
-JSON.
+A node makes the values in `node.status`. Clients load this module, too, and get the values as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class QueueStatus:
     messages_ready: int = 0
     """Messages that wait for a consumer."""
     messages_unacknowledged: int = 0
-    """Messages that consumers hold. Messages that a get() has fetched ahead are among them."""
+    """Messages that consumers hold, including messages that a get() has fetched ahead."""
     counts_age_ms: int = 0
     """Age of the counts in milliseconds: 0 on the master's node."""
     consumers: int = 0
@@ -91,13 +90,13 @@ class QueueStatus:
 
     @classmethod
     def unknown(cls) -> QueueStatus:
-        """Return the status of a queue or a node that does not exist any more."""
+        """Return the status of a queue or a node that no longer exists."""
         return cls("", "down")
 
 
 @frozen
 class NodeStatus:
-    """One node, as another node sees it at one moment."""
+    """One node at one moment, seen by another node."""
 
     name: str
     """The node's name."""
@@ -112,7 +111,7 @@ class NodeStatus:
     leader: bool
     """True: the node leads the catalog."""
     alarms: tuple[str, ...] = ()
-    """Names of the alarms that are raised at the node: docs/monitoring.md says what to do."""
+    """Names of the alarms raised at the node: docs/monitoring.md has advice."""
     messages_spooled: int = 0
     """Messages that the node's spools have accepted and their queues have not confirmed yet. The
     messages of a client's spool are in the client's own `spooled()`."""
@@ -122,7 +121,7 @@ class NodeStatus:
 
 @frozen
 class PolicyStatus:
-    """One policy, as it was given to `set_policy`."""
+    """One policy, as given to `set_policy`."""
 
     name: str
     """The policy's name."""
