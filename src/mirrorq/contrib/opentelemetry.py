@@ -85,7 +85,7 @@ class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         provider = given.get("tracer_provider")
         spans = Spans(trace.get_tracer("mirrorq.contrib.opentelemetry", tracer_provider=provider))
         self._originals: list[tuple[type, str, Wrapped]] = []
-        # A consumer of asyncio is a blocking consumer; its task has the callback's context.
+        # A consumer of asyncio is one of the other kind, whose callback's context its task has.
         self._replace(mirrorq.MirroredQueue, "consume", spans.consuming)
         for kind, puts, sending, receiving in (
             (mirrorq.MirroredQueue, ("put", "put_many"), spans.sending, spans.receiving),

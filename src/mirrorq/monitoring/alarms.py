@@ -52,7 +52,7 @@ SPOOLED_S = 30
 DAMAGE_WELL_MS = 10_000
 """Damage that was mended at once is reported for this long."""
 QUIET_MS = 60_000
-"""A fault that comes in gusts is over after this long without one."""
+"""A fault that comes in gusts is over after this long without a fault."""
 NAMES_MAX = 3
 
 
@@ -72,7 +72,7 @@ class Measures:
     disk_total: int
     is_paused: bool
     last_copies: tuple[str, ...]
-    """Queues with their master here whose policy wants more copies, and that have one in sync."""
+    """Queues with their master here and one copy in sync, whose policy wants more copies."""
     damaged: tuple[str, ...]
     """Queues with damaged data on this disk."""
     damage_count: int

@@ -1,8 +1,8 @@
 """Clients and consumers of a cluster, joined from the rolls of its nodes. Pure.
 
 An entry node knows its clients. A queue's master knows which messages each consumer holds. Each
-node tells both as its *roll*, and `join` finds the client of each consumer by the session. Clients
-load this module too.
+node reports both as its *roll*, and `join` finds the client of each consumer by the session.
+Clients load this module too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SessionKey = tuple[str, int, int]
 
 @frozen
 class ClientStatus:
-    """One client: a process that is no node, and is connected to a node."""
+    """One client: a process other than a node, connected to a node."""
 
     name: str
     """Name of the client, for `disconnect`."""

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 @frozen
 class QueueStatus:
-    """One queue as one node knows it."""
+    """One queue, as seen by a node."""
 
     name: str
     """The queue's name."""
@@ -59,8 +59,7 @@ class QueueStatus:
     messages_delayed: int = 0
     """Messages that were published or given back with a delay, which has not ended."""
     messages_staged: int = 0
-    """Messages that were staged and not committed yet, in this node's copy. `messages` leaves them
-    out."""
+    """Staged messages without a commit, in this node's copy. `messages` leaves them out."""
     bytes_staged: int = 0
     """Bytes of the bodies of the staged messages."""
     exclusive: bool = False
@@ -130,6 +129,6 @@ class PolicyStatus:
     definition: dict[str, Any]
     """The policy's keys and values."""
     priority: int = 0
-    """Of several policies that match a queue the one with the highest priority is in force."""
+    """If several policies match a queue, the policy with the highest priority is in force."""
     apply_to: str = "queues"
     """Kind of objects that the policy applies to: queues."""
