@@ -156,7 +156,7 @@ class Collector(BaseCollector):
         return _families([], [])
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all series with their current values."""
+        """Return all series with their current values."""
         samples = [node._sample(self._patience_s) for node in self._nodes]
         yield from _families([sample for sample in samples if sample is not None], self._nodes)
 

@@ -1,4 +1,4 @@
-"""What a program may do with a cluster, awaited: each call of a node or a client in a thread."""
+"""Calls on a cluster, awaited: each call of a node or a client in a thread."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Refusals:
 
     @property
     def answer_count(self) -> int:
-        """How many endpoints have told their mechanism, or have not answered."""
+        """Number of endpoints that have told their mechanism, or have not answered."""
         return self._mechanisms.answer_count
 
     def error(

@@ -148,7 +148,7 @@ class Keepalive:
 
     @property
     def wake_at_ms(self) -> int:
-        """When the socket is to be read, or a sign of life to be given, at the latest."""
+        """Latest time of the next read of the socket, or of the next sign of life."""
         if not self._is_connected:
             return FOREVER_MS
         wake = self._heard_ms + self.patience_ms

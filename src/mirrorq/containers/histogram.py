@@ -12,7 +12,7 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 @frozen
 class Observed:
-    """Counts of one histogram at one moment. Frozen: any thread may read them."""
+    """Counts of one histogram at one moment. Frozen: any thread may read the counts."""
 
     counts: tuple[int, ...]
     """Count of each bucket. The last bucket has no upper bound."""

@@ -66,7 +66,7 @@ class Timetable:
         return bool(self._next or self._keys)
 
     def next_us(self) -> int | None:
-        """When something is due; None: never."""
+        """Return when the first entry is due; None: never."""
         if not self._next and self._keys:
             key = self._until = heappop(self._keys)
             if self._filling[key]:

@@ -15,7 +15,7 @@ _HELD_FILES = (Path(os.__file__), Path(__file__).parents[1] / "py.typed")
 """Files that all processes of this machine's Python see, or, if not writable, all processes of this
 installation. A process that was given port n locks byte n; the files' content never changes."""
 _HELD_MAX = 500
-"""Number of latest ports of this process that are kept from others."""
+"""The latest ports of this process that are kept from other processes, at most."""
 _LEAST = 10_000
 _TRIES_MAX = 10_000
 

@@ -22,7 +22,7 @@ class Confirmed(NamedTuple):
     rows: int
     first_sequence: int
     at_ms: int
-    """When the confirm came, on the machine's clock since boot: equal in all processes."""
+    """Time of the confirm, on the machine's clock since boot: equal in all processes."""
 
 
 class Taken(NamedTuple):

@@ -101,7 +101,7 @@ class Alarm:
     name: str
     """Which alarm, as docs/monitoring.md lists them."""
     since_ms: int
-    """When it was raised, in milliseconds of the node's steady clock."""
+    """Time at which the alarm was raised, in milliseconds of the node's steady clock."""
     text: str
     """The fault, with values, and advice to an operator."""
 

@@ -335,7 +335,7 @@ class Session:
         return requests
 
     def wake_at_ms(self) -> int | None:
-        """When silence of the master has lasted too long, while something is open."""
+        """Return when the master has been silent for too long, while a call is open."""
         if not self._is_pending:
             return None
         return max(self._heard_ms, self._pinged_ms) + self._config.failure_ms

@@ -1,4 +1,4 @@
-"""How many messages a handle fetches ahead of its calls, or of a consumer's callback. Pure."""
+"""Number of messages that a handle fetches ahead of calls or of a callback. Pure."""
 
 from __future__ import annotations
 
