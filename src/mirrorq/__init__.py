@@ -166,7 +166,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "StoreLocked",
 ]
 
-# What happens to nodes and clients is told here; an application says where it goes.
+# Logs of nodes and clients; an application chooses their destination.
 logging.getLogger("mirrorq").addHandler(Unheard())
 logging.getLogger("mirrorq").addFilter(Shown())
 
@@ -206,14 +206,14 @@ _HOMES = {
 
 
 def _embedding() -> Embedding:
-    """Return how `MirroredQueue(path=…)` has its node."""
+    """Return the functions by which `MirroredQueue(path=…)` gets its node."""
     from mirrorq.node.embedded import NODES, acquire
 
     return acquire, NODES.end
 
 
 def _local() -> Callable[..., Client]:
-    """Return how `connect("mirrorq:///folder")` has its node."""
+    """Return the function by which `connect("mirrorq:///folder")` gets its node."""
     from mirrorq.node.local import local
 
     return local
@@ -224,7 +224,7 @@ open_local_with(_local)
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used (PEP 562)."""
+    """Load a public name at its first use (PEP 562)."""
     if name == "__version__":
         from importlib.metadata import version
 

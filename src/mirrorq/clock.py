@@ -1,7 +1,7 @@
-"""The clocks that all of mirrorq goes by: this machine's, or those that a simulation plays.
+"""Clocks of all of mirrorq: this machine's clocks, or clocks of a simulation.
 
 `now_ms` goes on while the machine sleeps; `monotonic` and `sleep` are for the time-outs of users'
-calls. All are called as `clock.now_ms()`: `mirrorq.testing` puts others in their place.
+calls. All are called as `clock.now_ms()`: `mirrorq.testing` replaces the functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mirrorq import system
 
 
 class Clock(Protocol):
-    """What a simulation plays, for its own threads; for others it asks `MACHINE`."""
+    """Clock of a simulation, for its own threads; for other threads the clock asks `MACHINE`."""
 
     def now_ms(self) -> int: ...
 
@@ -48,9 +48,9 @@ MACHINE: Clock = Machine()
 now_ms: Callable[[], int] = MACHINE.now_ms
 """Milliseconds since boot."""
 wall_us: Callable[[], int] = MACHINE.wall_us
-"""Microseconds since 1970-01-01 UTC. Somebody may set it: no duration goes by it."""
+"""Microseconds since 1970-01-01 UTC. The time may be set: no duration is measured by this clock."""
 boot: Callable[[], str] = MACHINE.boot
-"""Which boot of the machine this is; "" where that is not known."""
+"""Id of this boot of the machine; "" if unknown."""
 monotonic: Callable[[], float] = MACHINE.monotonic
 """Seconds, of which only differences mean anything."""
 sleep: Callable[[float], None] = MACHINE.sleep
@@ -58,7 +58,7 @@ sleep: Callable[[float], None] = MACHINE.sleep
 
 
 def play(other: Clock) -> None:
-    """Have all of mirrorq in this process go by another clock; `MACHINE` ends that."""
+    """Replace the clock of all of mirrorq in this process; `MACHINE` restores the default."""
     global now_ms, wall_us, boot, monotonic, sleep
     now_ms, wall_us, boot = other.now_ms, other.wall_us, other.boot
     monotonic, sleep = other.monotonic, other.sleep

@@ -1,7 +1,7 @@
-"""Every limit and time of a node, with its unit, its default and the reason for it.
+"""Every limit and time of a node, with unit, default and the reason for the default.
 
-`Config` has the settings that services use. `Tuning`, its base, has the others, and is no public
-name: only tests and measurements set them.
+`Config` has the settings that services use. `Tuning`, the base class, has the others, and is no
+public name: only tests and measurements set them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 MOST = 2**53
-"""Of any setting: a number that every format keeps as it is."""
+"""Maximum of any setting: every format keeps numbers up to this limit exact."""
 
 
 def _unit(name: str) -> str:
@@ -71,16 +71,16 @@ class Tuning:
     unstable_bytes_max: int = _int(64 * MIB, 4 * KIB)
     """R10: ops of one queue not yet stable. At the bound `put` blocks."""
     joiner_bytes_max: int = _int(64 * MIB, 4 * KIB)
-    """Stable ops kept in memory for joining members; who is further behind takes a state."""
+    """Stable ops kept in memory for joining members; a member further behind gets a state."""
     transfer_chunk_bytes: int = _int(1 * MIB, 4 * KIB)
     """One chunk of a transfer: small beside a round, large beside a message."""
     heartbeat_ms: int = _int(250, 1)
     """Each link carries a sign of life this often."""
     trust_refused: bool = _bool(default=True)
-    """A node is known dead at once when its connections have ended, its port refuses new ones, and
-    most of the nodes find the same. False: only when it has started anew, or was silent until its
-    lease is over. For networks in which something else refuses in a node's name and ends its
-    connections (a firewall that resets, a proxy), everywhere at a time."""
+    """A node is known dead at once when its connections have ended, the port refuses new
+    connections, and most of the nodes find the same. False: only when the node has restarted, or
+    was silent until the lease is over. False is for networks where another device refuses in a
+    node's name and ends connections (a firewall that resets, a proxy), everywhere at a time."""
     lease_ms: int = _int(300, 1)
     """A node hands messages out only under a lease not older than this."""
     election_ms: int = _int(1000, 1)
@@ -88,53 +88,53 @@ class Tuning:
     election_spread_ms: int = _int(150, 1)
     """Random part of the election time, so that two nodes seldom stand at once."""
     mark_delay_ms: int = _int(10, 0)
-    """What is stable is told to mirrors with the next op, and on its own when none comes for this
-    long: of a queue that gets one message at a time each message wakes them once less."""
+    """Mirrors learn the stable lsn with the next op, or after this time without a next op. A queue
+    with one message at a time wakes mirrors once less for each message."""
     star: bool = _bool(default=True)
-    """Small groups of messages go from a queue's master straight to each mirror, and each tells it
-    straight what it has on disk: of use where one put waits for the next. Where one of the queue's
-    nodes has it False all goes along the ring."""
+    """Small groups of messages go from a queue's master straight to each mirror, and each mirror
+    reports straight to the master: useful where one put waits for the next. If any of the queue's
+    nodes has False, all ops go along the ring."""
     rail: bool = _bool(default=True)
     """A thread without Python puts what comes so on a mirror's disk and tells the master. Only with
     `star`."""
     producer_expiry_ms: int = _int(24 * 3600 * 1000, 1000)
     """An idle producer id is forgotten after this."""
     spool_expiry_ms: int = _int(90 * 24 * 3600 * 1000, 1000)
-    """The same of a spool: who is away for longer may double what had no outcome when it went."""
+    """The same for a spool: a spool away for longer may duplicate puts without an outcome."""
     checkpoint_bytes: int = _int(8 * MIB, 4 * KIB)
     """Ops applied between two checkpoints of a queue; bounds the replay at start."""
     checkpoint_ops: int = _int(512, 1)
     """Ops applied between two checkpoints of a queue."""
     staged_timeout_ms: int = _int(24 * 3600 * 1000, 1)
-    """What a run has staged is dropped when it was neither committed nor sealed, and has staged
-    nothing, for this long: more than the longest job needs from its first row to its last."""
+    """Staged messages of a run are dropped when the run was neither committed nor sealed, and has
+    staged nothing, for this time: more than the longest job needs from first to last row."""
     connections_max: int = _int(10_000, 8)
     """Connections of a node's endpoint; a client has two. At most three quarters of the file
     descriptors that the process may have, so that the store and the host have theirs."""
     sealed_timeout_ms: int = _int(60_000, 1)
-    """A run that is sealed and was not decided for this long asks the queue that decides, which
-    gives it up: a driver seals and commits within moments."""
+    """A run sealed and undecided for this time asks the deciding queue, which gives the run up: a
+    driver seals and commits within moments."""
     session_expiry_ms: int = _int(1000, 1)
-    """A client that is silent this long is gone; what it held goes back."""
+    """A client silent for this long is considered gone; its held messages go back."""
     consumer_return_ms: int = _int(30_000, 0)
-    """An auto-delete queue whose last consumer's client was taken for gone, and never said goodbye,
-    waits so long for it: a client that only was late finds its queue, and what came into it."""
+    """An auto-delete queue waits this long for the client of its last consumer, if the client
+    vanished without a goodbye. A late client finds its queue, and the messages of the meantime."""
     client_window_bytes: int = _int(16 * MIB, 64 * KIB)
-    """Bytes between a client and its entry node that have not come in, each way. At the bound the
-    client's requests wait in their handles' turn, and masters hand out no more to it."""
+    """Unread bytes between a client and its entry node, each way. At the bound the client's
+    requests wait in their handles' turn, and masters deliver no more to the client."""
 
 
 @frozen
 class Config(Tuning):
-    """Limits and times of one node. All nodes of a cluster should have equal ones."""
+    """Limits and times of one node. All nodes of a cluster should have equal settings."""
 
     message_bytes_max: int = _int(16 * MIB, 1)
     """Largest message: body, headers, ids, names and key together. Twice this must fit the memory
     of every member."""
     frame_bytes_max: int = _int(32 * MIB, 4 * KIB)
-    """Largest frame; up to it a put_many is one op: all or none."""
+    """Largest frame; a put_many up to this size is one op: all or none."""
     store_bytes_max: int = _int(64 * GIB, 1 * MIB)
-    """What may be in use in the store; its file grows by itself, up to 72 MiB larger."""
+    """Bytes in use in the store; its file grows by itself, up to 72 MiB larger."""
     unconfirmed_bytes_max: int = _int(32 * MIB, 4 * KIB)
     """Unconfirmed bodies of one handle. At the bound `put` blocks."""
     unconfirmed_count_max: int = _int(100_000, 1)
@@ -142,22 +142,22 @@ class Config(Tuning):
     prefetch: int = _int(4096, 1)
     """Messages that a consumer or a handle's get() may hold ahead of the caller."""
     consumer_timeout_ms: int = _int(30 * 60 * 1000, 1000, or_off=True)
-    """A message that is held unacknowledged for this long goes back, counted, and the consumer
-    that held it is cancelled: it hangs, or lost the message. 0 = nothing goes back for that. A
+    """A message held unacknowledged for this long goes back, counted, and the consumer is
+    cancelled: the consumer hangs, or lost the message. 0 = no message goes back for this reason. A
     queue may have a time of its own (`consumer-timeout`), and a message (`Message.extend`)."""
     failure_ms: int = _int(1000, 1)
     """Silence after which a peer is taken for gone."""
     lag_ms_max: int = _int(1000, 1)
-    """R9: a member that holds the ring up for longer is moved to the tail as joining."""
+    """R9: a member that holds the ring up for longer moves to the tail as joining."""
     sync_bytes_per_s: int = _int(0, 0)
-    """Bytes a second that a joining copy of a queue asks for, on average; 0 = as fast as they
-    come, which delays nobody: a chunk a round on the donor's side, few of them on the way."""
+    """Bytes a second that a joining copy of a queue asks for, on average; 0 = at full speed, which
+    delays no other work: a chunk a round on the donor's side, few of them on the way."""
     exit_flush_ms: int = _int(4000, 0)
-    """A process that ends with handles open waits so long for outcomes: of this process alone."""
+    """A process that ends with open handles waits this long for outcomes, of no other process."""
     spool_bytes_max: int = _int(1 * GIB, 1 * MIB)
-    """What one queue's line of a spool may hold on the disk."""
+    """Bytes on the disk for one queue's line of a spool."""
     spool_age_ms_max: int = _int(0, 0)
-    """What has waited in a spool for longer is dropped, if it was never sent; 0 = nothing is."""
+    """A message that waits in a spool for longer is dropped, if never sent; 0 = none is."""
     spool_overflow: str = _choice("block", "reject-publish", "drop-head")
     """What a put into a full spool does: wait, raise Full, or drop the oldest, if never sent."""
 
@@ -180,11 +180,11 @@ class Config(Tuning):
 
 
 PROMISED = tuple(name for name in fields_dict(Config) if name not in fields_dict(Tuning))
-"""The settings that users have: those of `Tuning` are not among them."""
+"""Names of the settings for users: settings of `Tuning` are not among them."""
 
 
 def _with_hints(make: Callable[..., None]) -> Callable[..., None]:
-    """The constructor, which names the setting that was meant instead of one that there is not."""
+    """Wrap the constructor: an unknown setting raises an error that suggests a known setting."""
     known = fields_dict(Config)
 
     @functools.wraps(make)

@@ -1,4 +1,4 @@
-"""All exceptions of mirrorq. Each message says what happened, the values, and what to do."""
+"""All exceptions of mirrorq. Each message tells the cause, the values, and the remedy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = [
 
 
 MALFORMED = (ValueError, RecursionError, MemoryError)
-"""What decoders (msgspec) raise on bytes that are not what they should be: text that is no UTF-8
-is a plain ValueError, deep nesting and sizes that lie are the others."""
+"""Exceptions of decoders (msgspec) on malformed bytes: text that is not UTF-8 raises a plain
+ValueError, deep nesting and wrong sizes raise the others."""
 
 
 class MirrorQError(Exception):
@@ -69,13 +69,13 @@ class NotConfirmed(MirrorQError):
 
 
 class ConfirmUnknown(MirrorQError):
-    """Whether the messages were stored, or acked, is not known: the handle was closed before the
-    answer came. Publishing them again may make duplicates; what was not acked comes again."""
+    """The messages may or may not be stored, or acked: the handle was closed before the answer
+    came. Publishing them again may make duplicates; unacked messages come again."""
 
 
 class AckRefused(MirrorQError):
     """The ack did not take effect: the message had gone back to the queue, and comes again, or
-    has come again already and somebody else has acked it."""
+    another consumer has acked the message since."""
 
 
 class NoQuorum(MirrorQError):
@@ -119,15 +119,15 @@ class PolicyError(MirrorQError):
 
 
 class AuthenticationError(MirrorQError):
-    """The peer's key is not known, or its role does not allow this."""
+    """The peer's key is not known, or its role does not allow the request."""
 
 
 class ProtocolError(MirrorQError):
-    """A peer or client sent something that mirrorq does not understand."""
+    """A peer or client sent bytes that mirrorq does not understand."""
 
 
 class StoreError(MirrorQError):
-    """The store cannot do what was asked."""
+    """The store cannot do the request."""
 
 
 class StoreFull(StoreError):
@@ -135,12 +135,12 @@ class StoreFull(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """A value on disk is not what mirrorq wrote."""
+    """A value on disk differs from the value that mirrorq wrote."""
 
     span: tuple[int, int] | None = None
-    """Of a frame of messages: the sequences that it may have held."""
+    """Sequences that a damaged frame of messages may have held."""
     behind: int = 0
-    """Then: the next message that was not in it."""
+    """With `span`: the next message after the frame."""
 
 
 class StoreLocked(StoreError):
@@ -148,9 +148,9 @@ class StoreLocked(StoreError):
 
 
 def named_error(name: str, text: str) -> MirrorQError:
-    """Make an exception that somebody else has named: a node that answers, the catalog's leader.
+    """Return an exception named by another process, such as the catalog's leader.
 
-    By the name of its class; of what is no class of this module one of `MirrorQError` is made.
+    The name is the exception's class. An unknown class becomes a `MirrorQError`.
     """
     kind: type[MirrorQError] = globals()[name] if name in __all__ else MirrorQError
     return kind(text)

@@ -1,4 +1,4 @@
-"""A node's numbers for Prometheus. Needs the extra `metrics`; nothing else imports this module.
+"""A node's numbers for Prometheus. Needs the extra `metrics`; no other module imports this module.
 
     from prometheus_client import REGISTRY
     from mirrorq.metrics import Collector
@@ -7,10 +7,10 @@
     REGISTRY.register(Collector(node))
 
 A queue's counts come from its master's node only, so that a sum over all nodes is right. Names are
-RabbitMQ's where the thing is the same; docs/monitoring.md has all of them.
+RabbitMQ's where the thing is the same; docs/monitoring.md has all names.
 
-*Threads*: a scrape runs on the scraper's thread. It waits up to `patience_s` for a fresh sample of
-the node thread and takes the last one otherwise: `mirrorq_sample_age_seconds` says how old it is.
+*Threads*: a scrape runs on the scraper's thread. A scrape waits up to `patience_s` for a fresh
+sample of the node thread, else takes the last sample, `mirrorq_sample_age_seconds` old.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["Collector", "serve"]
 
 EXAMPLE = "127.0.0.1:9464"
-"""An address, for who gave none."""
+"""Example of an address, for errors."""
 PATIENCE_S = 1.0
 """A scrape waits this long for a node thread that is busy."""
 
@@ -140,8 +140,8 @@ class Collector(BaseCollector):
     """Collects some nodes of this process, for any registry.
 
     Args:
-        nodes: as a rule one, of `mirrorq` or of `mirrorq.aio`. Every series has its name as the
-            label `node`.
+        nodes: as a rule one, of `mirrorq` or of `mirrorq.aio`. Every series has the node's name as
+            the label `node`.
         patience_s: how long a scrape waits for a node thread that is busy.
     """
 
@@ -156,7 +156,7 @@ class Collector(BaseCollector):
         return _families([], [])
 
     def collect(self) -> Iterator[Metric]:
-        """All series, as they are now."""
+        """Return all series with their current values."""
         samples = [node._sample(self._patience_s) for node in self._nodes]
         yield from _families([sample for sample in samples if sample is not None], self._nodes)
 
@@ -168,10 +168,10 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
         address: `host:port`; without a host, loopback.
 
     Returns:
-        What ends it.
+        A function that ends the server.
 
     Raises:
-        ConfigError: there is no listening at this address.
+        ConfigError: the server cannot listen at the address.
     """
     registry = CollectorRegistry()
     registry.register(Collector(*nodes))
@@ -181,7 +181,7 @@ def serve(address: str, *nodes: Node) -> Callable[[], None]:
 def serve_values(
     address: str, queue: str, values: dict[str, tuple[str, Callable[[], int]]]
 ) -> Callable[[], None]:
-    """Serve numbers of one queue's worker, and of this process, over HTTP: as `serve`.
+    """Serve numbers of one queue's worker, and of this process, over HTTP, like `serve`.
 
     Args:
         values: help and value of each name.
@@ -253,7 +253,7 @@ def _of_copies(samples: list[NodeSample]) -> Iterator[Metric]:
 
 
 def _of_spools(nodes: Iterable[Node]) -> Iterator[Metric]:
-    """Of the spools of these nodes: not asked of the node thread."""
+    """Yield metrics of the spools of nodes, without the node thread."""
     rows = [
         ((node.name, queue), status) for node in nodes for queue, status in node.spooled().items()
     ]

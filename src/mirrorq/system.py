@@ -1,4 +1,4 @@
-"""Calls and files that Linux alone has: no other module uses any."""
+"""Calls and files of Linux alone: no other module uses any."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ if sys.platform != "linux":
     raise ImportError(f"mirrorq runs on Linux only, and this is {sys.platform}")
 
 CLOCK = time.CLOCK_BOOTTIME
-"""It goes on while the machine sleeps, or a node would not notice that it slept longer than its
-lease."""
+"""Clock that goes on while the machine sleeps: a node must notice a sleep longer than its lease."""
 
 IPC_PATH_BYTES_MAX = 107
-"""Of a socket's path: there is room for 108 bytes with the 0 at the end."""
+"""Limit of a socket's path: there is room for 108 bytes with the 0 at the end."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
-"""Modes of what a node, a spool, a backup and keys are made of: this user's alone."""
+"""Mode of directories of a node, a spool, a backup and keys: for this user alone."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -35,12 +34,12 @@ _BYTES_RECEIVED_AT = 128
 
 
 def boot_id() -> str:
-    """Which boot of the machine this is; "" where that is not known."""
+    """Return the id of this boot of the machine; "" if unknown."""
     return _word(_BOOT_ID)
 
 
 def file_system_of(path: Path) -> str:
-    """The kind of file system that a directory is on, as "ext4"; "" where that is not known."""
+    """Return the kind of file system of a directory, such as "ext4"; "" if unknown."""
     try:
         device = path.stat().st_dev
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -56,7 +55,7 @@ def file_system_of(path: Path) -> str:
 
 
 def users_with_locks_on(file: os.stat_result) -> set[int]:
-    """The users whose processes have locked a file; none where that is not known."""
+    """Return the users whose processes have locked a file; none if unknown."""
     found: set[int] = set()
     device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
     try:
@@ -71,11 +70,11 @@ def users_with_locks_on(file: os.stat_result) -> set[int]:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for this user alone, under any umask.
-    One that is there is left as it is.
+    """Make a directory, and its missing parents, for this user alone, under any umask. An existing
+    directory is left unchanged.
 
     Raises:
-        OSError: it cannot be made, or is no directory.
+        OSError: the directory cannot be made, or the path is no directory.
     """
     try:
         path.mkdir(PRIVATE_DIRECTORY)
@@ -88,19 +87,19 @@ def make_private_directory(path: Path) -> None:
 
 
 def first_outgoing_port() -> int:
-    """Where the ports begin that outgoing connections are given; a low guess where that is not
-    known."""
+    """Return the first port that the system gives to outgoing connections; a low guess if
+    unknown."""
     first = _word(_PORT_RANGE)
     return int(first) if first.isdecimal() else _FIRST_OUTGOING
 
 
 def sync(descriptor: int) -> None:
-    """Return when all that was written to the file is on disk."""
+    """Return when all written bytes of the file are on disk."""
     os.fsync(descriptor)
 
 
 def synced_writes() -> int:
-    """The flag of `os.open` under which a write is on disk when it returns."""
+    """Return the flag of `os.open` under which a write is on disk at its return."""
     return os.O_DSYNC
 
 
@@ -122,16 +121,16 @@ def go_through_cache(descriptor: int) -> None:
 
 
 def take_blocks(descriptor: int, start: int, end: int) -> None:
-    """Own the blocks of a file from `start` up to `end`, which lies behind its end.
+    """Allocate the blocks of a file from `start` up to `end`, which lies behind its end.
 
     Raises:
-        OSError: the disk, a quota or a limit does not give them.
+        OSError: the disk, a quota or a limit does not allow the blocks.
     """
     os.posix_fallocate(descriptor, start, end - start)
 
 
 def may_open(count: int) -> bool:
-    """Whether this process may open so many files more: it tries."""
+    """Return true if this process can open `count` more files, by trying."""
     opened: list[int] = []
     try:
         while len(opened) < count:
@@ -145,7 +144,7 @@ def may_open(count: int) -> bool:
 
 
 def bytes_received(connection: socket.socket) -> int:
-    """What the kernel has received on a connection; 0 where it does not say."""
+    """Return the bytes that the kernel has received on a connection; 0 if unknown."""
     wanted = _BYTES_RECEIVED_AT + _BYTES_RECEIVED.size
     try:
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, wanted)

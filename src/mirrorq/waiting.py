@@ -1,13 +1,13 @@
-"""How threads wait for each other, without locks that an exception could leave taken.
+"""Waiting between threads, without locks that an exception could leave taken.
 
-A signal handler runs on a user's thread between any two of its bytecodes, and may raise there, or
-call mirrorq again; a collection may run a `__del__` there that does. So no thread of a user ever
-holds a lock that a host's thread, or the same thread once more, would wait for. What they share
-are single operations of C: `append` and `popleft` of a deque, and the release of a lock that is
-its waiter's own and that nobody else ever takes.
+A signal handler runs on a user's thread between any two bytecodes, and may raise there, or call
+mirrorq again; a garbage collection may run a `__del__` there with the same effect. So no user's
+thread ever holds a lock that a host's thread, or the same thread again, would wait for. Threads
+share only single operations of C: `append` and `popleft` of a deque, and the release of a lock of
+the waiter, which no other thread ever takes.
 
-`threading.Condition` and `Event` are not like that: they are Python that runs with a lock held,
-and an exception in `wait` may leave it held for the thread that calls `set`.
+`threading.Condition` and `Event` are different: both are Python that runs with a lock held, and an
+exception in `wait` may leave the lock held for the thread that calls `set`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ __all__ = [
 ]
 
 _hosts: set[int] = set()
-"""Threads on which nobody may wait: a collection there may run what a user's `__del__` calls."""
+"""Threads on which no call may wait: a collection there may run calls of a user's `__del__`."""
 
 os.register_at_fork(after_in_child=_hosts.clear)
-"""A child has none of them, and may have a thread of its own under the same number."""
+"""A child has no host threads, and may have a thread of its own under the same number."""
 
 
 class ProcessEnded(BaseException):
-    """Raised on a simulated process's threads when that is no more: they end, and say nothing."""
+    """Raised on threads of a simulated process that has ended: the threads end silently."""
 
 
 class Lock(Protocol):
-    """What is used here of a lock of C."""
+    """Used part of a lock of C."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1, /) -> bool: ...
 
@@ -63,7 +63,7 @@ class Lock(Protocol):
 
 
 class Mailbox(Protocol):
-    """What is used here of a `queue.SimpleQueue`."""
+    """Used part of a `queue.SimpleQueue`."""
 
     def put(self, item: Any, /) -> None: ...
 
@@ -73,18 +73,18 @@ class Mailbox(Protocol):
 
 
 class Threads(Protocol):
-    """What a simulation plays: how its threads wait and begin."""
+    """Hooks of a simulation: how its threads wait and begin."""
 
     def lock(self) -> Lock | None:
-        """A free lock for the calling thread to wait with; None: it is none of the simulation."""
+        """Return a free lock for the calling thread; None: the thread is not simulated."""
         ...
 
     def mailbox(self) -> Mailbox | None:
-        """One between threads of the calling thread's simulation; None as above."""
+        """Return a mailbox between threads of the caller's simulation; None as above."""
         ...
 
     def begin(self, thread: threading.Thread) -> bool:
-        """Start a thread of the calling thread's process; False: that is a real one."""
+        """Start a thread of the calling thread's process; False: the caller's is a real process."""
         ...
 
 
@@ -92,7 +92,7 @@ _played: Threads | None = None
 
 
 def play(threads: Threads | None) -> None:
-    """Have threads of a simulation wait by its time; None ends that."""
+    """Let threads of a simulation wait by its time; None ends the simulation."""
     global _played
     _played = threads
 
@@ -103,13 +103,13 @@ def _new_lock() -> LockType | Lock:
 
 
 def new_mailbox() -> Mailbox:
-    """What many threads put things into, for one that waits for them."""
+    """Return a mailbox: many threads put items, one thread waits for items."""
     mailbox = None if _played is None else _played.mailbox()
     return SimpleQueue() if mailbox is None else mailbox
 
 
 def run_host(function: Callable[[], None]) -> None:
-    """Run what a host's thread does; until it returns no call of a user waits on this thread."""
+    """Run a host's thread; until `function` returns no call of a user waits on this thread."""
     _hosts.add(get_ident())
     try:
         function()
@@ -118,34 +118,34 @@ def run_host(function: Callable[[], None]) -> None:
 
 
 def is_host_thread() -> bool:
-    """Whether the calling thread steps a node or a client."""
+    """Return true if the calling thread steps a node or a client."""
     return get_ident() in _hosts
 
 
 def begin_thread(thread: threading.Thread) -> None:
-    """Start a thread, from one on which no signal handler runs.
+    """Start a thread, from a thread on which no signal handler runs.
 
-    `Thread.start` waits with a lock that the new thread takes: who is interrupted in it may leave
-    a thread that never begins. It may begin a moment after this returns.
+    `Thread.start` waits with a lock that the new thread takes: an interrupt there may leave a
+    thread that never begins. The thread may begin a moment after the return.
     """
     if _played is None or not _played.begin(thread):
         start_new_thread(thread.start, ())
 
 
 class Waiters:
-    """Threads that wait for something to come true, which whoever makes it true tells them."""
+    """Threads that wait for a condition. A thread that makes the condition true calls `notify`."""
 
     def __init__(self) -> None:
         self._bells: deque[LockType | Lock] = deque()
-        """One for each thread that waits: taken, until it is told."""
+        """A lock for each waiting thread: taken until the thread is notified."""
 
     @property
     def count(self) -> int:
-        """How many wait."""
+        """Return the number of waiting threads."""
         return len(self._bells)
 
     def notify(self) -> None:
-        """Have all who wait look. Never waits; from any thread."""
+        """Wake all waiting threads to check their conditions. Never waits; from any thread."""
         bells = self._bells
         for _ in range(len(bells)):
             try:
@@ -169,7 +169,7 @@ class Waiters:
 def wait_among(
     waiters: Collection[Waiters], condition: Callable[[], bool], timeout: float | None
 ) -> bool:
-    """Wait among the threads of each of these, as `Waiters.wait_for`."""
+    """Wait among the threads of each of several `Waiters`, like `Waiters.wait_for`."""
     if condition():
         return True
     if (timeout is not None and timeout <= 0) or is_host_thread():
@@ -181,7 +181,7 @@ def wait_among(
         try:
             for each in waiters:
                 each._bells.append(bell)
-            # Looked at again after being among them: what came true before told nobody.
+            # Checked again after joining the waiters: an earlier change notified no thread.
             if condition():
                 return True
             left = TIMEOUT_MAX if deadline is None else deadline - clock.monotonic()
@@ -196,12 +196,12 @@ def wait_among(
 
 
 class Latch:
-    """Something that one thread says and others wait for: `threading.Event`, see above."""
+    """A flag: one thread sets, other threads wait. Replaces `threading.Event`, see above."""
 
     def __init__(self) -> None:
         self._is_set = False
         self.waiters = Waiters()
-        """Told when it is set."""
+        """Notified when the flag is set."""
 
     def is_set(self) -> bool:
         return self._is_set
@@ -214,20 +214,20 @@ class Latch:
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait at most `timeout` seconds; say whether it is set."""
+        """Wait at most `timeout` seconds; return true if the flag is set."""
         return self.waiters.wait_for(self.is_set, timeout)
 
 
 class Doorbell:
-    """Wakes one thread, and stays rung until that one has looked."""
+    """Wakes one thread, and stays rung until the thread has looked."""
 
     def __init__(self) -> None:
         self._lock = _new_lock()
-        """Free: it was rung. Only its thread takes it."""
+        """Free after a ring. Only the bell's own thread takes the lock."""
         self._lock.acquire()
 
     def ring(self) -> None:
-        """From any thread; cheap when it was rung already."""
+        """Ring, from any thread; cheap if already rung."""
         if self._lock.locked():
             try:
                 self._lock.release()
@@ -235,7 +235,7 @@ class Doorbell:
                 return  # another thread was quicker
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until it is rung, at most `timeout` seconds; the next wait is for another ring."""
+        """Wait for a ring, at most `timeout` seconds; the next wait is for another ring."""
         if timeout is None:
             self._lock.acquire()
         elif timeout > 0:
@@ -245,7 +245,7 @@ class Doorbell:
 
 
 def _discard(items: deque[Any], item: object) -> None:
-    """Take it out, if nobody else has."""
+    """Remove an item unless another thread has removed the item."""
     try:
         items.remove(item)
     except ValueError:
@@ -253,7 +253,7 @@ def _discard(items: deque[Any], item: object) -> None:
 
 
 def take_back(items: deque[Any], item: object) -> bool:
-    """Take out what this thread has just put in; False: another one has it already."""
+    """Remove an item that this thread has just added; False: another thread has the item."""
     while True:
         try:
             items.remove(item)
@@ -268,8 +268,8 @@ Call = TypeVar("Call")
 
 
 class Present(Generic[Call]):
-    """Users' calls that are under way. One that an exception has ended, at whatever place, is
-    gone with its frame: nobody has to take it out."""
+    """Users' calls that are under way. A call ended by an exception, at any place, is gone with the
+    call's frame: no code has to remove the call."""
 
     def __init__(self) -> None:
         self._refs: deque[ref[Call]] = deque()
@@ -279,15 +279,15 @@ class Present(Generic[Call]):
         return bool(self._refs)
 
     def add(self, call: Call) -> None:
-        """It is there until nobody refers to it any more, or `leave` is called."""
+        """Add a call. The call stays until its last reference is gone, or `leave` is called."""
         self._refs.append(ref(call))
 
     def leave(self, call: Call) -> None:
-        """It is over."""
+        """Remove a call that is over."""
         _discard(self._refs, ref(call))
 
     def all(self) -> list[Call]:
-        """Those that are there; forgets what is gone."""
+        """Return the present calls; forget calls that are gone."""
         found = []
         for one in list(self._refs):
             call = one()
@@ -299,9 +299,9 @@ class Present(Generic[Call]):
 
 
 class Once:
-    """Something that is done once, on a thread of its own, while whoever wants it done waits.
+    """A function that runs once, on a thread of its own, while callers wait.
 
-    An exception that ends the waiting does not end the doing: who calls again waits for the rest.
+    An exception that ends a wait does not end the function: a repeated call waits for the rest.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -309,16 +309,16 @@ class Once:
         self._done = Latch()
         self._error: BaseException | None = None
         self.callers: set[int] = set()
-        """Threads that have asked for it: they are not waited for in it."""
+        """Threads that called `run`: the function must not wait for these threads."""
         self._thread = 0
-        """Which does it."""
+        """Thread that runs the function."""
 
     @property
     def is_done(self) -> bool:
         return self._done.is_set()
 
     def run(self) -> None:
-        """Have it done, and wait for its end: but on a host's thread, which it may wait for."""
+        """Start the function and wait for its end. A host's thread does not wait."""
         if self.is_done:
             return
         self.callers.add(get_ident())

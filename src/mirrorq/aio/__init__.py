@@ -4,27 +4,27 @@
 
     async with aio.connect("tcp://127.0.0.1:7400") as client:
         orders = await client.queue("orders")
-        confirmation = await orders.put(b"order 1")     # accepted
+        confirmation = await orders.send(b"order 1")    # accepted
         sequence = await confirmation                   # on disk on every member in sync
         async for message in orders:
             await work(message.body)
-            message.ack()                               # awaited, it may raise AckRefused
+            message.ack()                               # awaited, ack may raise AckRefused
 
-What is opened (`connect`, `Node.open`, `MirroredQueue.open`, `queue`, `exchange`) can be awaited,
-and is the caller's then, or entered: `async with client.queue("orders") as orders` closes it.
+An opening call (`connect`, `Node.open`, `MirroredQueue.open`, `queue`, `exchange`) can be awaited:
+the caller must close the result. Or entered: `async with client.queue("orders") as orders` closes.
 
-What waits here waits in the loop: no call has a thread of its own. The exceptions are calls that
-seldom happen (opening, declaring, binding, deleting, redriving, closing, administration), which run
-in a thread of the loop's default executor. `Confirmation` and `Settlement` are those of `mirrorq`:
-they can be awaited as they are.
+Calls here wait in the loop: no call has a thread of its own. The exceptions are rare calls
+(opening, declaring, binding, deleting, redriving, closing, administration), which run in a thread
+of the loop's default executor. `Confirmation` and `Settlement` are the classes of `mirrorq`: both
+can be awaited directly.
 
-*Cancellation*: a cancelled call loses nothing. A `get` takes its message in the moment in which
-it returns it and not before; a cancelled `put`, `publish`, `ack_and_put` or transaction was not
-accepted, and what it would have acked is still the caller's. What runs in a thread may still take
-effect, but waits for no majority any more; what it opens is closed again.
+*Cancellation*: a cancelled call loses nothing. A `get` takes a message only at the moment of its
+return. A cancelled `put`, `publish`, `ack_and_put` or transaction was not accepted, and messages to
+ack are still the caller's. A call in a thread may still take effect, but waits for no majority any
+more; anything opened by the thread is closed again.
 
-*Threads*: an object of this module belongs to the loop in which it was made; the handle below
-it (`queue.handle`) may be used from any thread beside it.
+*Threads*: an object of this module belongs to the loop in which the object was made; the handle
+below (`queue.handle`) may be used from any thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a program may do with a cluster, awaited: each call of a node or a client in a thread."""
+"""Calls on a cluster, awaited: each call of a node or a client in a thread."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class Administration:
-    """Arguments, results and errors are those of `mirrorq.Node`. Cancelled it may take effect."""
+    """Arguments, results, errors as in `mirrorq.Node`. A cancelled call may take effect."""
 
     host: Node | Client
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Wait for a cluster that has a majority.
 
-        Arguments, result and errors are those of `mirrorq.Client.wait_ready`.
+        Arguments, result and errors as in `mirrorq.Client.wait_ready`.
         """
         await in_thread(partial(self.host.wait_ready, timeout))
 
     async def queues(self, *, shards: bool = False) -> list[QueueStatus]:
         """The status of every queue of the cluster, by name.
 
-        Arguments, result and errors are those of `mirrorq.Client.queues`.
+        Arguments, result and errors as in `mirrorq.Client.queues`.
         """
         return await in_thread(partial(self.host.queues, shards=shards))
 
@@ -54,7 +54,7 @@ class Administration:
     ) -> None:
         """Set a policy for the queues whose names match the pattern.
 
-        Arguments, result and errors are those of `mirrorq.Client.set_policy`.
+        Arguments, result and errors as in `mirrorq.Client.set_policy`.
         """
         values = (name, pattern, definition, priority, apply_to)
         await in_thread(partial(self.host.set_policy, *values, timeout=timeout))
@@ -62,7 +62,7 @@ class Administration:
     async def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
         """Take a policy away.
 
-        Arguments, result and errors are those of `mirrorq.Client.clear_policy`.
+        Arguments, result and errors as in `mirrorq.Client.clear_policy`.
         """
         await in_thread(partial(self.host.clear_policy, name, timeout=timeout))
 
@@ -76,7 +76,7 @@ class Administration:
     ) -> None:
         """Synchronise a queue's mirrors; `on_progress` is called in the thread that waits.
 
-        Arguments, result and errors are those of `mirrorq.Client.sync_queue`.
+        Arguments, result and errors as in `mirrorq.Client.sync_queue`.
         """
         call = partial(self.host.sync_queue, queue, wait, timeout=timeout, on_progress=on_progress)
         await in_thread(call)
@@ -84,7 +84,7 @@ class Administration:
     async def cancel_sync(self, queue: str, *, timeout: float | None = 30) -> bool:
         """Stop synchronising a queue's mirrors; False: none was being synchronised.
 
-        Arguments, result and errors are those of `mirrorq.Client.cancel_sync`.
+        Arguments, result and errors as in `mirrorq.Client.cancel_sync`.
         """
         return await in_thread(partial(self.host.cancel_sync, queue, timeout=timeout))
 
@@ -93,21 +93,21 @@ class Administration:
     ) -> None:
         """End the warning of messages that unclean promotions have lost.
 
-        Arguments, result and errors are those of `mirrorq.Client.acknowledge_losses`.
+        Arguments, result and errors as in `mirrorq.Client.acknowledge_losses`.
         """
         await in_thread(partial(self.host.acknowledge_losses, queue, messages, timeout=timeout))
 
     async def transfer_master(self, queue: str, node: str, *, timeout: float | None = 30) -> None:
         """Make a mirror in sync the master of a queue.
 
-        Arguments, result and errors are those of `mirrorq.Client.transfer_master`.
+        Arguments, result and errors as in `mirrorq.Client.transfer_master`.
         """
         await in_thread(partial(self.host.transfer_master, queue, node, timeout=timeout))
 
     async def rebalance(self, *, timeout: float | None = 60) -> int:
         """Spread masters over the nodes; returns how many were moved.
 
-        Arguments, result and errors are those of `mirrorq.Client.rebalance`.
+        Arguments, result and errors as in `mirrorq.Client.rebalance`.
         """
         return await in_thread(partial(self.host.rebalance, timeout=timeout))
 
@@ -124,7 +124,7 @@ class Administration:
     ) -> None:
         """End a client, or one consumer.
 
-        Arguments, result and errors are those of `mirrorq.Client.disconnect`.
+        Arguments, result and errors as in `mirrorq.Client.disconnect`.
         """
         await in_thread(partial(self.host.disconnect, client, reason, timeout=timeout))
 
@@ -133,6 +133,6 @@ class Administration:
     ) -> None:
         """Take a node that is no more out of the cluster.
 
-        Arguments, result and errors are those of `mirrorq.Client.forget_node`.
+        Arguments, result and errors as in `mirrorq.Client.forget_node`.
         """
         await in_thread(partial(self.host.forget_node, name, force, timeout=timeout))

@@ -1,4 +1,4 @@
-"""Waiting in a loop for what other threads say: what `api.waits` decides, done without a thread."""
+"""Waits of a loop for other threads: the loop's version of `api.waits`, without a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER_LOOP = (
     "mirrorq.connect(), which knows no loops"
 )
 LOOK_S = 0.5
-"""Who waits looks this often by himself, for what nobody tells (a lost majority)."""
+"""Interval in which a waiting call checks its condition by itself (for a lost majority)."""
 
 
 class Bell:
@@ -35,7 +35,7 @@ class Bell:
         self._is_rung = False
 
     def ring(self) -> None:
-        """From any thread; cheap when nobody waits or it has been rung already."""
+        """Ring, from any thread; cheap without waiting tasks or if already rung."""
         if self._waiting and not self._is_rung:
             self._is_rung = True
             try:
@@ -66,10 +66,10 @@ class Bell:
         return True
 
     async def next(self, condition: Callable[[], bool], timeout: float, place: int) -> None:
-        """Wait until it rings, at most `timeout` seconds; not at all when the condition holds.
+        """Wait for a ring, at most `timeout` seconds; do not wait if the condition holds.
 
         Raises:
-            RuntimeError: who waits is in another loop.
+            RuntimeError: the caller is in another loop.
         """
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError(OTHER_LOOP)
@@ -77,7 +77,7 @@ class Bell:
         insort(self._waiting, (place, future), key=lambda waiting: waiting[0])
         timer = self.loop.call_later(timeout, _resolve, future)
         try:
-            # Looked at again after being in the list: a change before that rang for nobody.
+            # Checked again after joining the list: an earlier change rang for no task.
             if not condition():
                 await future
         finally:
@@ -86,8 +86,8 @@ class Bell:
 
 
 class Bells:
-    """Runs the calls of one loop that may wait: a bell for each signal that one has waited for.
-    Held by what is used in that loop, and for its thread."""
+    """Runs the waiting calls of one loop, with a bell for each awaited signal. Objects used in the
+    loop hold the bells; only the loop's thread may call."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -95,8 +95,8 @@ class Bells:
         self._places = itertools.count(1)
 
     async def run(self, call: Waits[Result]) -> Result:
-        """As `api.waits.in_thread`, in the loop. Calls that wait for one signal are served in the
-        order in which they came. A call that is cancelled while it waits is over."""
+        """Run a call like `api.waits.in_thread`, in the loop. Calls that wait for the same signal
+        are served in the order of arrival. A call that is cancelled while waiting is over."""
         place = next(self._places)
         try:
             wait = next(call)
@@ -118,7 +118,7 @@ class Bells:
 
 
 class Line:
-    """Calls of one loop, one at a time, in the order in which they came. For the loop's thread."""
+    """Calls of one loop, one at a time, in the order of arrival. For the loop's thread."""
 
     def __init__(self) -> None:
         self._is_taken = False
@@ -126,14 +126,14 @@ class Line:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody is in it: who comes now overtakes nobody."""
+        """True if the line is empty: a new call overtakes no other call."""
         return not self._is_taken
 
     async def enter(self, deadline: float | None = None) -> None:
-        """Wait until all who came before have left; `leave` is to follow.
+        """Wait until all earlier calls have left; the caller must call `leave` afterwards.
 
         Raises:
-            TimeoutError: that was not before the deadline.
+            TimeoutError: the deadline has passed.
         """
         if not self._is_taken:
             self._is_taken = True
@@ -152,7 +152,7 @@ class Line:
             raise
 
     def leave(self) -> None:
-        """It is the next one's turn."""
+        """Give the turn to the next call."""
         if self._waiting:
             future = self._waiting.popleft()
             if future.done():

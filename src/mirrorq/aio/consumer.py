@@ -1,4 +1,4 @@
-"""`Consumer` for asyncio: a coroutine function, run by one task of the loop. It has no thread."""
+"""`Consumer` for asyncio: one task of the loop runs a coroutine function, without a thread."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from mirrorq.waiting import ProcessEnded
 
 
 class Consumer(blocking.Consumer):
-    """One consumer of one handle, in the loop in which it was made by `aio.MirroredQueue.consume`.
+    """One consumer of one handle, in the loop in which `aio.MirroredQueue.consume` made the
+    consumer.
 
-    `cancel` may be called from any thread; in the loop it does not wait for the callback that is
-    under way, `wait_cancelled` does, and so does leaving `async with`. Whose task is cancelled, as
-    all are at the end of `asyncio.run`, gives back what it was working on.
+    `cancel` may be called from any thread. In the loop, `cancel` does not wait for a running
+    callback; `wait_cancelled` and the end of `async with` do. A cancelled task gives back the
+    message in work, as at the end of `asyncio.run`.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Consumer(blocking.Consumer):
         callback: Callable[[Message], Coroutine[Any, Any, object]],
         **options: Any,
     ) -> None:
-        """Arguments as of the one with a thread; in a coroutine."""
+        """Arguments as in `mirrorq.Consumer`; call in a coroutine."""
         super().__init__(channel, callback, **options)
         self._work = callback
         self._loop = asyncio.get_running_loop()
@@ -65,7 +66,7 @@ class Consumer(blocking.Consumer):
         self._bell.ring()
 
     def _begin_serving(self) -> None:
-        """In the thread that has made it known to the queue."""
+        """Begin to serve. Runs in the thread that has made the consumer known to the queue."""
 
         def begin() -> None:
             self._task = self._loop.create_task(self._run_in_loop())
@@ -120,10 +121,10 @@ class Consumer(blocking.Consumer):
 
 
 def _awaitable(given: object) -> Awaitable[object]:
-    """What a callback has returned.
+    """Return the awaitable that a callback has returned.
 
     Raises:
-        TypeError: it cannot be awaited.
+        TypeError: the value cannot be awaited.
     """
     if not isinstance(given, Awaitable):
         raise TypeError(f"the callback returned {given!r}, no coroutine: make it an async def")

@@ -22,14 +22,13 @@ from mirrorq.api.queue import MirroredQueue as Handle
 class Exchange:
     """An exchange, for one loop. Made by `Node.exchange` or `Client.exchange`.
 
-    Arguments, results and errors are those of `mirrorq.api.exchange.Exchange`, which is in
-    `handle`.
+    Arguments, results and errors as in `mirrorq.api.exchange.Exchange`, which is in `handle`.
     """
 
     def __init__(self, handle: blocking.Exchange) -> None:
-        """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
+        """Wrap a blocking handle; call in a coroutine of the loop."""
         self.handle: blocking.Exchange = handle
-        """The handle that this one wraps."""
+        """The wrapped handle."""
         self._bells = Bells(asyncio.get_running_loop())
         self._gate = Line()
         """Publishes that wait for the bindings."""
@@ -51,17 +50,17 @@ class Exchange:
         on_confirm: OnConfirm = None,
         **options: Unpack[RoutedOptions],
     ) -> dict[str, int]:
-        """Publish to every queue that the message reaches, and wait until they have confirmed.
+        """Publish to every queue that the message reaches, and wait for all confirms.
 
-        Arguments are those of `mirrorq.Exchange.publish`. `timeout` bounds the wait for room and
-        the wait for the confirmation together.
+        Arguments as in `mirrorq.Exchange.publish`. `timeout` bounds the wait for room and the wait
+        for the confirmation together.
 
         Returns:
-            The message's sequence in each queue that it reached, by name.
+            The message's sequence in each reached queue, by name.
 
         Raises:
-            NotConfirmed, ConfirmUnknown, Full, NoQuorum, QueueDown: as `mirrorq.Exchange.publish`
-                and its confirmation have it.
+            NotConfirmed, ConfirmUnknown, Full, NoQuorum, QueueDown: see `mirrorq.Exchange.publish`
+                and its confirmation.
             TimeoutError: the message was accepted, and is not confirmed after `timeout` seconds.
         """
         until = deadline_of(timeout)
@@ -89,10 +88,10 @@ class Exchange:
         on_confirm: OnConfirm = None,
         **options: Unpack[RoutedOptions],
     ) -> Confirmation:
-        """`publish` that does not wait until the queues have confirmed: many are on their way at
-        once. Returns once there is room in all queues.
+        """`publish` without a wait for confirms: many messages can be on their way at once. Returns
+        once there is room in all queues.
 
-        Arguments, result and errors are those of `mirrorq.Exchange.publish`.
+        Arguments, result and errors as in `mirrorq.Exchange.publish`.
         """
         check_block(block)
         handle = self.handle
@@ -111,7 +110,7 @@ class Exchange:
             await self._bells.run(handle._making_room(full, request, block, until))
 
     async def _learn(self) -> None:
-        """One after the other: who came first publishes first."""
+        """Read the bindings, one call at a time: publishes keep their order."""
         await self._gate.enter()
         try:
             if not self.handle._is_known():
@@ -129,7 +128,7 @@ class Exchange:
     ) -> None:
         """Have messages reach a queue.
 
-        Arguments, result and errors are those of `mirrorq.Exchange.bind`.
+        Arguments, result and errors as in `mirrorq.Exchange.bind`.
         """
         bind = partial(self.handle.bind, arguments=arguments, timeout=timeout)
         await in_thread(partial(bind, _end(queue), routing_key))
@@ -144,7 +143,7 @@ class Exchange:
     ) -> None:
         """Take a binding away; when there is none like it, nothing happens.
 
-        Arguments, result and errors are those of `mirrorq.Exchange.unbind`.
+        Arguments, result and errors as in `mirrorq.Exchange.unbind`.
         """
         unbind = partial(self.handle.unbind, arguments=arguments, timeout=timeout)
         await in_thread(partial(unbind, _end(queue), routing_key))
@@ -156,14 +155,14 @@ class Exchange:
     async def delete(self, if_unused: bool = False, *, timeout: float | None = 30) -> None:
         """Delete the exchange with its bindings; queues stay.
 
-        Arguments, result and errors are those of `mirrorq.Exchange.delete`.
+        Arguments, result and errors as in `mirrorq.Exchange.delete`.
         """
         await in_thread(partial(self.handle.delete, if_unused, timeout=timeout))
 
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything published has an outcome; True.
 
-        Arguments, result and errors are those of `mirrorq.Exchange.wait_for_confirms`.
+        Arguments, result and errors as in `mirrorq.Exchange.wait_for_confirms`.
         """
         return await self._bells.run(self.handle._confirming(timeout))
 

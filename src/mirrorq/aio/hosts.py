@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Host(Administration):
-    """A node or a client, for one loop. Calls that are not here run in a thread, with the same
+    """A node or a client, for one loop. Calls not listed here run in a thread, with the same
     arguments."""
 
     def __init__(self, host: BlockingNode | BlockingClient) -> None:
         self.host = host
-        """The `mirrorq.Node` or `mirrorq.Client` that this one wraps."""
+        """The wrapped `mirrorq.Node` or `mirrorq.Client`."""
 
     @opening
     @spelled_out
     async def queue(self, name: str, **options: Unpack[DeclareOptions]) -> MirroredQueue:
         """Declare a queue, or find it, and return a handle for this loop.
 
-        Arguments, result and errors are those of `mirrorq.Client.queue`.
+        Arguments, result and errors as in `mirrorq.Client.queue`.
         """
         return MirroredQueue(await opened(partial(self.host.queue, name, **options)))
 
@@ -52,7 +52,7 @@ class Host(Administration):
     ) -> Exchange:
         """Declare an exchange, or find it, and return a handle for this loop.
 
-        Arguments, result and errors are those of `mirrorq.Client.exchange`.
+        Arguments, result and errors as in `mirrorq.Client.exchange`.
         """
         exchange = partial(self.host.exchange, name, kind, alternate=alternate)
         return Exchange(await opened(partial(exchange, passive=passive, timeout=timeout)))
@@ -62,7 +62,7 @@ class Host(Administration):
         await in_thread(self.host.close)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        """What a node or a client has besides, awaited."""
+        """Return a method of the node or client that is not listed here, to be awaited."""
         method = getattr(self.host, name)
         if name.startswith("_") or not callable(method):
             raise AttributeError(f"{name} is not a method: take it from .host")
@@ -76,7 +76,7 @@ class Node(Host):
     """`mirrorq.Node` for asyncio. Made by `await Node.open(name, path=…)`."""
 
     host: BlockingNode
-    """The `mirrorq.Node` that this one wraps."""
+    """The wrapped `mirrorq.Node`."""
 
     @classmethod
     @opening
@@ -112,7 +112,7 @@ class Node(Host):
     ) -> MirroredQueue | SpooledQueue:
         """Declare a queue, or find it, and return a handle for this loop.
 
-        Arguments, result and errors are those of `mirrorq.Node.queue`.
+        Arguments, result and errors as in `mirrorq.Node.queue`.
         """
         handle: Any = await opened(partial(self.host.queue, name, spool=spool, **options))
         return SpooledQueue(handle) if spool else MirroredQueue(handle)
@@ -137,36 +137,36 @@ class Client(Host):
 class SpoolClient:
     """A client whose queues are spooled, for one loop. Made by `connect(…, spool=PATH)`.
 
-    It is there whether or not a node answers. Arguments, results and errors are those of
-    `mirrorq.SpoolClient`, which is in `host`.
+    Usable with or without a node. Arguments, results and errors as in `mirrorq.SpoolClient`, which
+    is in `host`.
     """
 
     def __init__(self, host: BlockingSpoolClient[Any]) -> None:
         self.host = host
-        """The client that this one wraps."""
+        """The wrapped client."""
 
     @opening
     async def queue(
         self, name: str, *, durable: bool = True, auto_delete: bool = False
     ) -> SpooledQueue:
-        """A handle that accepts puts at any time; see `SpooledQueue`. It waits for no cluster."""
+        """Return a handle that accepts puts at any time, without waiting; see `SpooledQueue`."""
         make = partial(self.host.queue, name, durable=durable, auto_delete=auto_delete)
         return SpooledQueue(await opened(make))
 
     async def client(self, timeout: float | None = 30) -> Client:
-        """The client itself, for all that needs the cluster. This closes it.
+        """Return the client itself, for calls that need the cluster. `close` closes this client.
 
-        Arguments, result and errors are those of `mirrorq.SpoolClient.client`.
+        Arguments, result and errors as in `mirrorq.SpoolClient.client`.
         """
         return Client(await in_thread(partial(self.host.client, timeout)))
 
     def spooled(self) -> dict[str, SpoolStatus]:
-        """What is spooled, by the names of queues."""
+        """Return the status of each spooled queue, by name."""
         return self.host.spooled()
 
     async def close(self) -> None:
-        """Have all that was put accepted, and close. What is left is sent when the spool is opened
-        again. May be repeated."""
+        """Wait until all puts are accepted, and close. The next opening of the spool sends the
+        rest. May be repeated."""
         await in_thread(self.host.close)
 
     async def __aenter__(self) -> SpoolClient:
@@ -177,7 +177,7 @@ class SpoolClient:
 
 
 def of_host(host: Any) -> Host:
-    """The same for what a handle lives on."""
+    """Wrap the host of a handle for asyncio."""
     from mirrorq.client.client import Client as BlockingClient
 
     return Client(host) if isinstance(host, BlockingClient) else Node(host)
@@ -212,9 +212,9 @@ async def connect(
     spool: str | os.PathLike[str] | None = None,
     **options: Unpack[ClientOptions],
 ) -> Client | SpoolClient:
-    """`mirrorq.connect`: the same queues from a process that is no node.
+    """`mirrorq.connect`: the same queues from a process that is not a node.
 
-    Arguments, result and errors are those of `mirrorq.connect`. With `spool` a `SpoolClient`.
+    Arguments, result and errors as in `mirrorq.connect`. With `spool` a `SpoolClient`.
     """
     from mirrorq.client.client import connect as blocking_connect
 

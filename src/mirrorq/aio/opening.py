@@ -1,4 +1,4 @@
-"""What is to be opened: awaited, or entered as it is."""
+"""Results of opening calls: awaited, or entered directly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Arguments = ParamSpec("Arguments")
 
 
 class Opening(Coroutine[Any, Any, Opened], Generic[Opened]):
-    """`await` it for what it opens, or `async with` it, which closes that at its end.
+    """`await` to open an object, or `async with` to open and finally close an object.
 
-    A coroutine as any other, so that tasks may be made of it; as with those, nothing is opened
-    before somebody waits for it.
+    A coroutine like any other, so that tasks may be made of an `Opening`. As with any coroutine, no
+    call runs before the first wait.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Opened]) -> None:
@@ -47,7 +47,7 @@ class Opening(Coroutine[Any, Any, Opened], Generic[Opened]):
 def opening(
     function: Callable[Arguments, Coroutine[Any, Any, Opened]],
 ) -> Callable[Arguments, Opening[Opened]]:
-    """Have a coroutine function return what can be entered as well."""
+    """Wrap a coroutine function so that its results can be entered as well."""
 
     @wraps(function)
     def call(*arguments: Arguments.args, **named: Arguments.kwargs) -> Opening[Opened]:

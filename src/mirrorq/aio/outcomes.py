@@ -18,12 +18,12 @@ async def outcome_of(
     """Wait for an outcome, and return its value or raise its error.
 
     Args:
-        run: runs a call that waits, in the loop (`Bells.run`).
+        run: runs a waiting call in the loop (`Bells.run`).
         outcome: a confirmation or a settlement.
         until: when to give up, on the monotonic clock; None: never.
 
     Raises:
-        TimeoutError: there is no outcome by then. It stays open.
+        TimeoutError: there is no outcome by then. The outcome stays open.
     """
     if until is None:
         return await outcome

@@ -61,7 +61,7 @@ Item = TypeVar("Item")
 
 
 class Host(Protocol):
-    """The node or client that a handle lives on, for asyncio: see `Node` and `Client`."""
+    """The node or client of a handle, for asyncio: see `Node` and `Client`."""
 
     host: Any
 
@@ -76,7 +76,7 @@ _wrap: Callable[[Any], Host] | None = None
 
 
 def wrap_hosts_with(wrap: Callable[[Any], Host]) -> None:
-    """Have `wrap` make what `MirroredQueue.node` returns, of a node or a client."""
+    """Set the function that wraps a node or a client for `MirroredQueue.node`."""
     global _wrap
     _wrap = wrap
 
@@ -84,18 +84,18 @@ def wrap_hosts_with(wrap: Callable[[Any], Host]) -> None:
 class MirroredQueue:
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
-    Arguments, results and errors are those of `mirrorq.MirroredQueue`, whose handle is in
-    `handle`; the calls of `mirrorq.bulk` take that one, in a thread.
+    Arguments, results and errors as in `mirrorq.MirroredQueue`, whose handle is in `handle`; the
+    calls of `mirrorq.bulk` take `handle`, in a thread.
     """
 
     def __init__(self, handle: blocking.MirroredQueue) -> None:
-        """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
+        """Wrap a blocking handle; call in a coroutine of the loop."""
         self.handle: blocking.MirroredQueue = handle
-        """The handle that this one wraps."""
+        """The wrapped handle."""
         self._loop = asyncio.get_running_loop()
         self._run = Bells(self._loop).run
         self._lines: dict[int, Line] = {}
-        """Puts that wait for room: in each shard, whose keys hold up no others, and in any (-1)."""
+        """Shard -> puts that wait for room in the shard; -1: in any shard."""
 
     @classmethod
     @opening
@@ -108,9 +108,9 @@ class MirroredQueue:
         node: str | None = None,
         **options: Unpack[EmbeddedOptions],
     ) -> MirroredQueue:
-        """`mirrorq.MirroredQueue(name, …)`: the handle brings its node with it.
+        """Open `mirrorq.MirroredQueue(name, …)`: the handle brings its node along.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue`.
         """
         make = partial(blocking.MirroredQueue, name, path=path, node=node, **options)
         return cls(await opened(make))
@@ -122,20 +122,20 @@ class MirroredQueue:
 
     @property
     def node(self) -> Host:
-        """The node or client that this handle lives on, for asyncio."""
+        """The node or client of this handle, for asyncio."""
         assert _wrap is not None, "importing mirrorq.aio sets it"
         return _wrap(self.handle.node)
 
     @property
     def shards(self) -> int:
-        """How many shards the queue has; 0: it is not sharded."""
+        """How many shards the queue has; 0: not sharded."""
         return self.handle.shards
 
     @opening
     async def shard(self, number: int) -> MirroredQueue:
         """A new handle on one shard, from 0.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.shard`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.shard`.
         """
         return MirroredQueue(await opened(partial(self.handle.shard, number)))
 
@@ -151,11 +151,11 @@ class MirroredQueue:
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> int:
-        """Publish a message, and wait until it is confirmed.
+        """Publish a message, and wait for the confirm.
 
-        Arguments are those of `mirrorq.MirroredQueue.put`. `timeout` bounds the wait for room and
-        the wait for the confirmation together. A call that is cancelled, or out of time, after the
-        message was accepted does not take it back: it is published as soon as that can be.
+        Arguments as in `mirrorq.MirroredQueue.put`. `timeout` bounds the wait for room and the wait
+        for the confirmation together. A call that is cancelled, or out of time, after the message
+        was accepted cannot undo the put: the message is published as soon as possible.
 
         Returns:
             The message's sequence.
@@ -164,7 +164,7 @@ class MirroredQueue:
             NotConfirmed: the message is certainly not stored.
             ConfirmUnknown: the handle was closed before the answer came.
             Full: too much was unconfirmed for `timeout` seconds (NoQuorum, QueueDown as well if
-                that is why).
+                one of them is the reason).
             TimeoutError: the message was accepted, and is not confirmed after `timeout` seconds.
         """
         until = deadline_of(timeout)
@@ -182,11 +182,11 @@ class MirroredQueue:
         on_confirm: OnConfirm = None,
         **options: Unpack[MessageOptions],
     ) -> Confirmation:
-        """Publish a message without waiting until it is confirmed: many are on their way at once.
+        """Publish a message without a wait for the confirm: many can be on their way at once.
 
-        Returns once there is room for it. Await the confirmation for the outcome.
+        Returns once there is room. Await the confirmation for the outcome.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.put`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.put`.
         """
         check_block(block)
         handle = self.handle._handle
@@ -213,7 +213,7 @@ class MirroredQueue:
         """Publish messages together, up to `frame_bytes_max` all or none, and wait until they are
         confirmed.
 
-        Arguments are those of `mirrorq.MirroredQueue.put_many`; errors as in `put`.
+        Arguments as in `mirrorq.MirroredQueue.put_many`; errors as in `put`.
 
         Returns:
             Their sequences: a range, or a tuple when another producer came between.
@@ -233,9 +233,9 @@ class MirroredQueue:
         on_confirm: OnConfirm = None,
         **options: Unpack[ManyOptions],
     ) -> Confirmation:
-        """`put_many` that does not wait until the messages are confirmed: see `send`.
+        """`put_many` without a wait for the confirm: see `send`.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.put_many`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.put_many`.
         """
         check_block(block)
         handle = self.handle._handle
@@ -252,7 +252,7 @@ class MirroredQueue:
     def put_nowait(self, body: Body) -> Confirmation:
         """`send` that raises Full at once instead of waiting for room.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.put_nowait`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.put_nowait`.
         """
         if not self._line_of(None).is_free:
             raise self._overtaking()
@@ -265,7 +265,7 @@ class MirroredQueue:
         until: float | None = None,
         key: str | bytes | None = None,
     ) -> Accepted:
-        """What a call returns that waits for room; none overtakes an earlier one."""
+        """Wait for room and return the result of a call; no call overtakes an earlier one."""
         line = self._line_of(key)
         if not block and not line.is_free:
             raise self._overtaking()
@@ -297,9 +297,9 @@ class MirroredQueue:
         on_confirmed: Callable[[Confirmation], object] | None,
         on_not_confirmed: Callable[[Confirmation], object] | None = None,
     ) -> None:
-        """Have functions called in this loop with each confirmation: of the good, of the others.
+        """Have functions called in this loop with each confirmation, by success and failure.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.add_confirm_listener`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.add_confirm_listener`.
         """
         self.handle.add_confirm_listener(self._heard(on_confirmed), self._heard(on_not_confirmed))
 
@@ -314,7 +314,7 @@ class MirroredQueue:
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
         """Have a function called in this loop with each message whose ack was refused.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.add_ack_listener`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.add_ack_listener`.
         """
         if on_refused is None:
             raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
@@ -324,7 +324,7 @@ class MirroredQueue:
     async def wait_for_confirms(self, timeout: float | None = None) -> bool:
         """Wait until everything put has an outcome; True.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.wait_for_confirms`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.wait_for_confirms`.
         """
         return await self._run(self.handle._handle.puts.confirming(timeout))
 
@@ -335,7 +335,7 @@ class MirroredQueue:
     ) -> Message:
         """Take the next message; it is held until it is acked or given back.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.get`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.get`.
         """
         if timeout is not None:
             check_timeout(timeout)
@@ -352,23 +352,23 @@ class MirroredQueue:
             raise
 
     async def _take(self, found: list[Message], block: bool, timeout: float | None) -> None:
-        """`get`, into a list that the caller still has when it is interrupted."""
+        """`get` into a list that the caller still has after an interrupt."""
         handle = self.handle._handle
         handle.take_one(found)
         if not found:
             await self._run(handle.receiver.getting(found, block, timeout))
 
     async def get_nowait(self) -> Message:
-        """`get` that does not wait for a message to be published.
+        """`get` without a wait for the next put.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.get_nowait`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.get_nowait`.
         """
         return await self.get(block=False)
 
     async def get_many(self, count_max: int, timeout: float | None = None) -> list[Message]:
         """Take 1 to `count_max` messages as soon as there is one; [] at the time-out.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.get_many`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.get_many`.
         """
         check_count("count_max", count_max)
         found: list[Message] = []
@@ -384,7 +384,7 @@ class MirroredQueue:
         return self.handle.ack_many(messages)
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they come, until the handle is closed; acking is the caller's."""
+        """Yield messages as they come, until the handle is closed; the caller acks messages."""
         while True:
             found: list[Message] = []
             try:
@@ -406,11 +406,11 @@ class MirroredQueue:
         block: bool = True,
         **options: Unpack[MessageOptions],
     ) -> None:
-        """`message.ack_and_put`: ack it, and put another one into another queue, both or neither.
+        """`message.ack_and_put`: ack a message, put another into a queue, both or neither.
 
-        Returns once that is confirmed.
+        Returns once both are confirmed.
 
-        Arguments and errors are those of `mirrorq.Message.ack_and_put` and of its settlement.
+        Arguments and errors as in `mirrorq.Message.ack_and_put` and its settlement.
         """
         check_block(block)
         key = place_key(options)
@@ -443,8 +443,8 @@ class MirroredQueue:
         """Have `await callback(message)` run in this loop for each message, one at a time, by a
         task of its own.
 
-        Arguments as in `mirrorq.MirroredQueue.consume`; `on_cancel` is called in this loop. Made
-        with `async with await queue.consume(…)` it is cancelled at the end of that.
+        Arguments as in `mirrorq.MirroredQueue.consume`; `on_cancel` is called in this loop. The end
+        of `async with await queue.consume(…)` cancels the consumer.
         """
         check_callable("on_cancel", on_cancel)
         consumer = Consumer(
@@ -462,25 +462,25 @@ class MirroredQueue:
     # --- Questions ------------------------------------------------------------------------
 
     async def qsize(self) -> int:
-        """Messages ready: those that no call has returned."""
+        """Messages ready, without messages that a call has returned."""
         return await self._run(self.handle._handle.receiver.sizing())
 
     async def empty(self) -> bool:
-        """Whether no message is ready."""
+        """Return true if no message is ready."""
         return await self.qsize() == 0
 
     def full(self) -> bool:
-        """Whether a `put` would wait."""
+        """Return true if a `put` would wait."""
         return self.handle.full()
 
     def status(self) -> QueueStatus:
-        """What this handle's node knows of the queue. Never blocks, never raises."""
+        """Return the queue's status as this handle's node sees it. Never blocks, never raises."""
         return self.handle.status()
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:
-        """Look at all messages, those delayed too, without taking them.
+        """Return all messages, delayed messages too, without taking them.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.browse`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.browse`.
         """
         position = blocking.browse_start(start, count_max)
         handle = self.handle._handle
@@ -496,18 +496,18 @@ class MirroredQueue:
         return purged_count(self.name, await self._run(handle.asking(purge_request, ASK_S)))
 
     async def delete_messages(self, first: int, last: int | None = None) -> int:
-        """End one message, or those of a range, by sequence; returns how many.
+        """End a message, or a range of messages, by sequence; returns how many.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.delete_messages`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.delete_messages`.
         """
         return await in_thread(partial(self.handle.delete_messages, first, last))
 
     async def move_messages(
         self, first: int, last: int | None = None, *, to: str | MirroredQueue
     ) -> int:
-        """Move one message, or those of a range, to another queue; returns how many.
+        """Move a message, or a range of messages, to another queue; returns how many.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.move_messages`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.move_messages`.
         """
         target = to.handle if isinstance(to, MirroredQueue) else to
         return await in_thread(partial(self.handle.move_messages, first, last, to=target))
@@ -525,12 +525,12 @@ class MirroredQueue:
     ) -> int:
         """Move dead letters back to the queues in which they ended; returns how many.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.redrive`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.redrive`.
         """
         return await in_thread(partial(self.handle.redrive, count_max, first=first, last=last))
 
     def transaction(self) -> Transaction:
-        """Puts and acks on this queue that are one op; see `aio.Transaction`."""
+        """Return a transaction: puts and acks on this queue as one op; see `aio.Transaction`."""
         handle = self.handle._handle
         handle.check_open_for_puts(right="")
         return Transaction(handle, self._accepted)
@@ -559,23 +559,23 @@ class MirroredQueue:
         return QueueAdapter(self, dumps, loads, ack)
 
     async def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
-        """Delete the queue with everything in it.
+        """Delete the queue with all messages.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.delete`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.delete`.
         """
         await in_thread(partial(self.handle.delete, if_empty=if_empty, if_unused=if_unused))
 
     # --- The end --------------------------------------------------------------------------
 
     async def shutdown(self, immediate: bool = False) -> None:
-        """Take no more puts on this handle; `get` goes on until nothing is ready.
+        """Take no more puts on this handle; `get` goes on until no message is ready.
 
-        Arguments, result and errors are those of `mirrorq.MirroredQueue.shutdown`.
+        Arguments, result and errors as in `mirrorq.MirroredQueue.shutdown`.
         """
         await in_thread(partial(self.handle.shutdown, immediate))
 
     async def close(self) -> None:
-        """Wait up to 5 s for what is open, give back what is held, and close the handle."""
+        """Wait up to 5 s for open calls, give held messages back, and close the handle."""
         await in_thread(self.handle.close)
 
     async def __aenter__(self) -> MirroredQueue:

@@ -24,18 +24,18 @@ class SpooledQueue:
     """A handle that accepts puts at any time, for one loop. Made by `Node.queue(…, spool=True)` or
     `SpoolClient.queue`.
 
-    Arguments, results, errors and promises are those of `mirrorq.SpooledQueue`, whose handle is in
-    `handle`. A `put` that has returned is on this machine's disk. Its confirmation, awaited, ends
-    when the queue has the message.
+    Arguments, results, errors and promises as in `mirrorq.SpooledQueue`, whose handle is in
+    `handle`. A message whose `put` has returned is on this machine's disk. The confirmation,
+    awaited, ends when the queue has the message.
     """
 
     def __init__(self, handle: blocking.SpooledQueue) -> None:
-        """Wrap a blocking handle; in a coroutine, since it belongs to the running loop."""
+        """Wrap a blocking handle; call in a coroutine of the loop."""
         self.handle: blocking.SpooledQueue = handle
-        """The handle that this one wraps."""
+        """The wrapped handle."""
         self._run = Bells(asyncio.get_running_loop()).run
         self._line = Line()
-        """Puts that wait for room: none overtakes an earlier one."""
+        """Puts that wait for room: no put overtakes an earlier put."""
 
     @property
     def name(self) -> str:
@@ -55,19 +55,19 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
         **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
-        """Put a message into the spool, and wait until it is on this machine's disk.
+        """Put a message into the spool, and wait until the message is on this machine's disk.
 
-        Arguments are those of `mirrorq.SpooledQueue.put`. `timeout` bounds the wait for room and
-        the wait for the disk together. A call that is cancelled, or out of time, after the message
-        was put does not take it back.
+        Arguments as in `mirrorq.SpooledQueue.put`. `timeout` bounds the wait for room and the wait
+        for the disk together. A call that is cancelled, or out of time, after the message was put
+        cannot undo the put.
 
         Returns:
-            The confirmation: awaited, it ends with the message's sequence when the queue has it.
+            The confirmation: awaited, ends with the sequence once the queue has the message.
 
         Raises:
             Full: the spool was full for `timeout` seconds.
             NotConfirmed, ConfirmUnknown: the disk has failed.
-            TimeoutError: it was put, and is not on the disk after `timeout` seconds.
+            TimeoutError: the message was put, and is not on the disk after `timeout` seconds.
         """
         until = deadline_of(timeout)
         begin = partial(self.handle._begun, body, block, on_accept, on_confirm, options)
@@ -86,10 +86,10 @@ class SpooledQueue:
     ) -> SpoolConfirmation:
         """Put messages together, up to `frame_bytes_max` all or none: as `put`.
 
-        Arguments are those of `mirrorq.SpooledQueue.put_many`.
+        Arguments as in `mirrorq.SpooledQueue.put_many`.
 
         Returns:
-            The confirmation, one for all of them: awaited, it ends with a range.
+            The confirmation, one for all messages: awaited, ends with a range.
         """
         until = deadline_of(timeout)
         begin = partial(self.handle._begun_many, bodies, block, on_accept, on_confirm, options)
@@ -106,9 +106,9 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
         **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
-        """`put` that does not wait for the disk, only for room: many are on their way at once.
+        """`put` that does not wait for the disk, only for room: many can be on their way at once.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.put`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.put`.
         """
         begin = partial(self.handle._begun, body, block, on_accept, on_confirm, options)
         return await self._sent(begin, block, deadline_of(timeout))
@@ -123,7 +123,7 @@ class SpooledQueue:
     async def _sent(
         self, begin: Callable[[], Begun], block: bool, until: float | None
     ) -> SpoolConfirmation:
-        """Put when there is room: none overtakes an earlier one."""
+        """Put when there is room: no put overtakes an earlier put."""
         check_block(block)
         try:
             await self._line.enter(until if block else 0)
@@ -140,53 +140,53 @@ class SpooledQueue:
     def put_nowait(self, body: Body) -> SpoolConfirmation:
         """`send` that raises Full at once instead of waiting for room.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.put_nowait`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.put_nowait`.
         """
         if not self._line.is_free:
             raise Full(f"the spool of queue {self.name!r}: earlier puts wait for room")
         return self.handle.put_nowait(body)
 
-    # --- What is spooled --------------------------------------------------------------------
+    # --- Status -----------------------------------------------------------------------------
 
     def status(self) -> SpoolStatus:
-        """What is spooled for this queue, how old it is, and why. Never waits."""
+        """Return the amount and age of messages spooled for this queue, and why. Never waits."""
         return self.handle.status()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was put is on this machine's disk.
+        """Wait until all puts are on this machine's disk.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.flush`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.flush`.
         """
         await self._run(self.handle._flushing(timeout))
 
     async def wait_for_confirms(self, timeout: float | None = None) -> None:
-        """Wait until nothing is spooled: the queue has all of it.
+        """Wait until the spool is empty: the queue has all messages.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.wait_for_confirms`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.wait_for_confirms`.
         """
         await self._run(self.handle._confirming(timeout))
 
     async def set_aside(self) -> list[SetAside]:
-        """What the queue refused with no process left to be told."""
+        """Return messages that the queue refused with no process left to be told."""
         return await in_thread(self.handle.set_aside)
 
     async def drop_set_aside(self) -> int:
-        """Forget all that was set aside; returns how many messages that were."""
+        """Forget all messages that were set aside; returns their number."""
         return await in_thread(self.handle.drop_set_aside)
 
     # --- The queue itself -------------------------------------------------------------------
 
     async def replicated(self, timeout: float | None = 30) -> MirroredQueue:
-        """A handle on the queue itself, for all that needs the cluster. This closes it.
+        """Return a handle on the queue itself, for calls that need the cluster. `close` closes it.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.replicated`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.replicated`.
         """
         return MirroredQueue(await in_thread(partial(self.handle.replicated, timeout)))
 
     async def get(self, block: bool = True, timeout: float | None = None) -> Message:
-        """Take a message from the queue itself. What is spooled here is not in it yet.
+        """Take a message from the queue itself. Messages still in the spool are not there yet.
 
-        Arguments, result and errors are those of `mirrorq.SpooledQueue.get`.
+        Arguments, result and errors as in `mirrorq.SpooledQueue.get`.
         """
         check_block(block)
         until = deadline_of(timeout)
@@ -194,8 +194,8 @@ class SpooledQueue:
         return await queue.get(block, left_until(until))
 
     async def close(self) -> None:
-        """Wait until all that was put is accepted, and close. It is sent on for as long as the node
-        or the client that it came from is open."""
+        """Wait until all puts are accepted, and close. Messages are sent on while the node or
+        client of this handle is open."""
         await in_thread(self.handle.close)
 
     async def __aenter__(self) -> SpooledQueue:

@@ -1,9 +1,9 @@
 """`as_queue()` for asyncio: code written for `asyncio.Queue` runs unchanged on a mirrored queue.
 
-`put`, `get` and `join` wait in the loop. `get_nowait`, `qsize` and `empty` are plain calls, as
-there. So they ask nobody: they tell of what is *here*, fetched ahead. From the first of them on the
-adapter has as much fetched as a consumer has (`Config.prefetch`), and keeps it until it is taken or
-the adapter is dropped. What another call has put is here a moment after it was confirmed.
+`put`, `get` and `join` wait in the loop. `get_nowait`, `qsize` and `empty` are plain calls, as in
+`asyncio.Queue`. So plain calls ask no node: they see only messages *here*, fetched ahead. From the
+first plain call on the adapter fetches as many messages ahead as a consumer (`Config.prefetch`),
+until the adapter is dropped. A message of another process is here a moment after its confirm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _QueueEmpty(Empty, asyncio.QueueEmpty):
 
 
 class _QueueFull(Full, asyncio.QueueFull):
-    """It was not put."""
+    """The item was not put."""
 
 
 class _QueueShutDown(ShutDown, _ShutDownBase):  # type: ignore[misc, valid-type]
@@ -52,7 +52,7 @@ class _QueueShutDown(ShutDown, _ShutDownBase):  # type: ignore[misc, valid-type]
 
 
 def _known_to_asyncio(error: MirrorQError) -> MirrorQError:
-    """The same, as what an `asyncio.Queue` raises too."""
+    """Return the same error as a class that an `asyncio.Queue` raises too."""
     for kind, known in ((Full, _QueueFull), (ShutDown, _QueueShutDown)):
         if isinstance(error, kind):
             return known(str(error))
@@ -60,7 +60,7 @@ def _known_to_asyncio(error: MirrorQError) -> MirrorQError:
 
 
 class LoopQueue(Protocol):
-    """What is used here of `aio.MirroredQueue`."""
+    """Used part of `aio.MirroredQueue`."""
 
     handle: MirroredQueue
 
@@ -76,13 +76,13 @@ class LoopQueue(Protocol):
 class QueueAdapter(Generic[Item]):
     """`asyncio.Queue` on a handle, for its loop; made by `aio.MirroredQueue.as_queue`.
 
-    `put()` returns when the message is confirmed, `put_nowait()` when it is accepted. `get()` acks
-    what it returns, or `task_done()` does. `join()` waits until the queue has neither ready, nor
-    unacknowledged, nor delayed messages, and what was got here is done. Without a master they wait.
+    `put()` returns when the message is confirmed, `put_nowait()` when accepted. `get()` or
+    `task_done()` acks. `join()` waits until the queue has neither ready, unacknowledged, nor
+    delayed messages, and items got here are done. Without a master all three wait.
     """
 
     maxsize: int = 0
-    """No bound on the number of messages."""
+    """0: the number of messages is unbounded."""
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class QueueAdapter(Generic[Item]):
         self._handle = handle = queue.handle._handle
         self._items = Items(handle, dumps, loads)
         self._own: WeakKeyDictionary[asyncio.Task[object], deque[Message]] = WeakKeyDictionary()
-        """What tasks of the loop have got, to be acked when they are done."""
+        """Task of the loop -> messages that the task has got, to be acked when done."""
         self._tasks = tasks_of(ack, self._own_of_task)
         self._demand: Demand | None = None
-        """What plain calls have fetched ahead, from the first one on."""
+        """Messages that plain calls fetch ahead; None before the first plain call."""
         self._is_drained = False
-        """It was shut down, and the master has said that nothing is ready any more."""
+        """The adapter was shut down, and the master has reported that no message is ready."""
         self._looking: asyncio.Task[None] | None = None
-        """Asks the master that, for plain calls."""
+        """Asks the master for `_is_drained`, for plain calls."""
 
     def _own_of_task(self) -> deque[Message]:
         try:
@@ -114,10 +114,10 @@ class QueueAdapter(Generic[Item]):
     # --- Putting --------------------------------------------------------------------------
 
     async def put(self, item: Item) -> None:
-        """Publish, and wait until it is safe. Cancelled in that it may be published all the same.
+        """Publish, and wait for the confirm. A cancelled put may be published all the same.
 
         Args:
-            item: what `dumps` makes bytes of.
+            item: an item; `dumps` turns the item into bytes.
 
         Raises:
             asyncio.QueueShutDown: the handle is shut down (before Python 3.13: ShutDown).
@@ -130,13 +130,13 @@ class QueueAdapter(Generic[Item]):
         await confirmation
 
     def put_nowait(self, item: Item) -> None:
-        """Publish, if that is accepted at once.
+        """Publish, if the item is accepted at once.
 
         Args:
-            item: what `dumps` makes bytes of.
+            item: an item; `dumps` turns the item into bytes.
 
         Raises:
-            asyncio.QueueFull: it is not.
+            asyncio.QueueFull: the item is not accepted.
         """
         try:
             self._queue.put_nowait(self._items.packed(item))
@@ -144,7 +144,7 @@ class QueueAdapter(Generic[Item]):
             raise _known_to_asyncio(error) from None
 
     def full(self) -> bool:
-        """Whether `put_nowait` would raise."""
+        """Return true if `put_nowait` would raise."""
         return not self._handle.puts.takes(1, 1, 1)
 
     # --- Getting --------------------------------------------------------------------------
@@ -174,11 +174,11 @@ class QueueAdapter(Generic[Item]):
         """Take the next item that is here.
 
         Returns:
-            The item: what `loads` made of a body.
+            The item: `loads` made the item from a body.
 
         Raises:
-            asyncio.QueueEmpty: none is.
-            asyncio.QueueShutDown: none will be (before Python 3.13: ShutDown).
+            asyncio.QueueEmpty: no item is here.
+            asyncio.QueueShutDown: no item will come (before Python 3.13: ShutDown).
             PreconditionFailed: a consumer holds the queue exclusively.
         """
         found: list[Message] = []
@@ -218,14 +218,14 @@ class QueueAdapter(Generic[Item]):
             raise
 
     def _fetch(self) -> None:
-        """Have what plain calls tell of fetched ahead, now and from now on."""
+        """Fetch messages for plain calls ahead, from now on."""
         if self._demand is None and not self._handle.is_shut_for_gets:
             self._handle.check_open_for_gets()
             self._demand = Demand(self._handle.config.prefetch)
             self._handle.receiver.want(self._demand)
 
     def _check_refused(self) -> None:
-        """Raise what the master says against it; the next call asks anew."""
+        """Raise the master's refusal; the next call asks again."""
         if self._handle.receiver.refused and self._demand is not None:
             self._handle.receiver.unwant(self._demand)
             self._demand = None
@@ -237,20 +237,20 @@ class QueueAdapter(Generic[Item]):
         return self._handle.receiver.buffered
 
     def empty(self) -> bool:
-        """Whether `get_nowait` would raise."""
+        """Return true if `get_nowait` would raise."""
         return self.qsize() == 0
 
     # --- Tasks ----------------------------------------------------------------------------
 
     def task_done(self) -> None:
-        """Say that one item that was got here is done.
+        """Mark an item that was got here as done.
 
-        With `ack="task_done"` this acks: the oldest item that this task of the loop got and that is
-        not done, else the oldest of all. What became of it who wants to know hears by
+        With `ack="task_done"` this call acks a message: the oldest undone item of this task of the
+        loop, else the oldest of all. Refused acks are reported to the listener of
         `aio.MirroredQueue.add_ack_listener`.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no item is open.
         """
         self._tasks.end()
         self._handle.outcomes.signal.notify()

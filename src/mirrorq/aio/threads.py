@@ -18,8 +18,8 @@ def _close(opened: Any) -> None:
 
 
 async def in_thread(function: Callable[[], Result]) -> Result:
-    """Run what blocks, and seldom happens. Cancelled, or after a signal, it waits for no majority
-    any more: the end of the loop waits for its thread."""
+    """Run a rare, blocking call. Cancelled, or after a signal, the call waits for no majority any
+    more: the end of the loop waits for its thread."""
     with Interruptible() as call:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, call.run, function)
@@ -29,10 +29,10 @@ async def in_thread(function: Callable[[], Result]) -> Result:
 
 
 async def opened(function: Callable[[], Result], close: Callable[[Any], object] = _close) -> Result:
-    """What a thread opens. Who is cancelled meanwhile leaves nothing open behind."""
+    """Open an object in a thread. A cancelled call leaves nothing open behind."""
     loop = asyncio.get_running_loop()
     made: list[Result] = []
-    # Taken by whoever is through first: the thread with its opening, or who is cancelled.
+    # Taken by the first to finish: the thread with its opening, or the cancelled caller.
     first = threading.Lock()
 
     def open_in_thread() -> Result:

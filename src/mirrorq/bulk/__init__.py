@@ -1,16 +1,16 @@
-"""Queues in bulk: reading without taking, holding without bodies, writes that show all at once.
+"""Queues in bulk: reading without taking, holding without bodies, atomic writes of many messages.
 
     from mirrorq import bulk
 
-    extent = bulk.extent(queue)                       # the master tells how far the queue goes
+    extent = bulk.extent(queue)                       # the master reports the queue's end
     for batch in bulk.reader(queue).read(1, extent.next_sequence - 1, extent=extent):
         print(batch.first, batch.bodies())
     with bulk.lease(queue, 10_000) as lease:          # held here, read anywhere
         lease.ack()
 
-The Spark connector, `mirrorq.arrow`, forwarders and spools are made of these calls. Each takes a
-blocking handle of a queue, or a node or client. A sequence belongs to one ring: of a sharded queue
-these calls take its shards, one by one.
+The Spark connector, `mirrorq.arrow`, forwarders and spools are made of these calls. Each call takes
+a blocking handle of a queue, or a node or client. A sequence belongs to one ring: for a sharded
+queue the calls take its shards, one by one.
 
 May import: api, session, protocol, wire, containers. Begin with `reading`.
 """
@@ -74,17 +74,17 @@ def extent(queue: MirroredQueue, timeout: float = 5.0) -> Extent:
 
 
 def identity(queue: MirroredQueue) -> str:
-    """Return a text that tells this queue from every other one.
+    """Return a text that identifies the queue among all queues.
 
     A queue that is deleted and declared again has another identity. So has a queue of this name in
-    another cluster. A program that notes a sequence keeps the identity beside it.
+    another cluster. A program that notes a sequence keeps the identity beside the sequence.
     """
     ring = _ring_of(queue, "identity()")
     return f"{ring.host._lineage:x}.{ring.queue_id}"
 
 
 def reader(queue: MirroredQueue) -> Reader:
-    """Return a reader of the queue's messages, which takes none of them."""
+    """Return a reader of the queue's messages, which takes no message."""
     ring = _ring_of(queue, "reader()")
     ring.check()
     return Reader(ring.host, ring.queue_id, ring.name)
@@ -93,16 +93,16 @@ def reader(queue: MirroredQueue) -> Reader:
 def open_reader(host: Access, name: str, *, timeout: float | None = 30) -> Reader:
     """Return a reader of a queue that exists, without a handle.
 
-    It reads the copy of this node, or of the node that serves this client, though the queue has no
-    master now. There is nothing to close.
+    The reader reads the copy of this node, or of the node that serves this client, even if the
+    queue has no master now. A reader needs no close.
 
     Args:
         host: a node or a client.
-        name: the queue's.
+        name: name of the queue.
         timeout: seconds to wait for a node that answers. None waits.
 
     Raises:
-        QueueNotFound: it does not exist.
+        QueueNotFound: the queue does not exist.
         NoQuorum: no node answered within `timeout` seconds.
     """
     declared = host._declare(name, passive=True, timeout=timeout)
@@ -117,16 +117,16 @@ def open_reader(host: Access, name: str, *, timeout: float | None = 30) -> Reade
 def lease(
     queue: MirroredQueue, count_max: int | None = None, label: str = "", timeout: float = 30.0
 ) -> RangeLease:
-    """Hold ready messages without their bodies, for programs that read them elsewhere.
+    """Hold ready messages without their bodies, for programs that read the messages elsewhere.
 
     Args:
         queue: the queue.
-        count_max: at most so many; None: all that are ready now.
+        count_max: the most messages; None: all that are ready now.
         label: names the holder to the operator.
-        timeout: seconds to wait for the master to hand them out.
+        timeout: seconds to wait for the master to deliver the messages.
 
     Returns:
-        The lease, to be used in a `with`: what is not acked by its end goes back.
+        The lease, to be used in a `with`: unacked messages go back at its end.
 
     Raises:
         PreconditionFailed: a consumer holds the queue exclusively.
@@ -138,7 +138,7 @@ def lease(
 
 
 def claim(queue: MirroredQueue, label: str = "", timeout: float = 30.0) -> Claim:
-    """Hold the whole queue alone, to read it elsewhere and to ack by sequence.
+    """Hold the whole queue alone, to read messages elsewhere and to ack by sequence.
 
     Args:
         queue: the queue.
@@ -146,10 +146,10 @@ def claim(queue: MirroredQueue, label: str = "", timeout: float = 30.0) -> Claim
         timeout: seconds to wait until no other consumer takes or holds messages.
 
     Returns:
-        The claim, to be used in a `with`: it ends with the block.
+        The claim, to be used in a `with`: the claim ends with the block.
 
     Raises:
-        PreconditionFailed: another consumer did for so long; the text names it.
+        PreconditionFailed: another consumer did for so long; the text names the consumer.
         NoQuorum, QueueDown: there is no master.
     """
     ring = _ring_of(queue, "claim()")
@@ -160,20 +160,20 @@ def claim(queue: MirroredQueue, label: str = "", timeout: float = 30.0) -> Claim
 def staged(
     host: Access, transaction: str, version: int, queue: str, *, run: str | None = None
 ) -> Staged:
-    """Write into a queue from many processes, so that all of it shows at once, exactly once.
+    """Write into a queue from many processes, so that all messages show at once, exactly once.
 
     Args:
         host: a node or a client.
         transaction: a name for ever: of a stream, or of a job. 1 to 512 characters.
-        version: of the transaction, 0 or more, growing: the number of a stream's batch. One
-            that is committed is answered "committed already"; one below it that is not
-            raises NotConfirmed: a backfill is another transaction.
-        queue: name of an existing queue, the one that decides: the same one in every run.
-        run: of this try to write the version: a name that is never used again. None: a new
-            one is made, in the driver; tasks are given it (`Staged.run`).
+        version: of the transaction, 0 or more, growing: the number of a stream's batch. A committed
+            version is answered "committed already"; a lower version without a commit raises
+            NotConfirmed: a backfill is another transaction.
+        queue: name of an existing queue, the deciding queue: the same queue in every run.
+        run: name of this try to write the version, never used again. None: the driver gets a new
+            name, and gives the name to tasks (`Staged.run`).
 
     Returns:
-        What tasks stage with and the driver commits with.
+        An object by which tasks stage and the driver commits.
 
     Raises:
         ConfigError: a name or the version is out of bounds.

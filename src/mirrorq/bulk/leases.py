@@ -5,15 +5,15 @@
         lease.ack(timeout=60)
 
 A *lease* holds messages as a consumer does: no other consumer gets them. Each message goes back to
-its place, with its count raised, when the lease gives it back, when the handle is closed, or when
-the process is gone. A lease lasts as long as the connection of the handle; `consumer_timeout_ms`
-does not end it. After a change of master the messages are taken again, as a rule before other
-consumers get them; a message that another consumer got shows as a refused ack. An ack that crosses
-the new taking is sent once more, under the new names.
+its place, with its count raised, when the lease gives the message back, when the handle is closed,
+or when the process is gone. A lease lasts as long as the connection of the handle;
+`consumer_timeout_ms` does not end a lease. After a change of master the messages are taken again,
+as a rule before other consumers get them; a message that another consumer got shows as a refused
+ack. An ack that crosses the new taking is resent, under the new delivery numbers.
 
 A *claim* holds a whole queue: no other consumer gets a message while the claim lasts, and its
 holder acks by sequence. A claim is granted only while no other consumer takes or holds messages;
-the refusal names the consumer that does.
+the refusal names the consumer.
 
 *Threads*: every method of `RangeLease` and `Claim` may be called from any thread; a `LeaseHolder`
 belongs to the host's thread.
@@ -36,17 +36,17 @@ from mirrorq.session.calls import SettleCall, ack_range_request
 from mirrorq.waiting import Latch
 
 SOON_S = 0.001
-"""A lease asks for its next messages after this, while some have come, and else after longer."""
+"""Pause before a lease asks for more messages while messages come; else the pause grows."""
 LOOK_S = 0.05
-"""Who waits for messages or for a claim looks again after this."""
+"""Interval of looks while waiting for messages or for a claim."""
 CLOSE_S = 1.0
-"""Who gives a claim up waits so long for a master that has heard of it."""
+"""The end of a claim waits this long for the master to note the end."""
 COUNT_MAX = 1 << 40
-"""More than any queue has."""
+"""More messages than any queue has."""
 
 
 class _Holding:
-    """What a lease and a claim share: a holder at its handle. From any thread."""
+    """Common base of a lease and a claim: a holder at its handle. From any thread."""
 
     def __init__(self, handle: RingChannel, label: str, exclusive: bool, wanted: int) -> None:
         check_text("a label", label)
@@ -55,10 +55,10 @@ class _Holding:
         self._exclusive = exclusive
         self._holder = LeaseHolder(handle.next_consumer(), wanted)
         self._is_subscribed = False
-        """It has subscribed, and not left since."""
+        """The holder has subscribed, and has not left since."""
 
     def _subscribe(self) -> None:
-        """Subscribe to the queue, and hear whether that is refused."""
+        """Subscribe to the queue, and wait for a possible refusal."""
         handle, holder = self._handle, self._holder
         self._is_subscribed = True
 
@@ -70,7 +70,7 @@ class _Holding:
             session.subscribe(holder.number, 1, self._exclusive, False, True, self._label)
 
         handle.on_host(begin)
-        # A refusal comes before the answer to a question that is asked after it.
+        # A refusal comes before the answer to a later question.
         handle.counts()
 
     def _end(self) -> None:
@@ -94,12 +94,13 @@ class _Holding:
             self._is_subscribed = False
             left.wait(1.0)
             with contextlib.suppress(MirrorQError):
-                # Who hears that it has ended may have the queue at once: the answer comes after.
+                # Others may have the queue right after the return: the answer comes after the
+                # leaving.
                 handle.counts()
 
 
 class RangeLease(_Holding):
-    """Messages that this handle holds without having their bodies. See `bulk.lease`.
+    """Messages that this handle holds without their bodies. See `bulk.lease`.
 
     *Threads*: any, one at a time.
     """
@@ -116,7 +117,7 @@ class RangeLease(_Holding):
         try:
             self._take(count_max, timeout)
         except BaseException:
-            # The caller gets no lease: nothing may stay held by it.
+            # The caller gets no lease: no message may stay held.
             if not self._is_over:
                 with contextlib.suppress(MirrorQError):
                     self.give_back(CLOSE_S)
@@ -124,7 +125,7 @@ class RangeLease(_Holding):
 
     @property
     def count(self) -> int:
-        """How many messages it began with."""
+        """Number of messages at the lease's begin."""
         return self._holder.sequences.count
 
     def _take(self, count_max: int | None, timeout: float) -> None:
@@ -136,7 +137,7 @@ class RangeLease(_Holding):
         while not holder.refused and (count := holder.sequences.count) < holder.wanted:
             if handle.counts().ready == 0 or clock.monotonic() >= deadline:
                 break
-            # The master hands out a portion at each question: the next one is asked for soon.
+            # The master delivers a portion at each question: the next question follows soon.
             pause = SOON_S if count > seen else min(2 * pause, LOOK_S)
             clock.sleep(pause)
             seen = count
@@ -158,14 +159,14 @@ class RangeLease(_Holding):
             raise PreconditionFailed(f"queue {handle.name!r}: {holder.refused}")
 
     def ack(self, timeout: float | None = None) -> int:
-        """Be done with all of them; return how many were acked.
+        """Ack all messages; return how many were acked.
 
         Args:
             timeout: seconds to wait for the master's answer. None waits.
 
         Raises:
-            AckRefused: some had gone back to the queue before; the others are acked.
-            NoQuorum, QueueDown: no outcome in time: it may still come.
+            AckRefused: some messages had gone back to the queue before; the others are acked.
+            NoQuorum, QueueDown: no outcome in time: the ack may still take effect.
         """
         lost, why = self._settle("ack", timeout)
         if lost:
@@ -177,13 +178,13 @@ class RangeLease(_Holding):
         return self.count
 
     def give_back(self, timeout: float | None = None) -> None:
-        """Return all of them to their places, counted as a delivery.
+        """Return all messages to their places, counted as a delivery.
 
         Args:
             timeout: seconds to wait for the master's answer. None waits.
 
         Raises:
-            NoQuorum, QueueDown: no outcome in time: it may still come.
+            NoQuorum, QueueDown: no outcome in time: the return may still take effect.
         """
         self._settle("nack", timeout)
 
@@ -217,7 +218,7 @@ class RangeLease(_Holding):
         return lost, why
 
     def _send(self, kind: str, refused: tuple[Delivery, ...] | None) -> PieceSettle:
-        """Have all settled, or what was refused and has newer names by now."""
+        """Settle all messages, or the `refused` messages that have newer delivery numbers."""
         handle, holder = self._handle, self._holder
         settle = PieceSettle(Settlement(handle.outcomes))
 
@@ -239,13 +240,13 @@ class RangeLease(_Holding):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What was not acked goes back."""
+        """Give unacked messages back."""
         if not self._is_over:
             self.give_back(30.0)
 
 
 class Claim(_Holding):
-    """A queue that this handle has for itself. See `bulk.claim`.
+    """A queue that this handle holds alone. See `bulk.claim`.
 
     *Threads*: any, one at a time.
     """
@@ -255,17 +256,17 @@ class Claim(_Holding):
         try:
             self.ensure(timeout)
         except BaseException:
-            # The caller gets no claim: a seat that nobody knows of would be in the way of the next.
+            # The caller gets no claim: a forgotten claim would block the next claim.
             if self._is_subscribed:
                 self._leave()
             raise
 
     def ensure(self, timeout: float) -> None:
-        """Have the claim, again if it was lost meanwhile: to a consumer that came first after a
-        change of master.
+        """Have the claim, again if the claim was lost meanwhile to a consumer that came first after
+        a change of master.
 
         Raises:
-            PreconditionFailed: others had the queue for `timeout` seconds; it says who.
+            PreconditionFailed: others had the queue for `timeout` seconds; the text names them.
         """
         handle, holder = self._handle, self._holder
         deadline = clock.monotonic() + timeout
@@ -282,9 +283,9 @@ class Claim(_Holding):
             clock.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
 
     def ack(self, first: int, last: int, timeout: float = 30.0) -> int:
-        """Be done with all that lives from `first` to `last`; return how many those were.
+        """Ack all live messages from `first` to `last`; return how many were acked.
 
-        Asked again it acks what is left.
+        A repeated call acks the rest.
 
         Args:
             first, last: sequences, both included.
@@ -305,10 +306,10 @@ class Claim(_Holding):
         return reply.count
 
     def close(self) -> None:
-        """Let others have the queue: they can have it when this returns."""
+        """End the claim: other consumers can have the queue after the return."""
         self._leave()
         if not self._handle.is_closed:
-            # The master's answer comes after it has heard of the leaving.
+            # The master answers after it has noted the leaving.
             with contextlib.suppress(MirrorQError):
                 self._handle.counts(CLOSE_S)
 

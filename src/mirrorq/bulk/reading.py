@@ -1,10 +1,10 @@
-"""Reading without taking: extents, live ranges, and batches of messages as they stand in frames.
+"""Reading without taking: extents, live ranges, and batches of messages as parts of frames.
 
-For who reads whole stretches of a queue, as Spark does: a `Batch` is the two columns of one
-frame (docs/disk-format.md), which are Arrow binary arrays as they stand, so nothing is made for
-a message. All of it comes from the copy at hand, which spares the master; only `extent` asks it.
+For programs that read long stretches of a queue, such as Spark: a `Batch` is the two columns of one
+frame (docs/disk-format.md), directly usable as Arrow binary arrays, so no object is made for a
+message. All reads use the copy at hand, which spares the master; only `extent` asks the master.
 
-Not looked at: priorities and delays. Reading goes by sequence, in the order of publishing.
+Ignored: priorities and delays. Reading goes by sequence, in the order of publishing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TIMESTAMP_MAX = 10**12
 
 @frozen
 class Extent:
-    """How far a queue went at one moment, by its master."""
+    """End and counts of a queue at one moment, by its master."""
 
     next_sequence: int
-    """All that was confirmed before has a lesser sequence."""
+    """Messages confirmed before have lesser sequences."""
     ready: int
     """Messages that wait for a consumer."""
     unacknowledged: int
@@ -45,32 +45,32 @@ class Extent:
     delayed: int
     """Messages whose delay has not ended."""
     applied: int
-    """A copy that has come so far shows all of this; an older one is waited for."""
+    """A copy that has applied this lsn shows the whole extent; a reader waits for an older copy."""
 
     @property
     def messages(self) -> int:
-        """All of these together."""
+        """Sum of all three counts."""
         return self.ready + self.unacknowledged + self.delayed
 
 
 @frozen(slots=False)
 class Batch:
-    """Neighbouring messages out of one frame, as columns."""
+    """Neighbouring messages of one frame, as columns."""
 
     frame: bytes
-    """Checked, all of its bytes."""
+    """Bytes of the checked frame."""
     first: int
-    """Sequence of its first message; the others follow without a gap."""
+    """Sequence of the first message; the others follow without a gap."""
     count: int
-    """Messages in it."""
+    """Number of messages."""
     delivery_count: int
-    """Of the next delivery of each: 1, unless it came back before."""
+    """Number of each message's next delivery: 1, unless the messages came back before."""
     timestamp_us: int
-    """When the master took them, in microseconds since 1970-01-01 UTC."""
+    """Time at which the master took the messages, in microseconds since 1970-01-01 UTC."""
 
     @property
     def last(self) -> int:
-        """Sequence of its last message."""
+        """Sequence of the last message."""
         return self.first + self.count - 1
 
     @cached_property
@@ -97,7 +97,7 @@ class Batch:
 
 
 class Reader:
-    """Reads one queue from the copy at hand. Takes nothing, and the master knows nothing of it."""
+    """Reads one queue from the copy at hand. Takes no message, and the master does not notice."""
 
     def __init__(self, host: Host, queue_id: int, name: str) -> None:
         self._name = name
@@ -136,15 +136,15 @@ class Reader:
         extent: Extent | None = None,
         bytes_max: int = BATCH_BYTES,
     ) -> Iterator[Batch]:
-        """Read what lives from sequence `first` to `last` without taking it, in order.
+        """Return live messages from sequence `first` to `last` in order, without taking them.
 
-        What is not there any more is left out: `first` and `count` of the batches tell. May be
+        Ended messages are left out: see `first` and `count` of the batches. The iteration may be
         left early; each step asks for about `bytes_max` bytes.
 
         Args:
             first, last: sequences, both included.
-            extent: the copy at hand has to have come so far; None: however far it is.
-            bytes_max: of one batch; a larger message comes alone.
+            extent: the copy at hand must have come this far; None: any state of the copy.
+            bytes_max: limit of one batch; a larger message comes alone.
 
         Returns:
             An iterator over batches.
@@ -152,7 +152,7 @@ class Reader:
         Raises:
             QueueDown: the node at hand has no copy in sync, or a damaged one; another may.
             StoreCorrupt: a message is damaged in the only copy.
-            ProtocolError: what came is damaged.
+            ProtocolError: the received bytes are damaged.
         """
         last = _checked_span(first, last)
         check_count("bytes_max", bytes_max)
@@ -197,7 +197,7 @@ class Reader:
 
 
 def _checked_span(first: int, last: int) -> int:
-    """`last`, which may be beyond all that a queue can have."""
+    """Check a span; return `last`, cut to the highest possible sequence."""
     check_sequence("first", first)
     last = min(last, SEQUENCE_MAX - 1)  # the answer says where to go on
     check_sequence("last", max(last, 0))

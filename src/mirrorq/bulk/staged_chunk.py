@@ -1,9 +1,9 @@
-"""A chunk of messages for one queue, gathered until it is staged as one op: objects, or Arrow
+"""A chunk of messages for one queue, gathered until one op stages the chunk: objects, or Arrow
 columns.
 
-From an Arrow column no object is made for a message, and nothing is copied before the frame is
-made: lengths and bytes go into the frame as they stand. The column must not change until the chunk
-has its outcome; record batches never change.
+For an Arrow column no object is made for a message, and no bytes are copied before the frame:
+lengths and bytes go into the frame unchanged. The column must not change until the chunk has its
+outcome; record batches never change.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from mirrorq.wire import frames
 from mirrorq.wire.ops import encode_staged
 
 CHUNK_BYTES = 1 << 20
-"""A chunk is sent when it has about so many bytes. Each is one op: large enough to cost little,
-small beside what may be on its way."""
+"""A chunk is sent at about this many bytes. Each chunk is one op: large enough to cost little,
+small beside the limit of unconfirmed bytes."""
 CHUNK_SLACK = CHUNK_BYTES // 4
-"""What exceeds a chunk by less is not cut: to find the place costs more than the rest."""
+"""A smaller excess over a chunk is not cut: finding the place costs more than the rest."""
 CHUNK_COUNT = 10_000
 """Messages in one chunk, at most."""
 
 
 @frozen(eq=False)
 class ArrowColumn:
-    """Bodies as an Arrow binary array has them, without nulls: views of its two buffers."""
+    """Bodies in the form of an Arrow binary array, without nulls: views of its two buffers."""
 
     offsets: memoryview
     """int32, one more than bodies."""
     lengths: memoryview
-    """int32, one a body."""
+    """int32, one for each body."""
     values: memoryview
     largest: int
     """Bytes of the longest body."""
@@ -68,14 +68,14 @@ class ArrowColumn:
         return size + (stop - start) * MESSAGE_OVERHEAD
 
     def place(self, start: int, stop: int, room: int) -> int:
-        """Where between start + 1 and stop bodies from start on take `room` bytes, or stop."""
+        """Return the place at which bodies from `start` on take `room` bytes, or `stop`."""
         places = range(start + 1, stop)
         return start + 1 + bisect_left(places, room, key=lambda at: self.size(start, at))
 
 
 @define(eq=False)
 class Gathered:
-    """Values of a frame's column before there is a frame. Of one attempt, until it is sent."""
+    """Values of a frame's column before the frame is made. Belongs to one attempt, until sent."""
 
     count: int = 0
     size: int = 0
@@ -84,14 +84,14 @@ class Gathered:
     _values: list[frames.Frame] = field(factory=list)
 
     def add(self, values: Sequence[bytes], size: int) -> None:
-        """More of them, of so many bytes in all."""
+        """Add values with `size` bytes in all."""
         self._lengths.append(frames.lengths_of(values))
         self._values += values
         self.count += len(values)
         self.size += size
 
     def add_column(self, column: ArrowColumn, start: int, stop: int) -> None:
-        """More of them: start to stop of a column."""
+        """Add values start to stop of a column."""
         low, high = column.offsets[start], column.offsets[stop]
         self._lengths.append(column.lengths[4 * start : 4 * stop])
         self._values.append(column.values[low:high])
@@ -99,31 +99,31 @@ class Gathered:
         self.size += high - low
 
     def behind(self, first: bytes) -> frames.Pieces:
-        """What a frame's column is joined of: these values behind another one."""
+        """Return the pieces of a frame's column: `first`, then the gathered values."""
         lengths = frames.lengths_of([first])
         return (lengths, *self._lengths, first, *self._values), len(first) + self.size
 
 
 @define(eq=False)
 class StagedChunk:
-    """What gathers for one queue, and how much went before. Held by an attempt, for its thread."""
+    """Gathered messages for one queue, and counts of sent messages. For the attempt's thread."""
 
     chunks: int = 0
     count: int = 0
     """Messages sent."""
     bodies: Gathered = field(factory=Gathered)
     properties: list[bytes] | None = None
-    """One for each body; None: nobody has any."""
+    """Properties of each body; None: no body has properties."""
     size: int = 0
-    """What they take."""
+    """Bytes of the gathered messages."""
 
     @property
     def is_full(self) -> bool:
         return self.size >= CHUNK_BYTES or self.bodies.count >= CHUNK_COUNT
 
     def take(self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int) -> int:
-        """Add messages from `start` on until it is full or there are no more; return where it
-        stopped. What each is long is not looked at in Python: there are many."""
+        """Add messages from `start` on until the chunk is full or the messages end; return the end.
+        Python does not look at each length: there are many."""
         most = bodies[start : start + CHUNK_COUNT - self.bodies.count]
         said = None if properties is None else list(properties[start : start + len(most)])
         own = sum(map(len, most))
@@ -144,7 +144,7 @@ class StagedChunk:
         return start + len(most)
 
     def take_column(self, column: ArrowColumn, start: int) -> int:
-        """As `take`, of bodies that have no properties."""
+        """Add bodies without properties like `take`."""
         stop = min(start + CHUNK_COUNT - self.bodies.count, len(column))
         if self.size + column.size(start, stop) > CHUNK_BYTES + CHUNK_SLACK:
             stop = column.place(start, stop, CHUNK_BYTES - self.size)
@@ -154,14 +154,14 @@ class StagedChunk:
         return stop
 
     def _add_properties(self, said: list[bytes] | None, count: int) -> None:
-        """Properties of `count` more bodies, before these are added."""
+        """Add properties of `count` more bodies, before the bodies are added."""
         if self.properties is None and said is not None:
             self.properties = [b""] * self.bodies.count
         if self.properties is not None:
             self.properties += said or [b""] * count
 
     def emptied(self) -> tuple[Gathered, list[bytes] | None]:
-        """Take out what has gathered: it is sent."""
+        """Take out the gathered messages for sending."""
         found = self.bodies, self.properties
         self.chunks += 1
         self.count += self.bodies.count
@@ -171,11 +171,11 @@ class StagedChunk:
 
 @define(eq=False)
 class StagedPut(OwnBatch):
-    """What is staged or asked: in a handle's inbox, then the token of its batch, on the host's
-    thread."""
+    """A staged chunk or a staged request: first in a handle's inbox, then the token of its batch,
+    on the host's thread."""
 
     confirmation: Confirmation
-    """Its result is the session's outcome."""
+    """Confirmation with the session's outcome as its result."""
     asked: Stage | Staging
     bodies: Gathered = field(factory=Gathered)
     properties: Sequence[bytes] | None = None
@@ -186,12 +186,12 @@ class StagedPut(OwnBatch):
 
     @property
     def count(self) -> int:  # type: ignore[override]
-        """Numbers that it uses."""
+        """Number of producer numbers that the batch uses."""
         return self.bodies.count + 1
 
     @property
     def own_bytes(self) -> int:  # type: ignore[override]
-        """Of messages that are put into this queue now: there are none."""
+        """Return 0: no message is put into the queue now."""
         return 0
 
     def end(self, outcome: Stored | Failed) -> list[Confirmation]:
@@ -205,7 +205,7 @@ class StagedPut(OwnBatch):
         self.confirmation._finish(None, ConfirmUnknown(why))
 
     def batch(self) -> Put:
-        """The batch of the session: one op, which makes no message yet."""
+        """Return the session's batch: one op, which makes no message yet."""
         bodies = self.bodies.behind(encode_staged(self.asked))
         said = self.properties or ()
         properties = frames.pieces_of([b"", *said]) if any(said) else None

@@ -10,14 +10,14 @@
     # the driver, with the parts of the attempts that count:
     staged.commit(parts, timeout=60)
 
-What a task stages is on the disk of every member in sync and is seen by nobody. `commit` is one
-op: it shows all messages of the named attempts, in order of partitions, and drops whatever else of
-this version was staged. Any number of commits of one (transaction, version), by whichever driver,
-take effect once; those after it are told that it is committed already. The driver that begins a
-version again takes another run. What nobody commits expires.
+Staged messages of a task are on the disk of every member in sync and invisible. `commit` is one op:
+the op shows all messages of the named attempts, in order of partitions, and drops all other staged
+messages of the version. Any number of commits of one (transaction, version), by any driver, take
+effect once; later commits get "committed already". A driver that begins a version again takes
+another run. Staged messages without a commit expire.
 
-A task may stage for several queues (`queue=`). The commit is decided in the one that `staged`
-names, the same one in every run; each other shows its part a moment later, whoever dies meanwhile.
+A task may stage for several queues (`queue=`). The queue named in `staged` decides the commit, the
+same queue in every run; each other queue shows its part a moment later, even after crashes.
 
 *Threads*: a `Staged` may be used by several threads, each with attempts of its own.
 """
@@ -60,11 +60,11 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
 
 AGAIN_S = 0.1
-"""A commit into a full queue is tried again after this."""
+"""Pause before the next try of a commit into a full queue."""
 
 
 class _Opener(Protocol):
-    """A node or a client, as what opens queues."""
+    """A node or a client, as opener of queues."""
 
     def queue(
         self, name: str, *, passive: bool = False, timeout: float | None = 30
@@ -73,7 +73,7 @@ class _Opener(Protocol):
 
 @frozen
 class StagedPart:
-    """What one attempt has staged: what a task gives its driver. Can be pickled."""
+    """Result of one attempt, which a task gives to its driver. Can be pickled."""
 
     transaction: str
     version: int
@@ -83,7 +83,7 @@ class StagedPart:
     queues: tuple[tuple[str, int, int], ...]
     """(name, chunks, messages) of each queue."""
     is_committed: bool = False
-    """The version is committed already: what was staged here is not needed."""
+    """The version is committed already: the attempt's messages are not needed."""
 
     @property
     def count(self) -> int:
@@ -96,14 +96,14 @@ class Committed:
     """The outcome of a commit."""
 
     sequences: range
-    """Of the messages in the first queue; empty when it was committed before."""
+    """Sequences of the messages in the first queue; empty if committed before."""
     already: bool
-    """It was committed before: nothing has happened now."""
+    """The version was committed before: this call had no effect."""
 
 
 class Staged:
-    """One run's work on one version of a transaction: names, and a handle on each queue that it has
-    used. Held by a driver or a task; any of its threads may use it."""
+    """One run's work on one version of a transaction: names, and handles on the used queues.
+    Belongs to a driver or a task; any of its threads may use the object."""
 
     def __init__(
         self, opener: _Opener, transaction: str, version: int, queue: str, run: str | None
@@ -112,7 +112,7 @@ class Staged:
         self._transaction = _name("transaction", transaction)
         self._version = version
         self._queue = queue
-        """Name of the queue that decides."""
+        """Name of the deciding queue."""
         self.run: str = _name("run", uuid.uuid4().hex if run is None else run)
         """Name of this try of the version."""
         if not isinstance(version, int) or not 0 <= version < 2**63:
@@ -129,7 +129,7 @@ class Staged:
         self.close()
 
     def close(self) -> None:
-        """Close the handles that it has opened. What was staged stays."""
+        """Close the opened handles. Staged messages stay."""
         with self._lock:
             handles, self._handles = self._handles, {}
         for handle in handles.values():
@@ -142,10 +142,10 @@ class Staged:
 
         Args:
             partition: of the job's output, 0 or more: messages are in order of partitions.
-            attempt: 0 or more; no two tries of a partition in one run have the same.
+            attempt: 0 or more; no two tries of a partition in one run have the same number.
 
         Returns:
-            What this try puts with. It may be sent to another process.
+            An object by which this try puts. May be sent to another process.
 
         Raises:
             ConfigError: a number is out of bounds.
@@ -160,7 +160,7 @@ class Staged:
     # --- The driver -----------------------------------------------------------------------
 
     def commit(self, parts: Iterable[StagedPart], timeout: float | None = None) -> Committed:
-        """Show the messages of these parts, and drop everything else of this version.
+        """Show the messages of the parts, and drop all other messages of the version.
 
         Args:
             parts: one for each partition.
@@ -168,15 +168,15 @@ class Staged:
                 puts wait.
 
         Returns:
-            What was committed: now, or by an earlier call.
+            The committed messages: of this call, or of an earlier call.
 
         Raises:
             ValueError: the parts are not of this run, or two are of one partition.
-            NotConfirmed: it was refused: the run was aborted or has expired, a part is not there
-                whole, or the queue does not take so much. Nothing is shown, and nothing of this
-                run ever will be, unless it says that the queue is full.
-            Full, NoQuorum, QueueDown: no outcome in time. Commit again, or look later: it has
-                happened or not, and can only happen once.
+            NotConfirmed: the commit was refused: the run was aborted or has expired, a part is not
+                there whole, or the queue does not take so much. Nothing is shown, and nothing of
+                this run ever will be, unless the error says that the queue is full.
+            Full, NoQuorum, QueueDown: no outcome in time. Commit again, or look later: the commit
+                has happened or not, and can only happen once.
         """
         listed = sorted(parts, key=lambda part: part.partition)
         self._check(listed)
@@ -195,15 +195,15 @@ class Staged:
         raise NotConfirmed(f"version {self._version} was not committed: {outcome.reason}")
 
     def abort(self, parts: Iterable[StagedPart] = (), timeout: float | None = None) -> bool:
-        """Give the run up: nothing of it will ever show.
+        """Give the run up: none of its messages will ever show.
 
         Args:
             timeout: seconds to wait for the outcome. None waits.
-            parts: those that the driver has heard of: what they staged is dropped now, the rest
-                when it is committed by another run, or expires.
+            parts: parts known to the driver: their staged messages are dropped now, others
+                when another run commits, or at expiry.
 
         Returns:
-            Whether it is given up; False: the version is committed already, and stays so.
+            Whether the run is given up; False: the version is committed already, and stays so.
 
         Raises:
             Full, NoQuorum, QueueDown: no outcome in time.
@@ -219,15 +219,15 @@ class Staged:
         raise NotConfirmed(f"run {self.run!r} was not aborted: {outcome.reason}")
 
     def _others(self, parts: Iterable[StagedPart]) -> list[str]:
-        """Names of the other queues in which these parts have staged something."""
+        """Return the names of the other queues with staged messages of the parts."""
         named = [name for part in parts for name, chunks, _ in part.queues if chunks]
         return [name for name in dict.fromkeys(named) if name != self._queue]
 
     def _seal(self, parts: Sequence[StagedPart], deadline: int | None) -> tuple[int, ...]:
-        """Have the other queues keep their winners for the one that decides; return their ids.
+        """Have the other queues keep their winners for the deciding queue; return their ids.
 
         Raises:
-            NotConfirmed: one does not have them whole: nothing is shown anywhere.
+            NotConfirmed: a queue does not have its winners whole: nothing is shown anywhere.
         """
         sealed = []
         home = self._ring(self._queue).queue_id
@@ -255,7 +255,7 @@ class Staged:
                 )
 
     def _decide(self, queue: str, op: Staging, deadline: int | None) -> Stored | Failed:
-        """Ask until there is an outcome: it can be asked any number of times."""
+        """Ask until there is an outcome: a request may be repeated any number of times."""
         why = "there is no outcome yet: ask again"
         while True:
             outcome = self._outcome(queue, self._send(queue, op), deadline, why)
@@ -318,7 +318,7 @@ class Staged:
 
 
 class StagedAttempt:
-    """One try of one task, with what it has gathered and not sent. For one thread."""
+    """One try of one task, with gathered, unsent messages. For one thread."""
 
     def __init__(self, staged: Staged, partition: int, attempt: int) -> None:
         self._staged = staged
@@ -326,7 +326,7 @@ class StagedAttempt:
         self._attempt = attempt
         self._chunks: dict[str, StagedChunk] = {}
         self._open: deque[tuple[str, Confirmation]] = deque()
-        """(queue, its outcome) of chunks, in order."""
+        """(queue, outcome) of chunks, in order."""
         self._is_committed = False
         self._is_over = False
 
@@ -345,10 +345,10 @@ class StagedAttempt:
         """Stage one message; arguments as of `MirroredQueue.put`.
 
         Args:
-            queue: name of the queue that it is for; None: the one that decides.
+            queue: name of the message's queue; None: the deciding queue.
 
         Raises:
-            NotConfirmed: what was staged before was refused: the run is given up.
+            NotConfirmed: an earlier stage was refused: the run is given up.
         """
         properties = pack_properties(
             headers, message_id, key, reply_to, correlation_id, content_type
@@ -365,11 +365,11 @@ class StagedAttempt:
         """Stage messages, in this order.
 
         Args:
-            properties: of each, as `message.pack_properties` makes them; None: they have none.
+            properties: of each, as `message.pack_properties` makes them; None: no properties.
             queue: as of `put`.
 
         Raises:
-            NotConfirmed: what was staged before was refused: the run is given up.
+            NotConfirmed: an earlier stage was refused: the run is given up.
         """
         name, ring = self._target(queue)
         limit = ring.config.message_bytes_max
@@ -385,18 +385,18 @@ class StagedAttempt:
         self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
 
     def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:
-        """Stage messages that stand as an Arrow binary array without nulls has them: no object
-        is made for one. The buffers must not change before `finish` returns.
+        """Stage messages of an Arrow binary array without nulls: no object is made for a message.
+        The buffers must not change before `finish` returns.
 
         Args:
-            offsets: int32, one more than messages; they need not begin with 0.
-            values: the bytes that these are offsets in.
+            offsets: int32, one more than messages; the first may be above 0.
+            values: the bytes that the offsets point into.
             queue: as of `put`.
 
         Raises:
             ValueError: offsets begin below 0, fall, or go beyond the values.
-            MessageTooLarge: a message is above message_bytes_max: none of these is staged.
-            NotConfirmed: what was staged before was refused: the run is given up.
+            MessageTooLarge: a message is above message_bytes_max: no message of the call is staged.
+            NotConfirmed: an earlier stage was refused: the run is given up.
         """
         name, ring = self._target(queue)
         column = ArrowColumn.of(offsets, values)
@@ -410,7 +410,7 @@ class StagedAttempt:
         return name, self._staged._ring(name)
 
     def _gather(self, name: str, count: int, take: Callable[[StagedChunk, int], int]) -> None:
-        """Send chunks as they become full."""
+        """Gather messages, and send chunks that become full."""
         chunk = self._chunks.get(name)
         if chunk is None:
             chunk = self._chunks[name] = StagedChunk()
@@ -421,18 +421,18 @@ class StagedAttempt:
                 self._flush(name, chunk)
 
     def finish(self, timeout: float | None = None) -> StagedPart:
-        """Send what is left, and wait until all is on the disk of every member in sync.
+        """Send the rest, and wait until all messages are on the disk of every member in sync.
 
         Args:
-            timeout: seconds to wait for that. None waits.
+            timeout: seconds to wait for the disks. None waits.
 
         Returns:
-            What the driver needs. `is_committed` is set when the version is committed already:
-            for the task that is a success.
+            The part for the driver. `is_committed` is set when the version is committed already:
+            a success for the task.
 
         Raises:
-            NotConfirmed: something was refused: the run is given up, or the store is full.
-            ConfirmUnknown: it is not known whether all is staged: take another attempt.
+            NotConfirmed: a chunk was refused: the run is given up, or the store is full.
+            ConfirmUnknown: some messages may not be staged: take another attempt.
             Full, NoQuorum, QueueDown: no outcome in time.
         """
         for name, chunk in self._chunks.items():
@@ -467,7 +467,7 @@ class StagedAttempt:
             self._open.append((name, confirmation))
 
     def _look(self) -> None:
-        """Outcomes that have come."""
+        """Take outcomes that have come."""
         while self._open and self._open[0][1].done():
             self._take(0)
 
@@ -489,7 +489,7 @@ def _error(outcome: Failed) -> MirrorQError:
 
 
 def _winners(parts: Iterable[StagedPart], queue: str) -> tuple[Winner, ...]:
-    """What of these parts is in a queue."""
+    """Return the winners of the parts in a queue."""
     return tuple(
         (part.partition, part.attempt, chunks, count)
         for part in parts

@@ -20,7 +20,7 @@ _SPAN = re.compile(r"(?:(\d+):)?(\d+)(?:-(\d+))?")
 
 @frozen
 class Span:
-    """Messages that somebody has named."""
+    """Messages named by a user."""
 
     text: str
     shard: int | None
@@ -42,7 +42,7 @@ def _span(context: click.Context, parameter: click.Parameter, text: str | None) 
 
 
 def _ring(opened: ExitStack, queue: MirroredQueue, span: Span) -> MirroredQueue:
-    """The queue, or the shard that the sequences are of."""
+    """Return the queue, or the shard of the sequences."""
     if not queue.shards and span.shard is not None:
         raise Failed(f"queue {queue.name!r} has no shards: leave {span.shard}: out")
     if queue.shards and span.shard is None:

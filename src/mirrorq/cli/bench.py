@@ -1,9 +1,9 @@
-"""`mirrorq bench`: what a whole cluster of three peer processes carries on this machine.
+"""`mirrorq bench`: throughput of a whole cluster of three peer processes on this machine.
 
-This process is one of the three and the queue's master, as a service that embeds a queue is;
-the other two are processes of their own. Every message is confirmed, that is: on disk on all
-three. Figures depend on the disk and the cores, so --ceiling measures beside them what three
-bare processes do that only write and pass on the same bytes.
+This process is one of the three and the queue's master, like a service that embeds a queue; the
+other two are processes of their own. Every message is confirmed: on disk on all three. Figures
+depend on the disk and the cores, so --ceiling also measures three bare processes that only write
+and pass on the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BODY = b"x" * 100
 BATCH = 1_000
 OUTCOME_S = 60.0
-"""A figure that takes longer is a failure, not a figure."""
+"""Longest duration of a figure; a longer figure is a failure."""
 START_S = 30.0
 
 
@@ -75,11 +75,11 @@ def bench(path: Path | None, scale: float, ceiling: bool, is_json: bool) -> None
 
 
 def measure(path: Path | None = None, scale: float = 1.0) -> list[Figure]:
-    """Start three peers, measure, end them.
+    """Start three peers, measure, end the peers.
 
     Args:
-        path: directory on the disk that counts. None: the system's temporary directory.
-        scale: factor on how many messages each figure is taken from.
+        path: directory on the measured disk. None: the system's temporary directory.
+        scale: factor on the number of messages of each figure.
     """
     from mirrorq.demo.children import Child
     from mirrorq.demo.ports import free_ports
@@ -107,7 +107,7 @@ def _wait_in_sync(handle: MirroredQueue, mirrors: int) -> None:
     while len(handle.status().synchronised_mirrors) < mirrors:
         if time.monotonic() >= deadline:
             raise MirrorQError(f"the peers are not in sync after {START_S:.0f} s")
-        # One small confirmed message is a wait for the cluster, and leaves it as it was.
+        # A small confirmed message waits for the cluster, and leaves the queue unchanged.
         handle.put(BODY).result(OUTCOME_S)
         handle.get(timeout=OUTCOME_S).ack().result(OUTCOME_S)
 

@@ -1,4 +1,4 @@
-"""`mirrorq node force-boot`, and `node forget` while no majority is left to forget anybody."""
+"""`mirrorq node force-boot`, and `node forget` without a majority."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def force_boot(path: Path, yes: bool, is_json: bool) -> None:
 
 
 def boot(path: Path, forgotten: str | None, *, is_agreed: bool, is_json: bool) -> None:
-    """Ask, and do it.
+    """Ask the user, and boot the node.
 
     Args:
-        forgotten: the other node that is to be the only other one; None: whoever they are.
+        forgotten: the only other node of the cluster; None: any other nodes.
     """
     from mirrorq.cluster.force_boot import recovered_state
     from mirrorq.store.offline import OfflineStore
@@ -95,7 +95,7 @@ def _will_be(
     messages: dict[int, int],
     lacking: dict[int, int],
 ) -> list[str]:
-    """What it comes to, line by line."""
+    """Return a description of the result, line by line."""
     others = ", ".join(recovered.others)
     lines = [f"node {recovered.node.name} becomes the only one; forgotten for good: {others}"]
     for loss in recovered.losses(copies):
@@ -119,7 +119,7 @@ def _will_be(
 
 
 def go_on_alone(path: Path) -> None:
-    """Write it."""
+    """Write the new state."""
     from mirrorq.cluster.force_boot import recovered_state
     from mirrorq.store.renewal import renew
 

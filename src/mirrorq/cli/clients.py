@@ -1,4 +1,4 @@
-"""Commands about who uses a cluster."""
+"""Commands about the users of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands share: how they reach a cluster, how they fail, how they list."""
+"""Shared parts of the commands: connections, failures, lists."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 URL = "MIRRORQ_URL"
 KEYS = "MIRRORQ_KEYS"
 PAUSE_S = 1.0
-"""Who only looks waits so long for a majority."""
+"""Time that read-only commands wait for a majority."""
 
 
 def echo(text: str = "", *, err: bool = False) -> None:
-    """Print lines. What a terminal would obey in them, a name from elsewhere say, is shown."""
+    """Print lines. Control characters for a terminal, as in a foreign name, are shown escaped."""
     click.echo(escaped(text, kept="\n\t"), err=err)
 
 
@@ -44,18 +44,18 @@ class Failed(click.ClickException):
 
 
 class Misused(click.UsageError):
-    """The same for what was typed wrong: exit status 2, nothing was asked of anybody."""
+    """A wrong command line: one line on standard error, exit status 2, no node was asked."""
 
     show = Failed.show
 
 
 @contextmanager
 def failing() -> Iterator[None]:
-    """Whatever the library or the system refuses becomes one line and exit status 1."""
+    """Turn errors of the library or the system into one line and exit status 1."""
     try:
         yield
     except BrokenPipeError:
-        # Whoever read the output has gone; Python's own flush at exit must not complain again.
+        # The reader of the output has gone; Python's own flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Failed("the reader of the output has gone") from None
     except (MirrorQError, OSError, TimeoutError) as error:
@@ -63,7 +63,7 @@ def failing() -> Iterator[None]:
 
 
 def _source_text() -> str:
-    """What stands behind an error of a command whose endpoints nobody typed."""
+    """Return a text about the source of endpoints that were not typed."""
     context = click.get_current_context(silent=True)
     if context is None or not context.params.get("endpoints"):
         return ""
@@ -89,7 +89,7 @@ def reach_options(command: Command) -> Command:
 
 
 def cluster_options(*, required: bool) -> Callable[[Command], Command]:
-    """Options that say how to reach a cluster: `endpoints`, `insecure`, `wait` and `keys`."""
+    """Options for the way to a cluster: `endpoints`, `insecure`, `wait` and `keys`."""
 
     def decorate(command: Command) -> Command:
         return click.option(
@@ -106,12 +106,12 @@ def cluster_options(*, required: bool) -> Callable[[Command], Command]:
 
 
 def connecting(command: Command) -> Command:
-    """Options of a command that is a client of a cluster; it gets `client`."""
+    """Options of a command that is a client of a cluster; the command gets `client`."""
     return _connecting(command, looks=False)
 
 
 def looking(command: Command) -> Command:
-    """The same of a command that only looks, and does so without a majority too."""
+    """Options of a read-only command, which also runs without a majority."""
     return _connecting(command, looks=True)
 
 
@@ -147,7 +147,7 @@ def with_keys(command: Command) -> Command:
 
 
 def loaded(keys: Path | None, name: str | None = None) -> Security | None:
-    """What --keys leads to, None when it was not given."""
+    """Return the keys of --keys, None without the option."""
     if keys is None:
         return None
     from mirrorq.security.settings import Security
@@ -164,10 +164,10 @@ def connected(
     keys: Path | None = None,
     looks: bool = False,
 ) -> Iterator[Client]:
-    """A client that has contact with a majority, closed at the end.
+    """Yield a client that has contact with a majority; close the client at the end.
 
     Args:
-        looks: who only looks is shown what one node knows: that it has no majority is said.
+        looks: a read-only command shows one node's view, with a note if there is no majority.
     """
     from mirrorq.client.client import connect
 
@@ -193,7 +193,7 @@ def as_json(command: Command) -> Command:
 
 
 def acted(is_json: bool, text: str, **done: Any) -> None:
-    """Say what a command has done: a line, or one JSON object."""
+    """Report a command's result: a line, or one JSON object."""
     echo(json.dumps(done, default=str) if is_json else text)
 
 
@@ -226,7 +226,7 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 
 def cell_text(value: object) -> str:
-    """What stands in a table for a value."""
+    """Return the text of a value in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):

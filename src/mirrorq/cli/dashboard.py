@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGTERM, signal.SIGINT)
 ADMIN_KEY = "MIRRORQ_ADMIN_KEY"
 LOOK_S = 0.5
-"""A signal that another thread got is seen after this."""
+"""A signal received by another thread is noticed after this time."""
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Commands by noun: which group has which command, and what answers another spelling."""
+"""Commands by noun: the commands of each group, and answers to other spellings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mirrorq.cli.connecting import Misused
 
 
 class Main(click.Group):
-    """The groups, and the commands that are of no group."""
+    """The groups, and the commands outside groups."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self._moved: dict[str, str] = {}
-        """The name that a command would have here, and where it is."""
+        """Name of a command without its group -> place of the command."""
 
     def add_group(self, noun: str, text: str, commands: dict[str, click.Command]) -> None:
         """Add a noun and its commands, by their verbs."""

@@ -31,14 +31,14 @@ READ_BYTES = 1 << 20
 """Lines that arrive together are published together."""
 TAKE_MAX = 500
 BATCH_MAX = 100_000
-"""A batch has to fit into what a handle may have unconfirmed."""
+"""Limit of a batch: a batch must fit into a handle's unconfirmed messages."""
 BROWSED = ("sequence", "put", "returned", "key", "died in", "body")
 PROPERTIES = ("key", "message_id", "reply_to", "correlation_id", "content_type")
-"""Fields of a message that are looked for by name; all other names are headers."""
+"""Fields of a message that are found by name; all other names are headers."""
 BODY_BYTES = 60
 """So much of a body is shown in a table."""
 CONFIRM_S = 30.0
-"""Longest wait for the outcome of what was sent, at the end."""
+"""Longest wait for the outcome of sent messages, at the end."""
 
 
 @click.command()
@@ -72,7 +72,7 @@ def publish(
 
 
 def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines, batch: int) -> None:
-    """Until the end of standard input, and until all of it is confirmed."""
+    """Publish until the end of standard input, and until all lines are confirmed."""
     size = _input_size()
     with progress_bar("published") as show:
         for arrived in _arriving_lines(sys.stdin.buffer):
@@ -88,8 +88,8 @@ def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines, batch: int) 
 
 @contextmanager
 def _targets(queue: MirroredQueue) -> Iterator[Iterator[MirroredQueue]]:
-    """Where lines go that arrive together, in their order: each time to the next shard, if the
-    queue has some."""
+    """Yield targets for lines that arrive together, in order: each time the next shard, if the
+    queue has shards."""
     with ExitStack() as opened:
         shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
         shuffle(shards)
@@ -97,19 +97,19 @@ def _targets(queue: MirroredQueue) -> Iterator[Iterator[MirroredQueue]]:
 
 
 class _Lines:
-    """How far the lines of an input have come."""
+    """Progress of the lines of an input."""
 
     def __init__(self) -> None:
         self.read = 0
         self.bytes = 0
         self.confirmed = 0
         self._refused = 0
-        """The first line that was refused, from 1; 0 while none was."""
+        """Number of the first refused line, from 1; 0 without a refusal."""
         self._open: deque[tuple[Confirmation, int]] = deque()
-        """Puts, and how many lines each has."""
+        """Puts, and the number of lines of each."""
 
     def note_sent(self, confirmation: Confirmation, count: int, size: int) -> None:
-        """So many lines are on their way. Raises what went wrong with one before them."""
+        """Note sent lines. Raises the error of an earlier line."""
         self.read += count
         self.bytes += size + count
         self._open.append((confirmation, count))
@@ -117,7 +117,7 @@ class _Lines:
             self._take()
 
     def wait(self) -> None:
-        """Until all have an outcome; raises what went wrong first."""
+        """Wait until all lines have an outcome; raises the first error."""
         while self._open:
             self._take()
 
@@ -131,7 +131,7 @@ class _Lines:
         self._open.popleft()
 
     def _refuse(self, error: NotConfirmed) -> NoReturn:
-        """A line was refused: no more are sent, and those that were have their outcomes."""
+        """Stop after a refused line: wait for the outcomes of sent lines."""
         self._refused = self.read - sum(count for _, count in self._open) + 1
         self._open.popleft()
         while self._open:
@@ -144,11 +144,11 @@ class _Lines:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Whatever ends the work early is told with how far it has come."""
+        """Add the progress to any error that ends the work early."""
         try:
             yield
         except KeyboardInterrupt:
-            # What is on its way has its outcome soon; a second Ctrl-C does not wait for it.
+            # Lines on their way have their outcome soon; a second Ctrl-C does not wait.
             with suppress(KeyboardInterrupt, MirrorQError, TimeoutError):
                 self.wait()
             raise Failed(f"interrupted; {self._reach()}") from None
@@ -172,7 +172,7 @@ class _Lines:
 def _queue_to_fill(
     client: Client, name: str, *, transient: bool, shards: int | None
 ) -> MirroredQueue:
-    """As it is, whatever it is; made, or held against what was asked for, if need be."""
+    """Return an existing queue unchanged, or declare a queue with the given terms."""
     if not transient and shards is None:
         with suppress(QueueNotFound):
             return client.queue(name, passive=True)
@@ -180,7 +180,7 @@ def _queue_to_fill(
 
 
 def _input_size() -> int | None:
-    """Bytes on standard input, where that is a file; else nobody knows."""
+    """Return the bytes on standard input, None unless standard input is a file."""
     try:
         found = os.fstat(sys.stdin.fileno())
     except (OSError, ValueError):
@@ -327,7 +327,7 @@ def _row(message: Message) -> list[Any]:
 
 @contextmanager
 def _bar_beside_output() -> Iterator[Callable[..., None] | None]:
-    """Where messages are written to a terminal they are progress enough."""
+    """Yield a progress bar, or None if messages are written to a terminal."""
     if sys.stdout.isatty():
         yield None
         return
@@ -337,7 +337,7 @@ def _bar_beside_output() -> Iterator[Callable[..., None] | None]:
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Have a Ctrl-C meanwhile wait for the end of this; a second one does not."""
+    """Have a Ctrl-C wait for the end of the block; a second Ctrl-C does not wait."""
     came: list[int] = []
 
     def note(number: int, _frame: object) -> None:
@@ -379,7 +379,7 @@ def _line(message: Message, is_json: bool) -> bytes:
 
 
 def _shown(value: Any) -> Any:
-    """JSON has no bytes: what is no UTF-8 is shown escaped."""
+    """Return a value for JSON, which has no bytes: bytes outside UTF-8 are escaped."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict):

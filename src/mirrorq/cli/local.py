@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mirrorq.node.local import Place
 
 STOP_S = 20.0
-"""A node that is told to end has closed its store within half of this."""
+"""Time limit for a node to end; the store is closed within half of the limit."""
 LOOK_S = 0.05
 
 

@@ -19,13 +19,13 @@ from mirrorq.transport.endpoint import listening, split_address, why_not
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
-"""A node that has failed by itself is noticed after this."""
+"""A node that has failed by itself is noticed after this time."""
 
 
 def _peers(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str]:
-    """What --peer was given as name=endpoint."""
+    """Return --peer options, given as name=endpoint."""
     peers: dict[str, str] = {}
     for text in texts:
         name, _, endpoint = text.partition("=")
@@ -129,7 +129,7 @@ def node(
 
 
 def _run(settings: NodeFile, name: str, path: Path) -> None:
-    """Run it until it is told to end."""
+    """Run a node until a signal ends the node."""
     from mirrorq.node.node import Node
 
     is_insecure = bool(settings.insecure)

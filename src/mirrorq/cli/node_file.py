@@ -1,4 +1,4 @@
-"""What `mirrorq node run --config FILE` reads: a node's arguments and limits, as TOML."""
+"""File of `mirrorq node run --config FILE`: a node's arguments and limits, as TOML."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NodeFile:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read, is no TOML, or says something that no node knows.
+            ConfigError: the file cannot be read, is no TOML, or has an unknown key.
         """
         try:
             given = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ class NodeFile:
         return cls(**values)
 
     def over(self, given: NodeFile) -> NodeFile:
-        """What the file says, and in its place what was given otherwise."""
+        """Return the file's settings, replaced by settings given otherwise."""
         said = attrs.asdict(given, recurse=False)
         return attrs.evolve(self, **{key: said[key] for key in said if said[key] is not None})
 
@@ -75,7 +75,7 @@ def _refuse_unknown(given: dict[str, Any], known: list[str], where: str) -> None
 
 
 def _type_error(key: str, value: object) -> str:
-    """What is wrong with a value, "" when nothing is."""
+    """Return the fault of a value, "" without a fault."""
     if key in ("peers", "config"):
         if not isinstance(value, dict):
             return f"it must be a table, as [{key}]"

@@ -1,4 +1,4 @@
-"""Commands that say what holds for queues, and where their masters are."""
+"""Commands for policies of queues, and for the place of masters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ("name", "pattern", "definition", "priority", "apply_to")
 
 
 def _definition(context: click.Context, parameter: click.Parameter, text: str) -> Any:
-    """A JSON text; whether it is a definition is for the library to say."""
+    """Return a JSON text's value; the library judges the definition."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Progress bars of long work, on standard error; nothing is drawn where that is no terminal."""
+"""Progress bars of long work, on standard error; no bar is drawn without a terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Callable[..., None] | None]:
-    """What is to be called with what is done, what there is (None: that is not known) and, where
-    the name shall change, another one; None where nothing is drawn."""
+    """Yield a function of the amount done, the total (None: unknown) and, for a change, a new name;
+    None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""Commands that ask a cluster about its queues, and end queues or what is in them."""
+"""Commands that show queues, and end queues or their messages."""
 
 from __future__ import annotations
 

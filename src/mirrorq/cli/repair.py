@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 SEQUENCE_MAX = (1 << 63) - 2
 SPAN = 100_000
-"""Messages that are looked at between two steps of the progress bar."""
+"""Messages between two steps of the progress bar."""
 
 
 @attrs.define
 class Copy:
-    """What was read of one copy."""
+    """Result of the read of one copy."""
 
     node: str
     queue: str
@@ -36,7 +36,7 @@ class Copy:
     damaged: list[tuple[int, int]] = attrs.field(factory=list)
     """Sequences that no member has whole."""
     skipped: str = ""
-    """Why it was not read, "" when it was."""
+    """Why the copy was not read, "" if read."""
 
 
 @click.command()
@@ -108,7 +108,7 @@ def _shown(copy: Copy) -> tuple[str, ...]:
 
 
 def _read(client: Client, node: str, name: str) -> Copy:
-    """Everything of one copy, by the node that has it."""
+    """Read one copy whole, by the node that has the copy."""
     copy = Copy(node, name)
     try:
         with client.queue(name, passive=True) as queue:
@@ -121,7 +121,7 @@ def _read(client: Client, node: str, name: str) -> Copy:
 
 
 def _read_span(queue: MirroredQueue, first: int, last: int, copy: Copy) -> None:
-    """Read a span; where something in it cannot be read, its halves, down to that."""
+    """Read a span; if unreadable, read its halves, down to the damaged messages."""
     reached, count = first, 0
     try:
         for batch in bulk.reader(queue).read(first, last):
@@ -142,7 +142,7 @@ def _read_span(queue: MirroredQueue, first: int, last: int, copy: Copy) -> None:
 
 
 def _discarded(client: Client, copies: list[Copy]) -> Iterator[tuple[str, int]]:
-    """End what is whole in none of the copies that were read."""
+    """End messages that are whole in none of the copies that were read."""
     for name in dict.fromkeys(copy.queue for copy in copies if copy.damaged):
         read = [RangeSet(one.damaged) for one in copies if one.queue == name and not one.skipped]
         spans = list(read[0])

@@ -1,4 +1,4 @@
-"""Commands about the store of a node that does not run."""
+"""Commands about the store of a stopped node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verify(path: Path, is_json: bool) -> None:
 
 
 def verified(path: Path) -> Report:
-    """What a walk through a store finds."""
+    """Walk through a store; return the findings."""
     from mirrorq.node.verification import verify as walk
     from mirrorq.store.offline import OfflineStore
 
@@ -50,7 +50,7 @@ def verified(path: Path) -> Report:
 
 
 def said_of(report: Report) -> str:
-    """One line about a good store."""
+    """Return a line about a good store."""
     return (
         f"good: node {report.node}, store {report.store_id}, incarnation {report.incarnation}; "
         f"{report.queues} queues, {report.messages} messages, {report.frames} frames, "

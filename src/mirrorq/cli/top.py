@@ -1,4 +1,4 @@
-"""`mirrorq top`: nodes and queues, and what goes through them, again and again."""
+"""`mirrorq top`: nodes and queues, and their throughput, redrawn periodically."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RATES = ("messages_published", "messages_delivered", "messages_acknowledged")
 
 @frozen
 class _Look:
-    """What the cluster said at one moment."""
+    """State of the cluster at one moment."""
 
     at_s: float
     nodes: tuple[NodeStatus, ...]

@@ -1,8 +1,8 @@
 """`mirrorq worker`: a function works on a queue's messages, on threads, in a loop or in processes.
 
-*Signals*: the first SIGTERM or Ctrl-C lets each function that runs return, and begins no other. The
-second one ends the process at once: what was not acked comes again. Handlers only count, because
-one may run while the main thread holds any lock.
+*Signals*: the first SIGTERM or Ctrl-C lets each running function return, and begins no other. The
+second signal ends the process at once: unacked messages come again. Handlers only count, because a
+handler may run while the main thread holds any lock.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.1
-"""How often the main thread looks for a signal, and for whatever has ended."""
+"""Interval of the main thread's checks for signals and ended consumers."""
 TOLD_S = 10.0
-"""How often a worker prints its progress."""
+"""Interval in which a worker prints its progress."""
 AGAIN_S = 1.0
 AGAIN_MAX_S = 30.0
-"""Pause before a process that has ended is replaced: doubled while each one ends within 60 s."""
+"""Longest pause before an ended process is replaced: doubled while each ends within 60 s."""
 LIVED_S = 60.0
 PARENT = "MIRRORQ_WORKER_PARENT"
-"""Environment variable of a process of several: the process that replaces it."""
+"""Environment variable of a process of several: id of the supervising parent process."""
 MISUSED = 2
 """Exit status of a process that cannot import its function: no other process can."""
 STOPPED = (0, -signal.SIGTERM)
-"""Of a process that was told to stop; it may have been starting."""
+"""Exit statuses of a process that was told to stop, perhaps while starting."""
 
 
 @click.command()
@@ -155,8 +155,8 @@ def imported(name: str, directory: Path) -> Callable[[Message], Any]:
     """Import a function by its name, as `module:function`.
 
     Raises:
-        Misused: there is none, or its module cannot be imported; the traceback of an error in the
-            module is printed.
+        Misused: there is no function, or its module cannot be imported; the traceback of an error
+            in the module is printed.
     """
     module_name, _, path = name.partition(":")
     if not module_name or not path:
@@ -181,8 +181,8 @@ class Work:
 
     Args:
         count: how many threads or tasks.
-        options: those of `consume`.
-        stop_timeout: seconds that messages in hand get at the end.
+        options: options of `consume`.
+        stop_timeout: seconds for messages in hand at the end.
 
     *Threads*: a function's threads change the counts under a lock; the main thread reads them.
     """
@@ -301,7 +301,7 @@ class Work:
             self.in_hand -= 1
 
     def _is_over(self, signals: list[int]) -> bool:
-        """Whether to stop; prints the progress when it is due."""
+        """Return true if the worker must stop; print the progress when due."""
         if clock.monotonic() - self._told_at >= TOLD_S:
             self._tell()
         return bool(signals or self._ended) or is_orphan()
@@ -325,7 +325,7 @@ class Work:
         self._told_at, self._told_done = now, self.done
 
     def serve_metrics(self, address: str) -> Callable[[], None]:
-        """Serve the counts over HTTP; return what ends that."""
+        """Serve the counts over HTTP; return a function that ends the server."""
         from mirrorq.metrics import serve_values
 
         values = {
@@ -337,7 +337,7 @@ class Work:
 
 
 class Processes:
-    """Several processes of one worker: one that dies is replaced, all stop together."""
+    """Several processes of one worker: a dead process is replaced, all stop together."""
 
     def __init__(self, arguments: list[str], count: int, stop_timeout: float) -> None:
         self._command = [sys.executable, "-m", "mirrorq", "worker", *arguments]
@@ -345,11 +345,11 @@ class Processes:
         self._stop_timeout = stop_timeout
 
     def run(self) -> None:
-        """Run them until a signal.
+        """Run the processes until a signal.
 
         Raises:
             Misused: a process cannot import its function.
-            Failed: a process has failed while it stopped, or was killed because it did not stop.
+            Failed: a process has failed during its stop, or was killed because it did not stop.
         """
         with signals_counted(self._kill) as signals:
             while not signals and not any(one.status == MISUSED for one in self._places):
@@ -369,7 +369,7 @@ class Processes:
                 place.send(signal.SIGTERM)
             elif place.status != MISUSED:
                 place.status = 0  # how the last one has ended was told
-        # Each one needs its stop timeout, and closes its client after that.
+        # Each process needs its stop timeout, and closes its client after that.
         until = clock.monotonic() + self._stop_timeout + 10
         while any(place.runs() for place in self._places) and clock.monotonic() < until:
             time.sleep(LOOK_S)
@@ -381,7 +381,7 @@ class Processes:
 
 
 class Place:
-    """The place of one process, and the process that has it now."""
+    """The place of one process, and its present process."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -391,13 +391,13 @@ class Place:
         self._pause_s = 0.0
 
     def runs(self) -> bool:
-        """Whether a process is there; its exit status is noted when it is not."""
+        """Return true if a process runs here; else note its exit status."""
         if self._process is not None and self._process.poll() is not None:
             self.status, self._process = self._process.returncode, None
         return self._process is not None
 
     def look(self, command: list[str]) -> None:
-        """Start a process here if there is none, and the pause after the last one is over."""
+        """Start a process here if none runs and the pause after the last process is over."""
         now = clock.monotonic()
         had_one = self._process is not None
         if self.runs():
@@ -419,21 +419,21 @@ class Place:
             )
 
     def send(self, number: int) -> None:
-        """Send a signal to the process that is here."""
+        """Send a signal to the process here."""
         if self.runs():
             assert self._process is not None
             self._process.send_signal(number)
 
 
 def is_orphan() -> bool:
-    """Whether this process is one of several, and the process that started it is gone."""
+    """Return true if this process is one of several, and its parent process is gone."""
     parent = os.environ.get(PARENT)
     return parent is not None and parent != str(os.getppid())
 
 
 @contextmanager
 def signals_counted(at_once: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Collect signals that ask for the end; the second one ends the process at once.
+    """Collect signals that ask for the end; the second signal ends the process at once.
 
     Args:
         at_once: called before the second signal ends the process.

@@ -1,10 +1,10 @@
-"""Where a client connects to, in one value: a URL for settings files and the environment.
+"""Address of a client's cluster in one value: a URL for settings files and the environment.
 
     mirrorq://host:7400,host2:7400?keys=/etc/shop/keys      nodes, any of which will do
-    mirrorq://web@host:7400?keys=/etc/shop/keys             with the key `web` of those
+    mirrorq://web@host:7400?keys=/etc/shop/keys             with the key `web` of these keys
     mirrorq:///var/lib/shop?linger=600                      this machine's node: `mirrorq.local`
 
-No secret stands in it: a key is named, and read from a file.
+A URL holds no secret: a key is named, and read from a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirrorq.errors import ConfigError
 from mirrorq.security.settings import Security
 
 Given = str | Sequence[str] | Mapping[str, Any] | None
-"""What `connect` is given."""
+"""Type of the first argument of `connect`."""
 SCHEME = "mirrorq://"
 URL = "MIRRORQ_URL"
 KEYS = "MIRRORQ_KEYS"
@@ -64,32 +64,32 @@ OPTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "timeout": (_timeout, "seconds, or none"),
     "fail_fast": (_flag, "1 or 0"),
 }
-"""Of every address: what it becomes, and what it is."""
+"""Options of every address: name -> (reader of the value, description)."""
 LOCAL_OPTIONS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "linger": (_seconds, "seconds, or inf"),
     "name": (str, "a node's name"),
     "timeout": OPTIONS["timeout"],
 }
-"""Of one that is a folder."""
+"""Options of an address of a folder."""
 
 
 @frozen
 class Address:
-    """What `connect` is given, read."""
+    """The first argument of `connect`, parsed."""
 
     endpoints: tuple[str, ...] = ()
     folder: str = ""
-    """Of a local node; then there are no endpoints."""
+    """Folder of a local node; then there are no endpoints."""
     key: str = ""
-    """Name of the key, "" for the only one."""
+    """Name of the key, "" for the only key."""
     options: Mapping[str, Any] = field(factory=dict)
 
     @classmethod
     def of(cls, given: Given) -> Address:
-        """Read it.
+        """Parse an address.
 
         Raises:
-            ConfigError: it is no address, or has options that there are not.
+            ConfigError: the value is no address, or has unknown options.
         """
         if given is None:
             given = os.environ.get(URL)
@@ -144,10 +144,10 @@ class Address:
         return cls(listed, "", unquote(user), _read(pairs, is_local=False))
 
     def security(self, given: Security | None) -> Security | None:
-        """The keys that it names, or those that are given otherwise.
+        """Return the keys that the address names, or the given keys.
 
         Raises:
-            ConfigError: it names some, and others are given; or a key, and not where it is.
+            ConfigError: both are given, or the address has a key's name without a place of keys.
         """
         keys = self.options.get("keys")
         if given is not None:
@@ -200,5 +200,5 @@ def _read(given: Mapping[str, Any], is_local: bool) -> dict[str, Any]:
 
 
 def _shown(parts: SplitResult) -> str:
-    """A URL in an error's text: without what may be a secret."""
+    """Return a URL for an error's text, without parts that may be secret."""
     return f"{parts.scheme}://…{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,16 +1,16 @@
-"""`connect()`: the same queues from a process that is no node.
+"""`connect()`: the same queues from a process that is not a node.
 
-A client keeps a connection to one node of the cluster, its *entry node*, which passes its
-handles' requests on to whoever is master. When that node is gone, silent, or cut off from the
-majority, the client goes on to the next endpoint, opens its sessions there, and each handle
-attaches anew: it resends under the same producer numbers what has no outcome yet, so nothing is
-lost and nothing stored twice. What its users hold unsettled goes back meanwhile, marked as
-redelivered, and an ack of it is refused.
+A client keeps a connection to one node of the cluster, its *entry node*, which passes the handles'
+requests on to the master. When the entry node is gone, silent, or cut off from the majority, the
+client goes on to the next endpoint, opens its sessions there, and each handle attaches again: the
+handle resends puts without an outcome under the same producer numbers, so nothing is lost and
+nothing stored twice. Unsettled messages of its users go back meanwhile, marked as redelivered, and
+an ack of such a message is refused.
 
-*Threads*: one thread of the client owns the socket and steps the handles. Every public method
-may be called from any thread, except in a forked child: `connect` there.
+*Threads*: one thread of the client owns the socket and steps the handles. Every public method may
+be called from any thread, except in a forked child: `connect` there.
 
-This module never loads the store, nor anything else that makes a process a node.
+This module never loads the store, nor any other part of a node.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ if TYPE_CHECKING:
     from mirrorq.client.spooled import SpoolClient
 
 CLOSE_S = 5.0
-"""close() ends within this."""
+"""Limit for the duration of close()."""
 log = logging.getLogger("mirrorq")
 
 SILENCE_MS = 2000
-"""A call that waits longer for a cluster says in the log what that one waits for."""
+"""A call that waits longer for a cluster logs the reason why the cluster is not ready."""
 CHECK_S = 0.1
-"""How often who waits for an answer looks whether the client has been closed."""
+"""Interval in which a waiting call checks for a closed client."""
 STATUS_S = 1.0
 """status() waits no longer for the entry node."""
 ASK_EARLY_S = ASK_S + 0.5
-"""So long before a wait is over the endpoints are asked why they serve nobody: they have answered
-by its end."""
+"""Time before the end of a wait at which the client asks the endpoints why no node serves the
+client: answers come before the end."""
 AT_ONCE_S = 0.05
-"""Where the whole wait is shorter than that, answers that come at once are waited for."""
+"""If the whole wait is shorter, the client waits this long for immediate answers."""
 
 
 @overload
@@ -110,32 +110,32 @@ def connect(
     spool: str | os.PathLike[str] | None = None,
     **options: Unpack[ClientOptions],
 ) -> Client | SpoolClient[Client]:
-    """Connect to a cluster as a process that is no node.
+    """Connect to a cluster as a process that is not a node.
 
     Args:
         endpoints: of one or more nodes, tried in order: a list, or joined by commas, or a mapping
             as a node's `peers`. Or a URL, `mirrorq://key@host:7400,host2?keys=DIR&timeout=5`;
-            `mirrorq:///folder` is `mirrorq.local(folder)`. Or a mapping with `url` in it, and any
-            of its options, and `config`. None: the environment's `MIRRORQ_URL`. What stands here
-            comes before the other arguments.
-        config: limits and times, equal to those of the nodes.
+            `mirrorq:///folder` is `mirrorq.local(folder)`. Or a mapping with `url`, any of the
+            URL's options, and `config`. None: the environment's `MIRRORQ_URL`. Options here
+            come before the other arguments.
+        config: limits and times, equal to the nodes' settings.
         insecure: allow other addresses than loopback without keys.
         security: this client's secret key and the public keys of the nodes; the nodes must
             have keys too, and list this client's.
         timeout: seconds to wait for the first node that answers. None waits.
         fail_fast: do not wait where nothing listens at any of the endpoints.
-        spool: directory on this machine: puts are accepted there, whether or not a node answers,
-            and sent on when one does. No two processes share one.
+        spool: directory on this machine: puts are accepted there, with or without a node, and
+            sent on when a node answers. No two processes share one spool.
 
     Returns:
-        A client, connected; it goes on to other endpoints by itself until it is closed. With
+        A client, connected; the client goes on to other endpoints by itself until closed. With
         `spool` a `SpoolClient`, at once.
 
     Raises:
         ConfigError: an endpoint is malformed, or on another machine and there are no keys.
-        AuthenticationError: the nodes do not know this client's key, have other keys than it
-            was given, or only one side has keys.
-        NoQuorum: no node answered in time; or nothing listens, and that is not waited for.
+        AuthenticationError: the nodes do not know this client's key, have other keys than the
+            client was given, or only one side has keys.
+        NoQuorum: no node answered in time; or nothing listens, with `fail_fast`.
         StoreError: the spool cannot be opened (StoreLocked: another process has it).
 
     Example:
@@ -175,7 +175,7 @@ def connect(
         client._wait_connected(timeout)
         return client
     except BaseException:
-        # Who is interrupted in it leaves no connection behind.
+        # An interrupted call leaves no connection behind.
         if "_closing" in client.__dict__:
             client.close()
         raise
@@ -184,7 +184,7 @@ def connect(
 def _opening_here(
     folder: str, said: Mapping[str, Any], spool: str | os.PathLike[str] | None
 ) -> Callable[[], Client]:
-    """How the node in a folder of this machine is reached."""
+    """Return a function that connects to the node in a folder of this machine."""
     if spool is not None:
         raise ConfigError(
             f"the node in {folder} is on this machine and needs no spool: leave it out"
@@ -195,7 +195,7 @@ def _opening_here(
 
 
 def _check_listening(endpoints: Sequence[str]) -> None:
-    """Raise NoQuorum when it is certain of each that nothing listens there."""
+    """Raise NoQuorum when certainly nothing listens at any endpoint."""
     silences = Inquiry(silence_of)
     for endpoint in endpoints:
         silences.begin(endpoint)
@@ -212,15 +212,15 @@ def _reconnect(
     timeout: float | None,
     security: Security | None = None,
 ) -> Client:
-    """What a pickled client becomes."""
+    """Make the client of a pickled client."""
     return connect(endpoints, config=config, insecure=insecure, security=security, timeout=timeout)
 
 
 class Client(Access):
-    """A connection to a cluster, and the host of the handles made with it. See `connect`.
+    """A connection to a cluster, and the host of its handles. See `connect`.
 
-    A forked child goes on with a connection of its own, made when it first uses the client or
-    one of its handles; what the parent holds or has open stays the parent's.
+    A forked child goes on with a connection of its own, made when the child first uses the client
+    or a handle; messages that the parent holds or has open stay the parent's.
 
     *Threads*: every method may be called from any thread. A forked child goes on as said above.
     """
@@ -239,9 +239,9 @@ class Client(Access):
         self._listeners = Listeners()
         self._owned = {}
         self.config: Config = config
-        """Its limits and times."""
+        """Limits and times of the client."""
         self.endpoints: tuple[str, ...] = tuple(endpoints)
-        """The nodes that it was given to begin with."""
+        """Endpoints of nodes given at the start."""
         self._insecure = insecure
         self._security = security
         self._timeout = timeout
@@ -252,7 +252,7 @@ class Client(Access):
         self._pid = os.getpid()
         self.name = self._own_name()
         self._numbers = itertools.count(1)
-        """Of sessions and calls."""
+        """Numbers of sessions and calls."""
         self._watches = ExchangeWatches(self._watch_again, self._end_watch)
         self._driver = self._open_driver()
         self._refusals = Refusals(self.endpoints, self._security, self._driver.news.notify)
@@ -272,10 +272,10 @@ class Client(Access):
         return _reconnect, given
 
     def _pickled(self, name: str) -> tuple[object, ...]:
-        """What a handle on queue `name` is pickled as: where it is loaded it connects anew.
+        """Return the pickle of a handle on queue `name`: the loading process connects anew.
 
-        With security it names the file of the secret key if that was loaded from one; else it
-        holds the secret key, and must be kept as one.
+        With security the pickle names the file of the secret key if the key came from a file. Else
+        the pickle holds the secret key, and must be kept secret.
         """
         given = (self.endpoints, self.config, self._insecure, self._timeout)
         return reopen, (*given, name, self._security)
@@ -284,18 +284,18 @@ class Client(Access):
 
     @property
     def entry_node(self) -> str:
-        """Name of the node that serves this client, "" while there is none."""
+        """Name of the node that serves this client, "" without a node."""
         return self._driver.entry_node if self._driver.welcomed.is_set() else ""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, in the parent of a forked child too, or has failed."""
+        """True if the client was closed, also in the parent of a forked child, or has failed."""
         return self._driver.is_stopping or self._driver.failure is not None
 
     def close(self) -> None:
-        """Say goodbye and end; what is open in handles ends unknown. May be repeated.
+        """Say goodbye and end; open calls of handles end unknown. May be repeated.
 
-        In a forked child it does nothing: the connection is the parent's.
+        Does nothing in a forked child: the connection is the parent's.
         """
         if os.getpid() == self._pid:
             self._closing.run()
@@ -306,12 +306,12 @@ class Client(Access):
 
     @property
     def is_paused(self) -> bool:
-        """Return whether no node serves it, or one that has no contact with a majority."""
+        """Return true if no node serves the client, or its node has no contact with a majority."""
         return not self._driver.welcomed.is_set() or self._driver.entry_paused
 
     @property
     def _stuck_text(self) -> str:
-        """Why its node is of no use, as that has said; "" when it is."""
+        """Return the entry node's reason for not serving, "" while serving."""
         return self._driver.unfounded
 
     @property
@@ -320,14 +320,14 @@ class Client(Access):
 
     @property
     def _unfounded(self) -> str:
-        """Why there is no cluster yet, as its node has said; "" when there is one."""
+        """Return the entry node's reason why there is no cluster yet, "" with a cluster."""
         return self._driver.unfounded
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until a node that has contact with a majority serves this client.
 
         Raises:
-            NoQuorum: that did not come within `timeout` seconds.
+            NoQuorum: no such node served the client within `timeout` seconds.
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         silences = Inquiry(silence_of)
@@ -346,8 +346,8 @@ class Client(Access):
         """Wait until a node that knows a cluster serves this client, with a majority or not.
 
         Raises:
-            NoQuorum: none does, and who waits for whom. When all endpoints were tried, else after
-                `timeout` seconds.
+            NoQuorum: no such node serves the client, and which node waits for which. Raised when
+                all endpoints were tried, else after `timeout` seconds.
         """
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         with interruptible() as call:
@@ -357,7 +357,7 @@ class Client(Access):
                 heard, why = self._news_count, driver.unfounded
                 if driver.welcomed.is_set() and driver.has_told and not why:
                     return
-                # The endpoints go round: when one says it for the second time all were tried.
+                # The endpoints go round: a second such report means that all were tried.
                 if why and driver.unfounded_count >= min(len(self.endpoints), 2):
                     raise NoQuorum(why)
                 if deadline is not None and clock.now_ms() >= deadline:
@@ -398,7 +398,7 @@ class Client(Access):
 
     @property
     def _news_count(self) -> int:
-        """How often the client's thread, or an endpoint that was asked, has said something."""
+        """How often the client's thread reported news or an endpoint answered."""
         return self._driver.news_count + self._refusals.answer_count
 
     def _wait_connected(self, timeout: float | None) -> None:
@@ -422,8 +422,8 @@ class Client(Access):
                 self._hear(call, heard, deadline, tell_ms)
 
     def _tell_waiting(self, tell_ms: int, silences: Inquiry) -> int | None:
-        """Ask the endpoints why they serve nobody; say so in the log when they have had time to
-        answer. Returns what to come again with; None: it is said."""
+        """Ask the endpoints why no node serves the client. Log the reason after time for answers.
+        Return `tell_ms` to call again, None once the reason is logged."""
         if self._driver.welcomed.is_set():
             return None
         for endpoint in self.endpoints:
@@ -436,8 +436,8 @@ class Client(Access):
         return None
 
     def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
-        """Whether the wait is over. Shortly before, the endpoints are asked plainly why they serve
-        nobody: what they have said by the end is told, and not waited for any longer."""
+        """Return true if the wait is over. Shortly before, ask the endpoints why no node serves the
+        client: answers before the end are reported, later answers are not waited for."""
         if deadline is None:
             return False
         left_s = (deadline - clock.now_ms()) / 1000
@@ -447,7 +447,7 @@ class Client(Access):
         return left_s <= 0
 
     def _tried_text(self, silences: Inquiry) -> str:
-        """The endpoints, and why each serves nobody, as far as that is known."""
+        """Return the endpoints, and the known reasons why each serves no client."""
         if self._driver.welcomed.is_set():
             return ""
         silences.wait(AT_ONCE_S)
@@ -455,7 +455,7 @@ class Client(Access):
 
     @property
     def _access_error(self) -> AuthenticationError | None:
-        """Why no node lets this client in (any more), None while one does or that is not it."""
+        """Why no node lets this client in (any more), None while one does or for other reasons."""
         return self._refusal(is_late=True)
 
     def _refusal(self, *, is_late: bool) -> AuthenticationError | None:
@@ -469,7 +469,7 @@ class Client(Access):
 
     def _no_answer_text(self, timeout: float | None, tried: str = "") -> str:
         where = f"node {self._driver.entry_node}" if self._driver.welcomed.is_set() else "no node"
-        # What each endpoint was found to be says more than how the handshake went.
+        # The state found at each endpoint tells more than the end of the handshake.
         is_explained = all(f"{one} (" in tried for one in self.endpoints)
         trouble = f" ({self._driver.trouble})" if self._driver.trouble and not is_explained else ""
         if self._driver.unfounded:
@@ -497,7 +497,7 @@ class Client(Access):
     # --- Queues -------------------------------------------------------------------------
 
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
-        """Have the entry node tell of an exchange until the last handle leaves it."""
+        """Subscribe to an exchange at the entry node until the last handle leaves."""
         self._check_open()
         watches = self._watches
         watches.begin(name)
@@ -521,11 +521,11 @@ class Client(Access):
         return watch.record
 
     def _queue_name(self, queue_id: int) -> str:
-        """The name of a queue that an exchange is bound to."""
+        """Return the name of a queue that an exchange is bound to."""
         return self._watches.queue_name(queue_id)
 
     def _rings_of(self, queue_id: int) -> tuple[int, ...]:
-        """Ids of the shards of a sharded queue that an exchange is bound to, () of another."""
+        """Return ids of the shards of a sharded queue that an exchange is bound to, else ()."""
         return self._watches.rings_of(queue_id)
 
     def _watch_again(self, watch: ExchangeWatch) -> None:
@@ -535,15 +535,15 @@ class Client(Access):
         self._driver.call(lambda: self._driver.start_call(call))
 
     def _end_watch(self, watch: ExchangeWatch) -> None:
-        """Have the entry node say nothing more of it."""
+        """End the entry node's reports about an exchange."""
         call = watch.call
         if call is not None:
             self._driver.call(lambda: self._driver.forget_call(call))
 
-    # --- What is asked of a node ----------------------------------------------------------
+    # --- Questions to a node --------------------------------------------------------------
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
-        """What the entry node knows of a queue; `unknown` when none answers soon."""
+        """Return a queue's status as the entry node sees it; `unknown` without a prompt answer."""
         try:
             answer = self._ask(ClientLook("status", queue_id), STATUS_S)
             return self._decoded(answer, "status", QueueStatus)
@@ -564,13 +564,13 @@ class Client(Access):
         return SessionId(self.name, 0, next(self._numbers))
 
     def _wait_known(self, timeout: float | None) -> None:
-        """The entry node waits for it."""
+        """Do nothing: the entry node waits."""
 
     def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
-        """Have the entry node, or the next one, do something.
+        """Call the entry node, or the next entry node.
 
         Raises:
-            NoQuorum: nothing came of it in time.
+            NoQuorum: no answer came in time.
         """
         self._check_open()
         asked = Call(self._numbered(call))
@@ -579,7 +579,7 @@ class Client(Access):
             return answer
         error = named_error(answer.error, answer.text)
         if isinstance(call, ClientDelete) and isinstance(error, QueueNotFound):
-            # Sent again to the next entry node it may find its own work done.
+            # A repeated call at the next entry node may find its own work done.
             if asked.send_count > 1:
                 return answer
         raise error
@@ -621,7 +621,7 @@ class Client(Access):
     def _open_session(
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
-        """Register a handle; its first event tells who serves the queue."""
+        """Register a handle; its first event tells which master serves the queue."""
         self._check_open()
         session = owner or self._new_session()
         self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
@@ -636,7 +636,7 @@ class Client(Access):
 
 
 _CLIENTS: Sharing[Client] = Sharing()
-"""Those that unpickled handles bring with them: one for each cluster in a process, counted."""
+"""Clients of unpickled handles: one counted client for each cluster in a process."""
 
 
 def reopen(
@@ -647,7 +647,7 @@ def reopen(
     name: str,
     security: Security | None = None,
 ) -> MirroredQueue:
-    """What a pickled handle becomes: a handle on the same queue, on this process's client.
+    """Make the handle of a pickled handle: on the same queue, on this process's client.
 
     Raises:
         NoQuorum: no node answered in time.

@@ -1,8 +1,8 @@
-"""Why no node lets a client in, judged from how its handshakes ended.
+"""Why no node lets a client in, judged by the end of its handshakes.
 
-A node that does not know a key says so. When only one side has keys, or the node's key is not one
-that the client trusts, the connection just ends; what the endpoint speaks tells the two apart
-from a node that was being stopped.
+A node that does not know a key says so. When only one side has keys, or the client does not trust
+the node's key, the connection just ends. The mechanism of the endpoint tells both cases apart from
+a node that was being stopped.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mirrorq.transport.greeting import mechanism_of
 from mirrorq.transport.inbound import HandshakeRefused
 
 ASK_S = 1.0
-"""Longest wait for an endpoint to say what it speaks."""
+"""Longest wait for an endpoint to tell its mechanism."""
 ASKED_MAX = 3
-"""An endpoint that says nothing so often is not asked again."""
+"""An endpoint is not asked again after this many questions without an answer."""
 
 
 class Inquiry:
-    """Asks endpoints something, each on a thread of its own: a name server, or who accepts and
-    says nothing, may take long, and nobody waits for an answer longer than he wants.
+    """Asks endpoints a question, each on a thread of its own: a name server or a silent endpoint
+    may take long, and no caller waits longer for an answer than wanted.
 
     Args:
-        ask: (endpoint, seconds for each step) -> answer, "" when there is none.
+        ask: (endpoint, seconds for each step) -> answer, "" without an answer.
         on_answer: called after each answer, on its thread.
 
     *Threads*: any.
@@ -42,14 +42,14 @@ class Inquiry:
         self._on_answer = on_answer
         self.answer_count = 0
         self._asked: dict[str, int] = {}
-        """Endpoint -> how often."""
+        """Endpoint -> number of questions."""
         self._under_way: dict[str, int] = {}
-        """Endpoint -> since when it is asked."""
+        """Endpoint -> time of the open question."""
         self._answers: dict[str, str] = {}
         self._changed = threading.Condition()
 
     def begin(self, endpoint: str) -> None:
-        """Ask, unless that is under way, was answered, or was in vain too often."""
+        """Ask an endpoint, unless a question is open, was answered, or failed too often."""
         with self._changed:
             is_known = bool(self._answers.get(endpoint))
             asked = self._asked.get(endpoint, 0)
@@ -72,11 +72,11 @@ class Inquiry:
             self._on_answer()
 
     def answer(self, endpoint: str) -> str:
-        """What is known by now, "" for nothing."""
+        """Return the endpoint's answer so far, "" without an answer."""
         return self._answers.get(endpoint, "")
 
     def silent_s(self, endpoint: str) -> float:
-        """How long it has been asked in vain, seconds; 0: it is not being asked."""
+        """Return the seconds for which a question has been open; 0 without an open question."""
         began_ms = self._under_way.get(endpoint)
         return 0.0 if began_ms is None else max(clock.now_ms() - began_ms, 100) / 1000
 
@@ -89,7 +89,7 @@ class Inquiry:
 def tried_text(
     endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused], silences: Inquiry
 ) -> str:
-    """All endpoints, each with why it serves nobody, where that is known by now."""
+    """Return all endpoints, each with the known reason why the endpoint serves no client."""
     shown = []
     for text in endpoints:
         silent_s = silences.silent_s(text)
@@ -101,12 +101,12 @@ def tried_text(
 
 
 class Refusals:
-    """Of one client that tries to connect.
+    """Refusals of one client that tries to connect.
 
     Args:
-        endpoints: that it tries.
-        security: its keys.
-        on_answer: called when an endpoint has said what it speaks, on a thread of its own.
+        endpoints: endpoints that the client tries.
+        security: keys of the client.
+        on_answer: called when an endpoint has told its mechanism, on a thread of its own.
     """
 
     def __init__(
@@ -118,13 +118,13 @@ class Refusals:
 
     @property
     def answer_count(self) -> int:
-        """How many endpoints have said what they speak, or that they say nothing."""
+        """Number of endpoints that have told their mechanism, or have not answered."""
         return self._mechanisms.answer_count
 
     def error(
         self, refused: Mapping[str, HandshakeRefused], *, is_late: bool
     ) -> AuthenticationError | None:
-        """What to raise, None to go on trying.
+        """Return the error to raise, None to go on trying.
 
         Args:
             refused: the last refusal at each endpoint that has refused.
@@ -162,6 +162,6 @@ class Refusals:
         return ""
 
     def _mechanism(self, who: str) -> str:
-        """What it speaks, "" when that is not known (yet)."""
+        """Return the mechanism of an endpoint, "" while unknown."""
         self._mechanisms.begin(who)
         return self._mechanisms.answer(who)

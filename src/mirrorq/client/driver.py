@@ -1,8 +1,8 @@
 """The thread of a client: owns its socket, steps its handles, and keeps an entry node.
 
-What `driver` is to a node this is to a client. It says hello on each connection, gives signs of
-life, and leaves a node that is silent, refuses it, or has no contact with a majority. Handles
-learn of each change as they would on a node: the link is lost, nobody serves; then who does.
+The client's counterpart of a node's `driver`. The thread says hello on each connection, gives signs
+of life, and leaves a node that is silent, refuses the client, or has no contact with a majority.
+Handles learn of each change as on a node: the link is lost, no master serves; then a master does.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from mirrorq.wire.messages import WireMessage, decode, encode
 log = logging.getLogger("mirrorq")
 
 LOGGED_MAX = 64
-"""So many troubles are remembered, to log none of them twice."""
+"""Number of remembered troubles. No remembered trouble is logged twice."""
 LINGER_MS = 200
-"""The goodbye of a client that closes gets this long to leave. Without it the node finds out
-by silence."""
+"""Time for the goodbye of a closing client to leave. Without a goodbye the node detects the end by
+silence."""
 
 
 @define(eq=False)
@@ -82,14 +82,14 @@ class _Port(Port):
     """A handle of this client."""
 
     epoch: int = 0
-    """The newest that the handle was told of."""
+    """Newest epoch that the handle was told."""
     line: int = field(factory=lambda: secrets.randbits(63))
-    """By it a queue's master knows that a session goes on with what another one held."""
+    """Tells a queue's master that a session goes on with another session's held messages."""
 
 
 @define(eq=False)
 class Call:
-    """A question that somebody waits for; it moves on with the client."""
+    """A question of a waiting caller; the question moves on with the client."""
 
     message: ClientCall
     done: Latch = field(factory=Latch)
@@ -104,22 +104,21 @@ def _closed(message: ClientClosed) -> Closed:
 
 
 def _ignore(notice: Notice) -> None:
-    """Nobody listens."""
+    """Ignore a notice without a listener."""
 
 
 class ClientDriver(HostThread[_Port]):
     """One client's thread: has its socket, its calls without an answer, and the handles it steps.
 
-    `Client` makes it. All is the thread's own, but for `call`, `wake` and what says otherwise.
-
-    Args:
-        name: what nodes call the client in their logs.
+    `Client` makes the driver. Everything is for the thread alone, except `call`, `wake` and members
+    that say otherwise. Args:
+        name: the client's name in logs of nodes.
         endpoints: tried in order, beginning again at the end.
         config: bounds and times.
-        security: its keys.
+        security: keys of the client.
 
     Raises:
-        ConfigError: an endpoint is malformed, or there is none.
+        ConfigError: an endpoint is malformed, or the list is empty.
     """
 
     def __init__(
@@ -133,34 +132,33 @@ class ClientDriver(HostThread[_Port]):
         self.welcomed = Latch()
         """Set while an entry node serves this client."""
         self.entry_node = ""
-        """Name of the last that did."""
+        """Name of the last entry node."""
         self.entry_paused = False
-        """It has no contact with a majority."""
+        """The entry node has no contact with a majority."""
         self.lineage = 0
-        """Of the cluster that this is a client of, 0 before a node has said so."""
-        """What it reads: see ClientWelcome."""
+        """Number of this client's cluster, 0 before a node has told the number."""
         self.has_told = False
-        """Whether the node that serves this client has said how it is."""
+        """True once the present entry node has told its state."""
         self.unfounded = ""
-        """Which node takes part in no cluster, and why, as it said; "" once another one does."""
+        """Which node takes part in no cluster, and why, as the node said; "" once a node does."""
         self.unfounded_count = 0
-        """How often a node has said so as its first word."""
+        """How often a node has reported `unfounded` as its first message."""
         self.trouble = ""
-        """The last thing that went wrong, for whoever waits in vain."""
+        """The last trouble, for callers that wait in vain."""
         self._logged: tuple[str, ...] = ()
-        """Troubles that the log has since a node last served this client."""
+        """Logged troubles since a node last served this client."""
         self.news_count = 0
-        """How often something of the above may have changed."""
+        """Number of times that a field above may have changed."""
         self.news = Waiters()
-        """Told then, and at the end."""
+        """Notified at each such change, and at the end."""
         self.expelled = ""
-        """Why somebody has disconnected it for good, "" while nobody has."""
+        """Why an operator or a node has disconnected the client for good, "" otherwise."""
         self._name = name
         self._config = config
         self._part_bytes_max = part_bytes_max(config)
         self._endpoint_count = len(endpoints)
         self.refusals: dict[str, HandshakeRefused] = {}
-        """Endpoint -> why no handshake came to an end there. Never changed, but replaced."""
+        """Endpoint -> why no handshake succeeded there. Replaced as a whole, never changed."""
         self._socket = self._open_socket(endpoints, security)
         self._hello_numbers = itertools.count(1)
         self._asked: dict[int, Call] = {}
@@ -171,7 +169,7 @@ class ClientDriver(HostThread[_Port]):
         self._outflow = Outflow(self._window, self._send_data)
         self._keepalive = Keepalive(config, self._chance())
         self.on_notice: Callable[[Notice], None] = _ignore
-        """Called on the thread: short."""
+        """Called on the driver's thread: must return soon."""
 
     # What `mirrorq.testing` plays: the network, and chance.
 
@@ -303,7 +301,7 @@ class ClientDriver(HostThread[_Port]):
         self._send_data(encode(message))
 
     def _send_data(self, parts: Parts) -> None:
-        """What does not reach the node shows as SendLost or Disconnected."""
+        """Send parts. Parts that do not reach the node cause SendLost or Disconnected."""
         if self._socket.send(parts):
             self._window.on_sent(sum(map(len, parts)))
 
@@ -313,7 +311,7 @@ class ClientDriver(HostThread[_Port]):
         self._socket.send(encode(ClientPing(self._window.report())), CONTROL)
 
     def _give_sign(self, now_ms: int) -> None:
-        """If it is time. It does not wait until everything that has come is done."""
+        """Give a sign of life if due, before all arrived messages are handled."""
         if self._keepalive.is_due(now_ms):
             self._ping()
             self._socket.flush()
@@ -436,7 +434,7 @@ class ClientDriver(HostThread[_Port]):
         self._window.on_told(message.received)
         self._keepalive.on_pong(clock.now_ms(), message.paused, message.patience)
         self.entry_paused = message.paused
-        # Last: who waits for it, on another thread, then looks at the rest.
+        # Last: a waiting thread then looks at the other fields.
         self.has_told = True
         self._tell_news()
         if message.lost:
@@ -447,14 +445,14 @@ class ClientDriver(HostThread[_Port]):
         self.news.notify()
 
     def _lose_link(self) -> None:
-        """Something may be gone on the way: handles say it again."""
+        """Handle a link that may have lost messages: handles and calls resend."""
         for port in self._ports:
             self._ports.tell(port, LinkLost())
         for call in list(self._asked.values()):
             self._send_call(call)
 
     def _keep_alive(self, now_ms: int) -> None:
-        """Give signs of life; leave a node that gives none or is of no use."""
+        """Give signs of life; leave a node that is silent or useless."""
         keepalive = self._keepalive
         if keepalive.is_silent:
             self._give_up(f"{self._socket.endpoint} was silent for {keepalive.silence_ms} ms")
@@ -464,7 +462,7 @@ class ClientDriver(HostThread[_Port]):
             self._give_sign(now_ms)
 
     def _on_expelled(self, why: str) -> None:
-        """Disconnected by somebody: to come again at once would undo that."""
+        """Stop after a forced disconnection: a new connection would undo the disconnection."""
         self._note(why)
         self.expelled = why
         self.is_stopping = True
@@ -481,7 +479,7 @@ class ClientDriver(HostThread[_Port]):
         self._socket.leave(is_refused=is_refused)
 
     def _on_left(self, why: str) -> None:
-        """No node serves this client now."""
+        """Handle the loss of the entry node."""
         self._hello = 0
         self._keepalive.on_left()
         self._outflow.clear()
@@ -492,15 +490,17 @@ class ClientDriver(HostThread[_Port]):
         self._tell_news()
         self.on_notice(Notice("disconnected", why))
         for port in self._ports:
-            # First the loss, while the handle still takes its master for there: it drops
+            # First the loss, while the handle still considers its master present: the handle drops
+            # messages that no call has returned (P3). Then the handle waits for the next entry
+            # node.
             # what no call has returned (P3). Then it waits for the next entry node.
             self._ports.tell(port, LinkLost())
             if port.epoch:
                 self._ports.tell(port, MasterChanged(port.epoch, False))
 
     def _note(self, trouble: str) -> None:
-        """Keep it for who waits in vain. The log has it once until a node serves this client, also
-        where each endpoint has a trouble of its own."""
+        """Keep a trouble for callers that wait in vain. Log each trouble once until a node serves
+        this client, also where each endpoint has its own trouble."""
         self.trouble = trouble
         if trouble not in self._logged:
             self._logged = (*self._logged[1 - LOGGED_MAX :], trouble)

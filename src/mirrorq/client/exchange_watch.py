@@ -1,4 +1,4 @@
-"""What a client knows of exchanges: its entry node says so, and again when one changes."""
+"""A client's knowledge of exchanges: the entry node reports each exchange, and each change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEVER = 2**62
 
 
 class ExchangeWatch:
-    """One exchange. `take` is called on the client's thread, the rest on any."""
+    """One exchange. `take` is called on the client's thread, other methods on any thread."""
 
     def __init__(self, name: str, again: Callable[[ExchangeWatch], None]) -> None:
         self.name = name
@@ -30,18 +30,18 @@ class ExchangeWatch:
         self.names: dict[int, str] = {}
         self.rings: dict[int, tuple[int, ...]] = {}
         self.index = 0
-        """Of the catalog, at the last answer: a node that is behind it does not answer yet."""
+        """Index of the catalog at the last answer: a node behind this index does not answer yet."""
         self.refusal: ClientAnswer | None = None
-        """Why this client is not told of it: nothing more is asked."""
+        """Why the entry node refuses to report this exchange: the client asks no more."""
         self.call: Call | None = None
-        """The last that was asked of the entry node."""
+        """Last call to the entry node."""
         self.user_count = 0
-        """Handles that follow it."""
+        """Number of handles that follow the exchange."""
         self._again = again
         self._changed = Waiters()
 
     def wait(self, at_least: int, timeout: float) -> bool:
-        """Wait until what is known is not older than this index of the catalog."""
+        """Wait until the record is at least as new as this index of the catalog."""
         return self._changed.wait_for(lambda: self._is_known(at_least), timeout)
 
     def _is_known(self, at_least: int) -> bool:
@@ -59,7 +59,7 @@ class ExchangeWatch:
             log.error("exchange %s: the entry node's answer cannot be read: %s", self.name, error)
             return
         self.record, self.names, self.rings = seen.record, seen.names, seen.rings
-        # Last: who waits goes by these.
+        # Last: waiting threads check these fields.
         self.version, self.index = seen.version, seen.index
         self._changed.notify()
         self._again(self)
@@ -70,8 +70,8 @@ class ExchangeWatches:
     called on any thread.
 
     Args:
-        ask: has the entry node say when an exchange is no more as the watch knows it.
-        end: has it say nothing more.
+        ask: asks the entry node to report when the exchange differs from the watch.
+        end: asks the entry node to stop.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ExchangeWatches:
             watch.user_count += 1
 
     def end(self, name: str) -> None:
-        """A handle follows an exchange no more; with the last one its watch ends."""
+        """Unfollow an exchange for a handle; the last handle ends the watch."""
         with self._lock:
             watch = self._watches.get(name)
             if watch is None:
@@ -125,11 +125,11 @@ class ExchangeWatches:
                 self._ask(watch)
 
     def queue_name(self, queue_id: int) -> str:
-        """The name of a queue that one of them is bound to, "" of another."""
+        """Return the name of a queue that a watched exchange is bound to, else ""."""
         return next((w.names[queue_id] for w in self._all() if queue_id in w.names), "")
 
     def rings_of(self, queue_id: int) -> tuple[int, ...]:
-        """Ids of the shards of a sharded queue that one is bound to, () of another."""
+        """Return ids of the shards of a sharded queue that an exchange is bound to, else ()."""
         return next((w.rings[queue_id] for w in self._all() if queue_id in w.rings), ())
 
     def _all(self) -> list[ExchangeWatch]:

@@ -1,14 +1,14 @@
 """Signs of life between a client and its entry node, as the client counts them. Pure.
 
-A client gives a sign of life every now and then, and leaves a node that is silent, or that is cut
-off from the majority. Its thread may stand still meanwhile: other threads of its process have the
-interpreter, or other processes the machine. Then nothing was asked of the node and nothing that it
-said was read, so that time is not the node's silence. And silence counts only up to the moment at
-which the socket was last read: what has come since is still to be read.
+A client gives signs of life, and leaves a node that is silent or cut off from the majority. The
+client's thread may stand still meanwhile: other threads of its process have the interpreter, or
+other processes the machine. During a standstill the client asks nothing and reads nothing, so this
+time is not the node's silence. Silence counts only up to the last read of the socket: later
+messages are still unread.
 
-To leave costs what the client held, and both processes work. Where nodes get too little time, going
-on to the next one makes that worse: so each time that a client gave a node up and was not served
-since, it waits for the next one twice as long.
+Leaving a node costs the held messages, and work on both sides. Where nodes get too little time, a
+move to the next node makes the shortage worse. So a client that gave nodes up, and was not served
+since, doubles its wait for each next node.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.transport.patience import PATIENCE_MAX
 
 PINGS_PER_EXPIRY = 4
-"""Signs of life that fit into the time after which the node takes the client for gone."""
+"""Signs of life within the time after which the node considers the client gone."""
 DOUBLINGS_MAX = 4
-"""More would be beyond PATIENCE_MAX."""
+"""More doublings would exceed PATIENCE_MAX."""
 
 
 class Keepalive:
-    """When one client was heard by its entry node and heard of it. The client's thread's.
+    """Times of signs of life between one client and its entry node. For the client's thread.
 
     Args:
         config: times.
-        spread: 0 to 1, another for each client: a crowd does not leave a node at once.
+        spread: 0 to 1, different for each client: a crowd does not leave a node at once.
     """
 
     def __init__(self, config: Config, spread: float = 0.0) -> None:
         self.patience = 100
-        """Percent, as the entry node says: see `patience`."""
+        """Percent, as the entry node reports; see `patience_ms`."""
         self._spread = spread
         self._failure_ms = config.failure_ms
         self._heartbeat_ms = config.heartbeat_ms
         self._is_connected = False
         self._welcome_ms: int | None = None
-        """Since when the node serves this client."""
+        """Time since which the node serves this client."""
         self._paused_ms: int | None = None
-        """Since when it is cut off."""
+        """Time since which the node is cut off."""
         self._given_up = 0
-        """Nodes in a row, without having been served since for as long as it waits for the next."""
+        """Nodes given up in a row. A node that serves for `patience_ms` resets the count."""
         self._ping_ms = config.heartbeat_ms
         self._given_ms = 0
         self._heard_ms = 0
         self._read_ms = 0
-        """When the socket was last read."""
+        """Time of the last read of the socket."""
 
     @property
     def patience_ms(self) -> int:
-        """For so long a node may be silent, or cut off, before it is left."""
+        """Return how long a node may be silent, or cut off, before the client leaves."""
         grown = max(self.patience, 100 << min(self._given_up, DOUBLINGS_MAX))
         if grown > 100:
             grown += int(grown * self._spread)
@@ -63,7 +63,7 @@ class Keepalive:
         """Between two signs of life."""
         return self._ping_ms * self.patience // 100
 
-    # --- What happens ---------------------------------------------------------------------
+    # --- Events ---------------------------------------------------------------------------
 
     def on_connected(self, now_ms: int) -> None:
         """A node is to answer."""
@@ -72,18 +72,18 @@ class Keepalive:
         self._heard_ms = now_ms
 
     def on_welcome(self, now_ms: int, expiry_ms: int) -> None:
-        """It serves this client, and takes it for gone after so much silence."""
+        """Note that the node serves this client. The node drops a client silent for `expiry_ms`."""
         self._begin()
         self._is_connected = True
         self._welcome_ms = self._heard_ms = now_ms
         self._ping_ms = max(min(self._heartbeat_ms, expiry_ms // PINGS_PER_EXPIRY), 1)
 
     def on_left(self) -> None:
-        """No node serves this client now."""
+        """Note that no node serves this client now."""
         self._begin()
 
     def on_given_up(self) -> None:
-        """It was not the connection that ended, but this client's patience."""
+        """Note that this client's patience ended, not the connection."""
         self._given_up += 1
 
     def _begin(self) -> None:
@@ -108,9 +108,9 @@ class Keepalive:
             self._given_up = 0
 
     def on_read(self, now_ms: int, waited_ms: int) -> None:
-        """The socket has been read, after it was waited for up to `waited_ms`.
+        """Note a read of the socket after a wait of up to `waited_ms`.
 
-        What a round took beyond that wait, and some work, is time in which nobody listened.
+        Time of a round beyond the wait, and some work, is time without a listener.
         """
         stood_ms = now_ms - self._read_ms - waited_ms - self._heartbeat_ms
         self._read_ms = now_ms
@@ -127,7 +127,7 @@ class Keepalive:
     # --- Questions ------------------------------------------------------------------------
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a sign of life is to be given now."""
+        """Return true if a sign of life is due."""
         return self._welcome_ms is not None and now_ms - self._given_ms >= self.pause_ms
 
     @property
@@ -137,18 +137,18 @@ class Keepalive:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the node is to be left for its silence."""
+        """True if the client must leave the node for its silence."""
         return self._is_connected and self.silence_ms >= self.patience_ms
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the node is of no use: it has had no contact with a majority for too long."""
+        """True if the node is useless: no contact with a majority for too long."""
         since_ms = self._paused_ms
         return since_ms is not None and self._read_ms - since_ms >= self.patience_ms
 
     @property
     def wake_at_ms(self) -> int:
-        """When the socket is to be read, or a sign of life to be given, at the latest."""
+        """Latest time of the next read of the socket, or of the next sign of life."""
         if not self._is_connected:
             return FOREVER_MS
         wake = self._heard_ms + self.patience_ms

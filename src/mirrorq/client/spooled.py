@@ -1,4 +1,4 @@
-"""`SpoolClient`: what `connect(…, spool=PATH)` returns: producers that need no cluster to put."""
+"""`SpoolClient`: result of `connect(…, spool=PATH)`: producers that need no cluster to put."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mirrorq.config import Config
 
 CONNECT_S = 10.0
-"""The forwarder waits so long for a node before it says why none answers."""
+"""The forwarder waits this long for a node before reporting why no node answers."""
 
 
 class Reached(Host, Protocol):
@@ -31,11 +31,11 @@ class Reached(Host, Protocol):
         ...
 
     def _wait_connected(self, timeout: float | None) -> None:
-        """Wait until a node serves it. Raises NoQuorum: none did in time."""
+        """Wait until a node serves the client. Raises NoQuorum: no node did in time."""
         ...
 
     def close(self) -> None:
-        """Close it with all its handles."""
+        """Close the client with all its handles."""
         ...
 
 
@@ -43,10 +43,10 @@ Client = TypeVar("Client", bound=Reached)
 
 
 class SpoolClient(Generic[Client]):
-    """A client whose queues are spooled: it is there whether or not a node answers.
+    """A client whose queues are spooled: usable with or without a node.
 
-    It connects by itself, as soon and as often as that can be done. Made by
-    `connect(…, spool=PATH)`.
+    The client connects by itself, as soon and as often as possible. Made by `connect(…,
+    spool=PATH)`.
 
     *Threads*: every method may be called from any thread; not in a forked child.
     """
@@ -67,15 +67,15 @@ class SpoolClient(Generic[Client]):
         self.close()
 
     def queue(self, name: str, *, durable: bool = True, auto_delete: bool = False) -> SpooledQueue:
-        """A handle that accepts puts at any time; see `SpooledQueue`. Returns at once."""
+        """Return a handle that accepts puts at any time; see `SpooledQueue`. Returns at once."""
         return self._spools.queue(name, durable=durable, auto_delete=auto_delete)
 
     def client(self, timeout: float | None = 30) -> Client:
-        """The client itself, for all that needs the cluster. This closes it.
+        """Return the client itself, for calls that need the cluster. `close` closes this client.
 
         Raises:
             NoQuorum: no node answered within `timeout` seconds.
-            ShutDown: this is closed.
+            ShutDown: this `SpoolClient` is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -93,12 +93,12 @@ class SpoolClient(Generic[Client]):
         return client.queue(name, durable=durable, auto_delete=auto_delete, timeout=timeout)
 
     def spooled(self) -> dict[str, SpoolStatus]:
-        """What is spooled, by the names of queues."""
+        """Return the status of each spool by the name of its queue."""
         return self._spools.status()
 
     def close(self) -> None:
-        """Have all that was put accepted, and close. What is left is sent when the spool is opened
-        again. May be repeated."""
+        """Wait until all puts are accepted, and close. The next opening of the spool sends the
+        rest. May be repeated."""
         self._spools.begin_closing()
         with self._lock:
             self._is_closed = True

@@ -12,10 +12,10 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 
 @frozen
 class Observed:
-    """What a histogram held at one moment. Frozen: any thread may read it."""
+    """Counts of one histogram at one moment. Frozen: any thread may read the counts."""
 
     counts: tuple[int, ...]
-    """Of each bucket by itself; the last one has no upper bound."""
+    """Count of each bucket. The last bucket has no upper bound."""
     seconds: float
     """The sum of all."""
 
@@ -25,7 +25,7 @@ class Observed:
 
 
 class Histogram:
-    """Counts durations by size. One thread observes; others get what `observed` returns."""
+    """Counts durations by size. One thread observes; other threads read `observed()`."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)

@@ -1,7 +1,7 @@
 """Disjoint ranges of integers, each with a number of its own, in three compact arrays.
 
-Twenty-four bytes a range. What is removed is only marked, and cleared away when half of all is: a
-range that ends anywhere costs a search, not a move of all behind it.
+A range takes 24 bytes. A removed range is only marked. Marked ranges are cleared away when half of
+all ranges are marked: a removal anywhere costs a search, not a move of all ranges behind it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Span = tuple[int, int, int]
 """(first, last, number), first and last inclusive."""
 
 NO_NUMBERS = cast("array[int]", ())
-"""What empty ranges have in place of arrays."""
+"""Stands in place of arrays while there is no range."""
 CLEAR_COUNT = 64
-"""Marked ranges are cleared away when there are more than this and more than others."""
+"""Marked ranges are cleared away above this number, if more than half are marked."""
 
 
 class Spans:
@@ -27,16 +27,16 @@ class Spans:
 
     def __init__(self) -> None:
         self._firsts = self._lasts = self._numbers = NO_NUMBERS
-        """Where the last is less than the first, the range was removed."""
+        """A range is removed if its last is less than its first."""
         self._removed = 0
         self.count = 0
-        """How many integers are in the ranges."""
+        """Number of integers in the ranges."""
 
     def __bool__(self) -> bool:
         return self.count > 0
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return len(self._firsts) - self._removed
 
     def __iter__(self) -> Iterator[Span]:
@@ -45,7 +45,7 @@ class Spans:
                 yield first, last, number
 
     def add(self, first: int, last: int, number: int) -> None:
-        """Put a range in that touches none that is there."""
+        """Add a range that touches no other range."""
         at = len(self._firsts)
         if at and first <= self._firsts[-1]:
             at = bisect_right(self._firsts, first)
@@ -60,7 +60,7 @@ class Spans:
         self._numbers.insert(at, number)
 
     def within(self, first: int, last: int) -> list[Span]:
-        """The parts of first to last that are in ranges, each with its number, in order."""
+        """Return the parts of first to last that are in ranges, each with its number, in order."""
         found = []
         for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(self._firsts)):
             if self._firsts[at] > last:
@@ -71,7 +71,7 @@ class Spans:
         return found
 
     def run(self, first: int, last: int) -> Span | None:
-        """The first part of first to last that is in a range, None when none is."""
+        """Return the first part of first to last that is in a range, None without a match."""
         for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(self._firsts)):
             if self._firsts[at] > last:
                 break
@@ -81,8 +81,8 @@ class Spans:
         return None
 
     def reach(self, first: int, last: int, count: int) -> int:
-        """Where a stretch from `first` ends, last at most, that shares something with no more than
-        so many ranges."""
+        """Return the end of a stretch from `first` that overlaps at most `count` ranges. The end is
+        `last` at most."""
         at = max(bisect_right(self._firsts, first) - 1, 0) + count
         return min(last, self._firsts[at] - 1) if at < len(self._firsts) else last
 
@@ -95,7 +95,7 @@ class Spans:
             self._clear()
 
     def _cut(self, at: int, first: int, last: int) -> int:
-        """Take first to last out of one range; return how many ranges are in its place."""
+        """Take first to last out of one range; return how many ranges replace the range."""
         low, high = self._firsts[at], self._lasts[at]
         if high < first or high < low:
             return 1
@@ -124,27 +124,27 @@ class Spans:
         self._removed = 0
 
     def part(self, first: int, last: int) -> bytes:
-        """What of first to last is in ranges, as `to_bytes` has it."""
+        """Return the parts of first to last that are in ranges, in the format of `to_bytes`."""
         cut = Spans()
         for span in self.within(first, last):
             cut.add(*span)
         return cut.to_bytes()
 
     def extend(self, data: bytes) -> None:
-        """Add ranges behind those that are there. Raises ValueError when they are not."""
+        """Add ranges behind all others. Raises ValueError if a range does not come behind them."""
         for first, last, number in Spans.from_bytes(data):
             if len(self._lasts) and first <= self._lasts[-1]:
                 raise ValueError(f"a range from {first} comes late")
             self.add(first, last, number)
 
     def count_within(self, first: int, last: int) -> int:
-        """How many ranges share something with first to last, about."""
+        """Return about how many ranges overlap first to last."""
         low = max(bisect_right(self._firsts, first) - 1, 0)
         return max(bisect_right(self._firsts, last) - low, 0)
 
     def to_bytes(self) -> bytes:
-        """All firsts, all lasts, all numbers, as `RangeSet.to_bytes` does; of neighbours that share
-        a number one range."""
+        """Return all firsts, all lasts, all numbers, as `RangeSet.to_bytes` does. Neighbours with
+        the same number become one range."""
         if not self:
             return b""
         self._clear()
@@ -152,7 +152,7 @@ class Spans:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Spans:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        """Read the bytes of `to_bytes`. Raises ValueError if the bytes are malformed."""
         if len(data) % 24:
             raise ValueError(f"spans of {len(data)} bytes: not a multiple of 24")
         third = len(data) // 3
@@ -172,35 +172,35 @@ class Spans:
 
 
 class Places:
-    """Where messages stand that entered their level later than they came.
+    """Places of messages that entered their priority level later than they came.
 
-    A message's place is its sequence, unless it was delayed: then it takes the next number of the
-    queue when it enters its level, and stands there. Its sequence stays its name.
+    A message's place is its sequence, unless the message was delayed. A delayed message takes the
+    queue's next number as its place when it enters its level. Its sequence stays its name.
     """
 
     def __init__(self) -> None:
         self.by_sequence = Spans()
-        """Each with its shift: place = sequence + shift."""
+        """Ranges of sequences, each with its shift: place = sequence + shift."""
         self.by_place = Spans()
-        """The same, found by place."""
+        """The same ranges, found by place."""
 
     def __bool__(self) -> bool:
         return bool(self.by_sequence)
 
     def enter(self, first: int, last: int, place: int) -> None:
-        """Sequences first to last stand at `place` and after it."""
+        """Give sequences first to last the places from `place` on."""
         shift = place - first
         self.by_sequence.add(first, last, shift)
         self.by_place.add(place, last + shift, shift)
 
     def end(self, first: int, last: int) -> None:
-        """These sequences are no more."""
+        """Forget the places of sequences first to last."""
         for low, high, shift in self.by_sequence.within(first, last):
             self.by_place.remove(low + shift, high + shift)
         self.by_sequence.remove(first, last)
 
     def at(self, first: int, last: int) -> Range:
-        """(end of the run of places that share a shift with `first`, that shift)."""
+        """Return (end of the run of places that share a shift with `first`, shift of the run)."""
         found = self.by_place.run(first, last)
         if found is None:
             return last, 0
@@ -209,7 +209,7 @@ class Places:
 
     @classmethod
     def from_bytes(cls, data: bytes, next_place: int) -> Places:
-        """Read `by_sequence.to_bytes()`. Raises ValueError when it is no such thing."""
+        """Read `by_sequence.to_bytes()`. Raises ValueError if the bytes are malformed."""
         made = cls()
         spans = Spans.from_bytes(data)
         free = 1
@@ -224,7 +224,7 @@ class Places:
 
 Numbers = tuple[int, ...]
 Numbered = tuple[int, int, Numbers]
-"""(first, last, its numbers)."""
+"""(first, last, numbers of the range)."""
 
 
 class RangeMap(Chunks):
@@ -237,7 +237,7 @@ class RangeMap(Chunks):
 
     @classmethod
     def from_bytes(cls, data: bytes, width: int) -> Self:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        """Read the bytes of `to_bytes`. Raises ValueError if the bytes are malformed."""
         made = cls(width)
         made.extend(data)
         return made
@@ -247,7 +247,7 @@ class RangeMap(Chunks):
             yield from zip(firsts, lasts, zip(*numbers, strict=True), strict=True)
 
     def walk(self, first: int, last: int) -> Iterator[Numbered]:
-        """The parts of first to last that are in ranges, in order. Nothing may change meanwhile."""
+        """Yield the parts of first to last in ranges, in order. Nothing may change meanwhile."""
         at, index = self._find(first)
         while at < len(self._chunks):
             firsts, lasts, *numbers = self._chunks[at]
@@ -259,14 +259,14 @@ class RangeMap(Chunks):
             at, index = at + 1, 0
 
     def at(self, value: int) -> Numbers:
-        """The numbers of the range that `value` is in; all 0 when it is in none."""
+        """Return the numbers of the range around `value`; all 0 if `value` is in no range."""
         at, index = self._find(value)
         if at == len(self._chunks) or self._chunks[at][0][index] > value:
             return (0,) * self._width
         return tuple([column[index] for column in self._chunks[at]][2:])
 
     def put(self, first: int, last: int, *numbers: int) -> None:
-        """Give first to last these numbers, whatever they had."""
+        """Give first to last these numbers in place of any earlier numbers."""
         before, after = self._whole(first - 1, numbers), self._whole(last + 1, numbers)
         if before is not None:
             first = before[0]
@@ -276,7 +276,7 @@ class RangeMap(Chunks):
         self._insert(first, last, *numbers)
 
     def _whole(self, value: int, numbers: Numbers) -> Range | None:
-        """The range that `value` is in, when it has these numbers."""
+        """Return the range around `value` if the range has exactly these numbers."""
         at, index = self._find(value)
         if at == len(self._chunks) or self._chunks[at][0][index] > value:
             return None

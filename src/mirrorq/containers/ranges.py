@@ -1,14 +1,14 @@
 """A set of integers kept as sorted, disjoint ranges in compact arrays.
 
-Sixteen bytes a range, whatever its length: a queue of five million messages in a row is
-one range. The arrays are chunks of some hundred ranges: a change moves what stands in its
-chunk, however many ranges there are. An empty set is one object: a queue has some twenty of them,
-and Python's garbage collector walks over all that can refer to something.
+A range takes 16 bytes at any length: a queue of five million messages in a row is one range. The
+arrays are chunks of some hundred ranges: a change moves only the content of its chunk. An empty set
+is one object: a queue has some twenty sets, and Python's garbage collector walks over all objects
+that can refer to others.
 
-Where there are many chunks, those that were not changed for a while are *packed*: how far it is
-from each edge to the next, in as many bytes as the widest of them needs, two to four a range
-as a rule. A packed chunk is read like any other, is made an array again before it changes, and is
-nothing that Python's garbage collector looks at.
+Where there are many chunks, chunks that have not changed for a while are *packed*: distances from
+each edge to the next, in as many bytes as the widest distance needs, as a rule two to four a range.
+A packed chunk is read like any other and becomes an array again before a change. Python's garbage
+collector does not look at packed chunks.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ CHUNK_COUNT = 512
 EAGER_COUNT = 4
 """So few chunks are copied at once."""
 WARM_COUNT = 256
-"""So many chunks of a set are arrays, two megabytes; others are packed, by and by."""
+"""Chunks of a set that are arrays, two megabytes; other chunks are packed in time."""
 COOLED_MAX = 8
-"""Chunks that one change packs: less than a millisecond."""
+"""Maximum number of chunks that one change packs: less than a millisecond."""
 READ_COUNT = 64
-"""Packed chunks, of all sets, that are kept as arrays when they were read last."""
+"""Number of packed chunks, of all sets, that are kept as arrays after a read."""
 WIDTHS: dict[Literal["B", "H", "I", "Q"], int] = {"B": 1, "H": 2, "I": 4, "Q": 8}
-"""Bytes of an item of these arrays."""
+"""Bytes of an array's item by type code."""
 BASE_BYTES = 8
 Chunk = list["array[int]"]
-"""Firsts, lasts, and a column for each number that ranges have."""
+"""Firsts, lasts, and a column for each number of a range."""
 NO_STARTS = cast("array[int]", ())
 NO_CHUNKS = cast("list[Chunk | Packed]", ())
 NOT_SHARED = cast("set[int]", frozenset())
-"""What a set has until it first needs its own; nothing can be put into them."""
+"""Stands for a set's own `_shared` until the first use; nothing can be put into this value."""
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
-    """A chunk in little memory. It never changes."""
+    """A chunk in little memory. Immutable."""
 
     size: int
-    """Ranges."""
+    """Number of ranges."""
     count: int
-    """Integers in them."""
+    """Number of integers in the ranges."""
     data: bytes
 
     def __getitem__(self, column: int) -> array[int]:
@@ -77,14 +77,14 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
 
 
 def _less(numbers: array[int], others: array[int]) -> array[int]:
-    """Each number less the one of the others at its place, which is no greater: one subtraction,
-    as no place has to borrow from the next."""
+    """Return each number minus the number of `others` at the same place, which is never greater.
+    One subtraction is enough, as no place has to borrow from the next."""
     rest = int.from_bytes(numbers, "little") - int.from_bytes(others, "little")
     return array("Q", rest.to_bytes(BASE_BYTES * len(numbers), "little"))
 
 
 def _narrow(base: int, above: array[int]) -> bytes:
-    """Numbers by a base and how far they are from it, or from each other."""
+    """Return bytes of a base and the distances from the base, or from number to number."""
     bits = max(above).bit_length()
     code, width = next(item for item in WIDTHS.items() if bits <= 8 * item[1])
     narrow: memoryview = memoryview(above.tobytes()).cast(code)[:: BASE_BYTES // width]
@@ -104,7 +104,7 @@ def _columns(packed: Packed) -> Chunk:
 
 
 def _wide(data: bytes, at: int, count: int) -> tuple[int, array[int], int]:
-    """(base, numbers, where the next ones begin) as `_narrow` wrote them."""
+    """Return (base, numbers, offset of the next part) from the bytes of `_narrow`."""
     base, at = int.from_bytes(data[at : at + BASE_BYTES], "little"), at + BASE_BYTES
     code = chr(data[at])
     end = at + 1 + count * array(code).itemsize
@@ -112,12 +112,12 @@ def _wide(data: bytes, at: int, count: int) -> tuple[int, array[int], int]:
 
 
 def _size(chunk: Chunk | Packed) -> int:
-    """How many ranges it has."""
+    """Return the number of ranges in a chunk."""
     return chunk.size if isinstance(chunk, Packed) else len(chunk[0])
 
 
 def _count(chunk: Chunk | Packed) -> int:
-    """How many integers are in them."""
+    """Return the number of integers in a chunk."""
     if isinstance(chunk, Packed):
         return chunk.count
     return sum(chunk[1]) - sum(chunk[0]) + len(chunk[0])
@@ -126,9 +126,9 @@ def _count(chunk: Chunk | Packed) -> int:
 class Chunks:
     """Sorted disjoint ranges, each with some numbers of its own.
 
-    No chunk is empty, and none has more than `CHUNK_COUNT` ranges. A copy shares chunks with what
-    it was made of; who changes one makes it its own before. While some may be packed, all others
-    are in `_warm`; a chunk is packed only when nobody is about to change it.
+    No chunk is empty, and none has more than `CHUNK_COUNT` ranges. A copy shares chunks with its
+    original; a set makes a shared chunk its own before a change. While chunks may be packed, all
+    other chunks are in `_warm`. A chunk is packed only when no caller is about to change the chunk.
     """
 
     __slots__ = (
@@ -139,26 +139,26 @@ class Chunks:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        """How many numbers each range has."""
+        """Number of numbers that each range has."""
         self._starts = NO_STARTS
         """The first integer of each chunk."""
         self._chunks = NO_CHUNKS
         self._shared = NOT_SHARED
-        """What `id` says of chunks that another one may have, too."""
+        """`id` of each chunk that another set may share."""
         self._warm: deque[Chunk] | None = None
-        """Chunks that are arrays, the last that became so behind the others; some may be here no
-        more. None: no chunk is packed."""
+        """Chunks that are arrays, the latest at the end. Entries may be chunks that were removed.
+        None: no chunk is packed."""
         self._is_plain = True
         """No chunk is packed or shared."""
         self._length = 0
         self.count = 0
-        """How many integers are in the ranges."""
+        """Number of integers in the ranges."""
 
     def __bool__(self) -> bool:
         return self.count > 0
 
     def __len__(self) -> int:
-        """How many ranges there are."""
+        """Return the number of ranges."""
         return self._length
 
     def __eq__(self, other: object) -> bool:
@@ -183,8 +183,8 @@ class Chunks:
         return self._chunks[-1][1][-1]
 
     def _find(self, value: int) -> tuple[int, int]:
-        """(chunk, index in it) of the first range that ends at `value` or behind it; behind the
-        last chunk when none does."""
+        """Return (chunk, index in the chunk) of the first range that ends at `value` or behind it.
+        Without a match the result lies behind the last chunk."""
         at = bisect_right(self._starts, value) - 1
         if at < 0:
             return 0, 0
@@ -193,7 +193,7 @@ class Chunks:
         return (at, index) if index < len(lasts) else (at + 1, 0)
 
     def remove(self, first: int, last: int) -> int:
-        """Take first to last out; return how many of them were in."""
+        """Take first to last out; return how many of these integers were in the set."""
         chunks, before = self._chunks, self.count
         if self._length == 1 and first <= chunks[0][0][0] and last >= chunks[0][1][0]:
             # As most small sets end.
@@ -211,8 +211,8 @@ class Chunks:
         return before - self.count
 
     def _remove_behind(self, at: int, first: int, last: int) -> int:
-        """The same from a chunk on that begins there: whole chunks, and ranges of the one behind
-        them. Returns where what has changed ends."""
+        """Remove from the chunk at `at` on: whole chunks, then ranges of the chunk behind them.
+        Return the index at which the changed chunks end."""
         whole = bisect_right(self._starts, last) - 1
         self.count -= sum(map(_count, self._chunks[at:whole]))
         self._length -= sum(map(_size, self._chunks[at:whole]))
@@ -222,7 +222,7 @@ class Chunks:
         return at + 1
 
     def _own(self, at: int) -> Chunk:
-        """A chunk that is about to change; no other one is."""
+        """Return a chunk that is about to change, as this set's own arrays."""
         chunk = self._chunks[at]
         if self._is_plain or not (isinstance(chunk, Packed) or id(chunk) in self._shared):
             return cast(Chunk, chunk)
@@ -234,10 +234,10 @@ class Chunks:
             self._warm.append(own)
         return own
 
-    # --- What is packed -----------------------------------------------------------------
+    # --- Packed chunks ------------------------------------------------------------------
 
     def _warm_up(self, made: Iterable[Chunk]) -> None:
-        """There are these chunks, and none of them is about to change."""
+        """Note that chunks became arrays. None of the chunks may be about to change."""
         if self._warm is not None:
             self._warm.extend(made)
             self._cool()
@@ -248,8 +248,8 @@ class Chunks:
             self._cool()
 
     def _cool(self) -> None:
-        """Pack what has not become warm for the longest time, until there is place for another:
-        so many that it is a step's work."""
+        """Pack the chunks that have been arrays for the longest time, until there is room for
+        another one. At most `COOLED_MAX` chunks are packed at a time."""
         assert self._warm is not None
         for _ in range(min(len(self._warm) - WARM_COUNT + 1, COOLED_MAX)):
             chunk = self._warm.popleft()
@@ -267,7 +267,7 @@ class Chunks:
         self._is_plain = not self._shared
 
     def _cut(self, chunk: Chunk, low: int, high: int, first: int, last: int) -> None:
-        """Take first to last out of those ranges of a chunk that share something with it."""
+        """Take first to last out of the ranges of a chunk that overlap first to last."""
         firsts, lasts = chunk[0], chunk[1]
         start, end = firsts[low], lasts[high - 1]
         is_one = high - low == 1
@@ -292,7 +292,7 @@ class Chunks:
             column[low:high] = array("Q", [each[number] for each in left])
 
     def _insert(self, first: int, last: int, *numbers: int) -> None:
-        """Put in a range that shares nothing with any."""
+        """Add a range that overlaps no other range."""
         if not self._chunks:
             self._starts = array("Q", (first,))
             self._chunks = [[array("Q") for _ in range(2 + self._width)]]
@@ -335,11 +335,11 @@ class Chunks:
         self._warm_up([one for one in placed if isinstance(one, list) and id(one) not in known])
 
     def _empty(self) -> Self:
-        """One of its kind without ranges."""
+        """Return an empty set of the same class."""
         raise NotImplementedError
 
     def copy(self) -> Self:
-        """An equal one, whatever becomes of either."""
+        """Return an equal set that later changes of either set leave alone."""
         twin = self._empty()
         if not self._chunks:
             return twin
@@ -362,8 +362,8 @@ class Chunks:
         return b"".join(chunk[one].tobytes() for one in columns for chunk in self._chunks)
 
     def extend(self, data: bytes) -> None:
-        """Add ranges, as `to_bytes` has them, behind those that are there. Raises ValueError when
-        they are no such thing, or not behind them."""
+        """Add ranges, in the format of `to_bytes`, behind all others. Raises ValueError if the
+        bytes are malformed or the ranges do not come behind."""
         width = 2 + self._width
         if len(data) % (8 * width):
             raise ValueError(f"ranges of {len(data)} bytes: not a multiple of {8 * width}")
@@ -390,7 +390,7 @@ class Chunks:
         self._warm_up(made)
 
     def _join(self, whole: Chunk) -> None:
-        """The first of these is one range with the last that is there, when it goes on with it."""
+        """Join the first range of `whole` with the last range of the set if both touch."""
         if not self or whole[0][0] != self.last + 1:
             return
         before = [*self._chunks[-1]]
@@ -400,7 +400,7 @@ class Chunks:
             whole[0][0] = first
 
     def part(self, first: int, last: int) -> bytes:
-        """What of first to last is in ranges, as `to_bytes` has it."""
+        """Return the parts of first to last that are in ranges, in the format of `to_bytes`."""
         columns: Chunk = [array("Q") for _ in range(2 + self._width)]
         at, low = self._find(first)
         while at < len(self._chunks):
@@ -417,15 +417,15 @@ class Chunks:
         return b"".join(column.tobytes() for column in columns)
 
     def count_within(self, first: int, last: int) -> int:
-        """How many ranges share something with first to last."""
+        """Return how many ranges overlap first to last."""
         (at, index), (end, stop) = self._find(first), self._find(last)
         count = sum(map(_size, self._chunks[at:end])) - index + stop
         is_more = end < len(self._chunks) and self._chunks[end][0][stop] <= last
         return count + is_more
 
     def reach(self, first: int, last: int, count: int) -> int:
-        """Where a stretch from `first` ends, last at most, that shares something with no more than
-        so many ranges."""
+        """Return the end of a stretch from `first` that overlaps at most `count` ranges. The end is
+        `last` at most."""
         at, index = self._find(first)
         while at < len(self._chunks):
             firsts = self._chunks[at][0]
@@ -458,7 +458,7 @@ class RangeSet(Chunks):
         return chain.from_iterable(zip(*chunk, strict=True) for chunk in chunks[:])
 
     def add(self, first: int, last: int) -> None:
-        """Put first to last in; what is there already stays."""
+        """Add first to last; integers that are already in the set stay."""
         chunks = self._chunks
         if not chunks or first > chunks[-1][1][-1] + 1:
             self._append(first, last)
@@ -490,7 +490,7 @@ class RangeSet(Chunks):
         self._insert(first, last)
 
     def _append(self, first: int, last: int) -> None:
-        """Put in a range behind all others."""
+        """Add a range behind all others."""
         chunks = self._chunks
         if not chunks:
             self._starts = array("Q", (first,))
@@ -512,7 +512,7 @@ class RangeSet(Chunks):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        """Read the bytes of `to_bytes`. Raises ValueError if the bytes are malformed."""
         made = cls()
         made.extend(data)
         return made
@@ -534,7 +534,7 @@ class RangeSet(Chunks):
         return firsts[0], lasts[0]
 
     def within(self, first: int, last: int) -> list[Range]:
-        """The parts of first to last that are in the set."""
+        """Return the parts of first to last that are in the set."""
         found: list[Range] = []
         chunks = self._chunks
         if self._length == 1:
@@ -555,7 +555,7 @@ class RangeSet(Chunks):
         return found
 
     def around(self, first: int, last: int) -> Range | None:
-        """The first range of the set that shares an integer with first to last."""
+        """Return the first range of the set that overlaps first to last, None without a match."""
         at, index = self._find(first)
         if at == len(self._chunks) or self._chunks[at][0][index] > last:
             return None
@@ -584,12 +584,12 @@ class RangeSet(Chunks):
         return span
 
     def run(self, first: int, last: int) -> Range:
-        """The first part of first to last that is in the set; (last + 1, last) when none is."""
+        """Return the first part of first to last in the set; (last + 1, last) without a match."""
         found = self.around(first, last)
         return (last + 1, last) if found is None else (max(found[0], first), min(found[1], last))
 
     def nth(self, count: int) -> int:
-        """The integer that has count - 1 lesser ones in the set. Raises IndexError: too few."""
+        """Return the integer with count - 1 lesser ones in the set. Raises IndexError: too few."""
         for first, last in self:
             size = last - first + 1
             if count <= size:
@@ -598,9 +598,9 @@ class RangeSet(Chunks):
         raise IndexError(f"{count} more integers than there are")
 
     def gap(self, value: int, least: int, most: int) -> Range:
-        """The widest range of integers around `value` that are not in the set.
+        """Return the widest range of integers around `value` that are not in the set.
 
-        `value` itself must not be in it. The answer lies within least to most.
+        `value` itself must not be in the set. The answer lies within least to most.
         """
         at, index = self._find(value)
         if at < len(self._chunks):

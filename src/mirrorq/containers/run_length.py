@@ -1,9 +1,9 @@
-"""A number for each live message of a queue, kept as runs of equal ones in compact arrays.
+"""A number for each live message of a queue, kept as runs of equal numbers in compact arrays.
 
-Sixteen or twenty-four bytes a run, whatever its length. What stands for a message that is not live
-means nothing, so runs of dead messages are taken out and their neighbours grow over them. All
-of it follows from the ops alone: columns at the same lsn are equal on all copies. The arrays are
-chunks of some hundred runs: a change moves what stands in its chunk, however many runs there are.
+A run takes 16 or 24 bytes at any length. The number of a dead message has no meaning, so runs of
+dead messages are taken out and their neighbours grow over them. A column follows from the ops
+alone: columns at the same lsn are equal on all copies. The arrays are chunks of some hundred runs:
+a change moves only the content of its chunk.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from operator import eq, lt, mul, ne, sub
 from typing import Self, cast
 
 MASK = 2**64 - 1
-"""Sums are counted modulo 2^64: only differences of them are read."""
+"""Sums are counted modulo 2^64: only differences of sums are read."""
 CHUNK_COUNT = 1024
 """Most runs of a chunk."""
 Chunk = list["array[int]"]
-"""Last sequence of each run (it begins behind the run before), its value, what else a column
-keeps of it."""
+"""Last sequence of each run, value of each run, and further columns of a subclass. A run begins
+behind the run before."""
 
 NO_ENDS = cast("array[int]", ())
 NO_CHUNKS = cast("list[Chunk]", ())
-"""What an empty column has in place of its own: nothing can be put into them."""
+"""Stands in place of chunks while a column is empty: nothing can be put into this value."""
 
 _OFFSET = struct.Struct("i")
 _TWO_OFFSETS = struct.Struct("ii")
@@ -58,7 +58,7 @@ class Column:
             self._push(last, value)
 
     def _push(self, *run: int) -> None:
-        """One more run, at the end."""
+        """Append a run."""
         chunks, ends = self._chunks, self._ends
         if not chunks:
             self._chunks = [[array("Q", (number,)) for number in run]]
@@ -89,24 +89,24 @@ class Column:
         self._length += count
 
     def _find(self, sequence: int) -> tuple[int, int]:
-        """(chunk, index in it) of the first run that ends at `sequence` or behind it; behind the
-        last chunk when none does."""
+        """Return (chunk, index in the chunk) of the first run that ends at `sequence` or behind it.
+        Without a match the result lies behind the last chunk."""
         at = bisect_left(self._ends, sequence)
         if at == len(self._ends):
             return at, 0
         return at, bisect_left(self._chunks[at][0], sequence)
 
     def _start(self, at: int, index: int) -> int:
-        """Where this run begins."""
+        """Return the sequence at which a run begins."""
         if index:
             return self._chunks[at][0][index - 1] + 1
         return self._ends[at - 1] + 1 if at else 1
 
     def forget(self, low: int, high: int) -> None:
-        """No message from low to high is live, and none beside them is dead.
+        """Forget messages low to high: none of them is live, and both neighbours are live.
 
-        Runs end with a live message, and neighbours differ: so a column follows from what is live
-        and its values alone, whatever has ended in which order.
+        Runs end with a live message, and neighbours differ. So a column follows from the live
+        messages and their values alone, in any order of ends.
         """
         chunks = self._chunks
         at, index = self._find(low)
@@ -130,7 +130,7 @@ class Column:
             self._cut(at, index, end, stop)
 
     def _cut(self, at: int, index: int, end: int, stop: int) -> None:
-        """Take out the runs from the one up to before the other."""
+        """Take out the runs from (at, index) up to before (end, stop)."""
         chunks = self._chunks
         if at == end:
             self._length -= stop - index
@@ -150,7 +150,7 @@ class Column:
         self._tidy(at)
 
     def _tidy(self, at: int) -> None:
-        """This chunk has become shorter, and the one before: no short one beside a short one."""
+        """Join short neighbours around chunk `at`: it and the chunk before have become shorter."""
         chunks = self._chunks
         for left in range(min(at, len(chunks) - 2), max(at - 3, -1), -1):
             if len(chunks[left][0]) + len(chunks[left + 1][0]) <= CHUNK_COUNT // 2:
@@ -179,7 +179,7 @@ class Column:
             yield first, last, 0
 
     def _whole(self, first: int, last: int) -> Chunk:
-        """A copy of the runs that first to last lie in, in one piece."""
+        """Return a copy of the runs around first to last, in one chunk."""
         (at, low), (end, stop) = self._find(first), self._find(last)
         if at == end < len(self._chunks):
             return [column[low : stop + 1] for column in self._chunks[at]]
@@ -193,7 +193,7 @@ class Column:
         return found
 
     def count_within(self, first: int, last: int) -> int:
-        """How many runs share something with first to last."""
+        """Return how many runs overlap first to last."""
         (at, low), (end, stop) = self._find(first), self._find(last)
         is_more = end < len(self._chunks)
         if not (at or low or is_more):
@@ -201,16 +201,16 @@ class Column:
         return sum(len(chunk[0]) for chunk in self._chunks[at:end]) + stop - low + is_more
 
     def part(self, first: int, last: int) -> bytes:
-        """The runs of first to last, two live messages, as `to_bytes` has them."""
+        """Return the runs of first to last, two live messages, in the format of `to_bytes`."""
         lasts, values = self._whole(first, last)[:2]
         if lasts and lasts[-1] > last:
             lasts[-1] = last
         return lasts.tobytes() + values.tobytes()
 
     def extend(self, data: bytes) -> None:
-        """Add runs, which `part` gave, behind those that are there.
+        """Add runs, in the bytes of `part`, behind all others.
 
-        Raises ValueError when they are no such thing.
+        Raises ValueError if the bytes are malformed or the runs do not come behind.
         """
         lasts, values = _runs_of(data)
         if not lasts:
@@ -223,7 +223,7 @@ class Column:
         self._add(lasts, values)
 
     def _add(self, lasts: array[int], values: array[int]) -> None:
-        """Runs as they are: equal neighbours stay two."""
+        """Add runs unchanged: equal neighbours stay two runs."""
         self._extend([lasts, values])
 
     @property
@@ -237,7 +237,7 @@ class Column:
         return max((max(chunk[1]) for chunk in self._chunks), default=0)
 
     def run_end(self, first: int, count: int) -> int:
-        """Where the last of so many runs ends, of which the first holds `first`."""
+        """Return the end of the last of `count` runs. The first run holds `first`."""
         at, index = self._find(first)
         index += count - 1
         while at < len(self._chunks):
@@ -253,7 +253,7 @@ class Column:
             raise ValueError(f"a column goes to {self._ends[-1]}, the queue to {last}")
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """Return the number of runs."""
         return self._length
 
     def __eq__(self, other: object) -> bool:
@@ -264,7 +264,7 @@ class Column:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Self:
-        """An equal one that shares nothing with it."""
+        """Return an equal column that shares nothing with the original."""
         twin = type(self)()
         if self._chunks:
             twin._ends = self._ends[:]
@@ -278,14 +278,14 @@ class Column:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote. Raises ValueError when it is no such thing."""
+        """Read the bytes of `to_bytes`. Raises ValueError if the bytes are malformed."""
         made = cls()
         made._add(*_runs_of(data))
         return made
 
 
 def _runs_of(data: bytes) -> tuple[array[int], array[int]]:
-    """Lasts and values of the runs that `to_bytes` wrote."""
+    """Return lasts and values of runs from the bytes of `to_bytes`."""
     if len(data) % 16:
         raise ValueError(f"a column of {len(data)} bytes: not a multiple of 16")
     lasts, values = array("Q", data[: len(data) // 2]), array("Q", data[len(data) // 2 :])
@@ -319,8 +319,8 @@ class Sizes(Column):
         return self._chunks[-1][2][-1] if self._chunks else 0
 
     def append_offsets(self, first: int, offsets: bytes, count: int) -> None:
-        """The sizes of a frame's messages, from `first` on, by the offsets in it; of those behind
-        its first ones, by the offsets from there on."""
+        """Add the sizes of a frame's messages, from `first` on. `offsets` are the frame's, or their
+        tail for the last messages of a frame."""
         size = equal_size(offsets, count)
         if size is None:
             self.append_sizes(first, sizes_of(offsets, count))
@@ -335,7 +335,7 @@ class Sizes(Column):
             return
         before = self._total
         if self._chunks and self._chunks[-1][1][-1] == sizes[0]:
-            # The first run goes on with the one that is there.
+            # The first new run goes on with the last run of the column.
             at = len(self._chunks) - 1
             self._cut(at, len(self._chunks[at][0]) - 1, at + 1, 0)
         ends = [*map(ne, sizes, islice(sizes, 1, None)), True]
@@ -349,20 +349,20 @@ class Sizes(Column):
         self._extend([array("Q", column) for column in whole])
 
     def within(self, first: int, last: int) -> Self:
-        """A copy of the runs that first to last lie in."""
+        """Return a copy of the runs around first to last."""
         found = type(self)()
         found._extend(self._whole(first, last))
         return found
 
     def append_pieces(self, at: int, pieces: Iterable[SizedPiece]) -> None:
-        """Give new messages, from `at` on, the sizes that others have in other columns."""
+        """Give new messages, from `at` on, the sizes that messages have in other columns."""
         for first, last, sizes in pieces:
             self.append_from(sizes, first, last, at)
             at += last - first + 1
 
     def append_from(self, other: Sizes, first: int, last: int, at: int) -> None:
-        """Give new messages, from `at` on, the sizes that first to last have in another column,
-        where all of them were appended in one go."""
+        """Give new messages, from `at` on, the sizes of first to last in another column, where all
+        of them were appended in one go."""
         lasts, values, totals = other._whole(first, last)
         high, shift = bisect_left(lasts, last), at - first
         if high < 2 or any(map(eq, values[:high], values[1 : high + 1])):
@@ -370,7 +370,7 @@ class Sizes(Column):
                 self.append(start + shift, end + shift, value)
             return
         self.append(at, lasts[0] + shift, values[0])
-        # Whole runs, none of which is of its neighbours' size.
+        # Whole runs; neighbours have different sizes.
         more = self._total - totals[0]
         whole = [_raised(lasts[1:high], shift), values[1:high], _raised(totals[1:high], more)]
         self._extend(whole)
@@ -395,8 +395,8 @@ class Sizes(Column):
         return found & MASK
 
     def reach(self, first: int, last: int, size: int) -> int:
-        """The first message, from `first` on, with which they are so many bytes; `last` when all of
-        them, live ones, are fewer."""
+        """Return the first message at which the messages from `first` on have `size` bytes. Return
+        `last` when all of them, live messages, have fewer."""
         (at, low), (end, high) = self._find(first), self._find(last)
         begin, ends = at, self._ends
         at += bisect_left(range(at, end), size, key=lambda one: self.total(first, ends[one]))
@@ -418,8 +418,8 @@ class Sizes(Column):
 
 
 def _raised(numbers: array[int], more: int) -> array[int]:
-    """Each of these numbers, which rise, higher by `more`, modulo 2^64: in one long addition where
-    none overflows, which would carry into the next."""
+    """Return rising numbers, each higher by `more`, modulo 2^64. One long addition is enough unless
+    a number overflows, which would carry into the next."""
     made = array("Q")
     if not numbers:
         return made
@@ -430,7 +430,7 @@ def _raised(numbers: array[int], more: int) -> array[int]:
     size = 8 * len(numbers)
     ones = int.from_bytes(b"\1\0\0\0\0\0\0\0" * len(numbers), "little")
     raised = int.from_bytes(numbers.tobytes(), "little") + ones * more
-    # No sum is cut off by this; it keeps what a damaged checkpoint says from raising here.
+    # No sum is cut off here; the mask keeps a damaged checkpoint from raising an error.
     made.frombytes((raised & ~(-1 << 8 * size)).to_bytes(size, "little"))
     return made
 
@@ -440,8 +440,8 @@ SizedPiece = tuple[int, int, Sizes]
 
 
 def equal_size(offsets: bytes, count: int) -> int | None:
-    """The size of all bodies between these offsets, None when they differ. Most producers' are
-    equal, and whether they are is seen without looking at each."""
+    """Return the size of all bodies between these offsets, None when sizes differ. Most producers'
+    bodies have equal sizes, and a comparison of bytes detects equal sizes."""
     if not offsets:
         return 0
     start, stop = _TWO_OFFSETS.unpack_from(offsets)
@@ -453,7 +453,7 @@ def equal_size(offsets: bytes, count: int) -> int | None:
 
 
 def largest_size(offsets: bytes, count: int) -> int:
-    """Bytes of the largest body between these offsets."""
+    """Return the bytes of the largest body between offsets."""
     size = equal_size(offsets, count)
     return max(sizes_of(offsets, count)) if size is None else size
 
@@ -465,7 +465,7 @@ def _equal_steps(start: int, size: int, count: int) -> bytes:
 
 
 def sizes_of(offsets: bytes, count: int) -> list[int]:
-    """Bytes of each body, from the offsets in its frame; all 0 where there are none."""
+    """Return the bytes of each body, from the offsets in its frame; all 0 without offsets."""
     if not offsets:
         return [0] * count
     ends = array("i")

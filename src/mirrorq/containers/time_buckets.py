@@ -1,7 +1,7 @@
-"""What a master does when: delayed messages by the time at which they are due.
+"""Delayed messages by the time at which they are due.
 
-In buckets of about a second, 24 bytes an entry. A bucket is rows of 512 entries, each of them put
-in order when it is full: opening one puts its newest row in order only, however many are due then.
+A bucket covers about a second, an entry takes 24 bytes. A bucket has rows of 512 entries. A row is
+put in order when full: opening a bucket sorts only its newest row, however many entries are due.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Due = tuple[int, int, int]
 
 
 class Timetable:
-    """Ranges of messages with the moment at which they are due."""
+    """Ranges of messages, each with the time at which the range is due."""
 
     def __init__(self) -> None:
         self._next: list[tuple[Due, int]] = []
-        """A heap: the first entry of each row of the open bucket, with the row's number. All that
-        is due before any other bucket."""
+        """A heap: the first entry of each row of the open bucket, with the row's number. All
+        entries here are due before any other bucket."""
         self._until = -(1 << 63)
         """Buckets up to this one are open."""
         self._rows: dict[int, array[int]] = {}
-        """By number: full rows, in order, the last entry first."""
+        """Row number -> full row, in order, the last entry first."""
         self._number = 0
-        """Of the newest row. An entry that comes late is alone, under 0."""
+        """Number of the newest row. A late entry has no row and the number 0."""
         self._heads: dict[int, list[tuple[Due, int]]] = {}
-        """Bucket -> the same heap of its full rows."""
+        """Bucket -> heap of its full rows, in the format of `_next`."""
         self._filling: dict[int, array[int]] = {}
-        """Bucket -> its newest row, as it comes."""
+        """Bucket -> its newest row, in order of arrival."""
         self._keys: list[int] = []
         """A heap of the buckets' keys."""
 
     def add(self, due_us: int, first: int, last: int) -> None:
-        """Messages first to last are due at this moment."""
+        """Add messages first to last, due at `due_us`."""
         key = due_us >> BUCKET_BITS
         if key <= self._until:
             heappush(self._next, ((due_us, first, last), 0))
@@ -66,7 +66,7 @@ class Timetable:
         return bool(self._next or self._keys)
 
     def next_us(self) -> int | None:
-        """When something is due; None: never."""
+        """Return when the first entry is due; None: never."""
         if not self._next and self._keys:
             key = self._until = heappop(self._keys)
             if self._filling[key]:
@@ -76,7 +76,7 @@ class Timetable:
         return self._next[0][0][0] if self._next else None
 
     def take(self, now_us: int, count_max: int) -> list[Due]:
-        """Remove what is due by now, at most `count_max`, in order."""
+        """Remove and return entries that are due by now, at most `count_max`, in order."""
         taken: list[Due] = []
         while len(taken) < count_max:
             due_us = self.next_us()
@@ -86,7 +86,7 @@ class Timetable:
         return taken
 
     def _pop(self) -> Due:
-        """Remove what is due first."""
+        """Remove and return the entry that is due first."""
         entry, number = self._next[0]
         row = self._rows.get(number)
         if row:

@@ -1,13 +1,13 @@
-"""When something wants to be woken next: the parts of one machine (`Timers`), many queues
-(`Deadlines`). Pure.
+"""Wake-up times: for the parts of one machine (`Timers`), for many queues (`Deadlines`). Pure.
 
-A part of a machine says when it wants to be woken as soon as that changes, and is not asked: most
-steps of a queue change no such time. A timer may be early: who is woken for nothing sets it anew.
-It must never be late, for nothing else may come (`harness.wakeups` in the tests compares).
+A part of a machine sets its wake-up time as soon as the time changes, and is not asked: most steps
+of a queue change no time. A timer may be early: a part that is woken for nothing sets the timer
+again. A timer must never be late, for nothing else may come (the tests compare by
+`harness.wakeups`).
 
-A node with a thousand idle queues asks at each step for the next time, and a busy queue moves its
-own at each of its steps, mostly to later. So the time that stands in the heap may be earlier than
-the one that holds: it is put right when it comes to the top.
+A node with a thousand idle queues asks at each step for the next time. A busy queue moves its time
+at each step, mostly to later. So a time in the heap may be earlier than the time in force: the heap
+is corrected when the entry comes to the top.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from operator import attrgetter
 FOREVER_MS = 1 << 62
 """Later than every time."""
 ALL = 1 << 62
-"""More than there ever are."""
+"""More keys than there ever are."""
 
 
 class Timer:
-    """One part's: owned by that part, which sets it. It stays as it is set when its time has come:
-    the part is stepped then, and sets it anew or clears it."""
+    """Wake-up time of one part, which owns and sets the timer. A timer keeps its time when the time
+    has come: the part is stepped then, and sets or clears the timer."""
 
     def __init__(self, of: Timers) -> None:
         self.at_ms = FOREVER_MS
@@ -31,7 +31,7 @@ class Timer:
         self._all = of
 
     def set(self, at_ms: int) -> None:
-        """Wake the part at this time and at no other."""
+        """Wake the part at `at_ms` and at no other time."""
         was_ms = self.at_ms
         if at_ms == was_ms:
             return
@@ -43,7 +43,7 @@ class Timer:
             timers.next_ms = min(map(_AT, timers.all))
 
     def set_by(self, at_ms: int) -> None:
-        """Wake the part at this time at the latest."""
+        """Wake the part at `at_ms` at the latest."""
         if at_ms < self.at_ms:
             self.set(at_ms)
 
@@ -54,7 +54,7 @@ class Timer:
 
 
 class Timers:
-    """Those of the parts of one machine; the machine owns it and reads `next_ms`."""
+    """Timers of the parts of one machine; the machine owns this object and reads `next_ms`."""
 
     def __init__(self) -> None:
         self.next_ms = FOREVER_MS
@@ -62,7 +62,7 @@ class Timers:
         self.all: list[Timer] = []
 
     def new(self) -> Timer:
-        """A timer for one more part."""
+        """Return a timer for one more part."""
         timer = Timer(self)
         self.all.append(timer)
         return timer
@@ -78,13 +78,13 @@ class Deadlines:
         self.next_ms = FOREVER_MS
         """The earliest time of all."""
         self._at: dict[int, int] = {}
-        """What holds."""
+        """Key -> time in force."""
         self._entries: dict[int, int] = {}
-        """Key -> its earliest time in the heap: never later than what holds."""
+        """Key -> its earliest time in the heap: never later than the time in force."""
         self._heap: list[tuple[int, int]] = []
 
     def set(self, key: int, at_ms: int | None) -> None:
-        """Step this one at that time; None: not at any."""
+        """Set the time of `key`; None: no time."""
         was_ms = self._at.get(key)
         if was_ms == at_ms:
             return
@@ -102,7 +102,7 @@ class Deadlines:
             self.next_ms = self._find_next()
 
     def set_by(self, key: int, at_ms: int) -> None:
-        """Step this one at that time at the latest."""
+        """Set the time of `key` to `at_ms` at the latest."""
         if at_ms < self._at.get(key, FOREVER_MS):
             self.set(key, at_ms)
 
@@ -123,8 +123,8 @@ class Deadlines:
         return FOREVER_MS
 
     def take_due(self, now_ms: int, most: int = ALL) -> list[int]:
-        """Return so many keys whose time has come, the earliest first. Each has none until set
-        anew."""
+        """Return at most `most` keys whose time has come, the earliest first. A returned key has no
+        time until the next `set`."""
         found: list[int] = []
         while self.next_ms <= now_ms and len(found) < most:
             _, key = heappop(self._heap)
@@ -135,7 +135,7 @@ class Deadlines:
 
 
 def earliest(*times: int | None) -> int | None:
-    """The earliest of these times, None being never."""
+    """Return the earliest of some times; None means never."""
     found = None
     for time in times:
         if time is not None and (found is None or time < found):

@@ -6,13 +6,13 @@
     dramatiq.set_broker(MirrorQBroker("mirrorq://host-a:7400,host-b:7400,host-c:7400"))
 
 - `send()` returns when the message is on disk on every mirror in sync.
-- A message is acked when its actor is done; what a killed worker was at comes again, with the
+- A message is acked when its actor is done; a killed worker's message comes again, with the
   option `redelivered`.
 - A delayed message waits in its queue, not in a worker.
-- What an actor has failed for good goes to the queue `NAME.XQ`, with the ack, both or neither, and
+- A message that has failed for good goes to the queue `NAME.XQ`, with the ack, both or neither, and
   stays there for a week.
 
-`docs/dramatiq.md` says what holds when something is killed.
+`docs/dramatiq.md` describes the guarantees after a kill.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ except ImportError as error:
 __all__ = ["MirrorQBroker"]
 
 DEAD_MESSAGE_TTL_S = 7 * 86_400.0
-"""What was given up stays in its queue `.XQ` for so long: dramatiq's habit."""
+"""Time for which a failed message stays in its queue `.XQ`: dramatiq's habit."""
 JOIN_LOOK_S = 0.05
-"""`join` asks the queue's master again after this."""
+"""Interval in which `join` asks the queue's master."""
 
 
 class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
     """Actors over queues of mirrorq.
 
     Args:
-        url: where to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`. It is connected to
-            when it is first used, in each process that uses it.
+        url: address to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`. Each process
+            connects at first use.
         middleware: as of `dramatiq.Broker`.
         confirm_timeout: seconds that `send` waits until the message is on disk.
         dead_message_ttl: seconds that failed messages are kept; None: for ever.
@@ -85,25 +85,25 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         return self._client
 
     def close(self) -> None:
-        """Disconnect: what is not acked comes again elsewhere."""
+        """Disconnect: unacked messages come again elsewhere."""
         client, self._client = self._client, None
         self._handles.clear()
         if client is not None:
             client.close()
 
     def get_declared_queues(self) -> set[str]:
-        """Names of those that actors have."""
+        """Return the names of queues that actors have."""
         return self.queues.copy()
 
     def declare_queue(self, queue_name: str) -> None:
-        """Know a queue; it is made when it is first used. May be repeated."""
+        """Register a queue; the first use makes the queue. May be repeated."""
         if queue_name not in self.queues:
             self.emit_before("declare_queue", queue_name)
             self.queues.add(queue_name)
             self.emit_after("declare_queue", queue_name)
 
     def _opened(self, queue_name: str) -> mirrorq.MirroredQueue:
-        """A new handle on a queue, which is made if it is not there."""
+        """Return a new handle on a queue; a missing queue is made."""
         try:
             return self.client.queue(queue_name, timeout=self._confirm_timeout)
         except (mirrorq.NoQuorum, mirrorq.ShutDown) as error:
@@ -120,18 +120,18 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         return handle
 
     def _forget(self, queue_name: str) -> None:
-        """The queue was deleted: `_handle` declares it again."""
+        """Drop the handle of a deleted queue: `_handle` declares the queue again."""
         self._handles.pop(queue_name, None)
 
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
-        """Put a message, and wait until it is on disk.
+        """Put a message, and wait until the message is on disk.
 
         Args:
-            delay: milliseconds until it is due.
+            delay: milliseconds until the message is due.
 
         Raises:
             QueueNotFound: no actor has this queue.
-            ConnectionClosed: nobody has confirmed it in time. It may be there all the same.
+            ConnectionClosed: no confirm came in time. The message may be stored all the same.
         """
         queue_name = message.queue_name
         if queue_name not in self.queues:
@@ -161,8 +161,8 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         """Take messages of a queue that an actor has.
 
         Args:
-            prefetch: so many are held at most before they are acked.
-            timeout: milliseconds after which the iterator gives None when there is none.
+            prefetch: the most messages held before their acks.
+            timeout: milliseconds after which the iterator gives None without a message.
         """
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
@@ -171,7 +171,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         return Consumer(self, self._opened(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
-        """Drop what waits in a queue, and what has failed there."""
+        """Drop waiting messages of a queue, and its failed messages."""
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         for name in (queue_name, xq_name(queue_name)):
@@ -197,7 +197,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
             time.sleep(JOIN_LOOK_S)
 
     def _is_empty(self, queue_name: str) -> bool:
-        """Ask the master, which knows each message; without one the queue counts as not empty."""
+        """Ask the master about messages; without a master the queue counts as not empty."""
         queue = self._handle(queue_name)
         try:
             parts = [queue.shard(number) for number in range(queue.shards)] or [queue]
@@ -210,7 +210,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
 
 
 class Delivery(dramatiq.MessageProxy):  # type: ignore[misc]
-    """A message as a worker holds it."""
+    """A message held by a worker."""
 
     def __init__(self, taken: mirrorq.Message) -> None:
         message = dramatiq.Message.decode(taken.body)
@@ -221,7 +221,7 @@ class Delivery(dramatiq.MessageProxy):  # type: ignore[misc]
 
 
 class Consumer(dramatiq.Consumer):  # type: ignore[misc]
-    """What one worker takes of one queue. Made by `MirrorQBroker.consume`."""
+    """Messages that one worker takes from one queue. Made by `MirrorQBroker.consume`."""
 
     def __init__(
         self, broker: MirrorQBroker, queue: mirrorq.MirroredQueue, prefetch: int, timeout: float
@@ -253,14 +253,14 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
         return delivery
 
     def ack(self, message: Delivery) -> None:
-        """It is done."""
+        """Ack a message whose actor is done."""
         self._settle(message, mirrorq.Message.ack)
 
     def nack(self, message: Delivery) -> None:
-        """It has failed for good: it goes to the queue `.XQ`, with its ack.
+        """Move a message that has failed for good to the queue `.XQ`, with its ack.
 
-        Raises ConnectionClosed when there is no majority and no such queue; the message is held
-        still, and dramatiq calls again.
+        Raises ConnectionClosed when there is no majority and no such queue; the message is still
+        held, and dramatiq calls again.
         """
         self._settle(message, self._give_up)
 
@@ -271,7 +271,7 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
             return
         name = xq_name(self._queue.name)
         for is_last in (False, True):
-            # By its handle: a name would be looked up in the catalog, which needs a majority.
+            # By its handle: a name would need a look into the catalog, which needs a majority.
             dead = self._broker._handle(name)
             try:
                 taken.ack_and_put(dead, taken.body, ttl=ttl)
@@ -282,12 +282,12 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
                     raise
 
     def requeue(self, messages: Iterable[Delivery]) -> None:
-        """Give back what was not begun."""
+        """Give back messages that no actor has begun."""
         for message in messages:
             self._settle(message, mirrorq.Message.nack)
 
     def _settle(self, message: Delivery, settle: Callable[[mirrorq.Message], object]) -> None:
-        """Settle a message. It counts as held no longer, unless dramatiq will call again."""
+        """Settle a message. It no longer counts as held, unless dramatiq will call again."""
         try:
             settle(message.taken)
         except ConnectionClosed:
@@ -302,5 +302,5 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
         self._freed.notify()
 
     def close(self) -> None:
-        """Acks on their way are waited for; what is held goes back."""
+        """Wait for acks on their way; held messages go back."""
         self._queue.close()

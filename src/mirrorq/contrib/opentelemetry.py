@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry for what goes through queues, by its conventions for messaging.
+"""Spans of OpenTelemetry for puts and deliveries, by its conventions for messaging.
 
     from mirrorq.contrib.opentelemetry import MirrorQInstrumentor
 
@@ -6,12 +6,12 @@
 
 - A put is a span `send NAME` (kind producer), and the message carries its context in the header
   `traceparent`; `put_many` is one span for all.
-- A message that comes to a consumer's callback is a span `process NAME` (kind consumer), a child of
-  the one that sent it.
+- A message in a consumer's callback is a span `process NAME` (kind consumer), a child of the
+  sender's span.
 - A message that `get` returns is a span `receive NAME` (kind client) that links to the sender's;
   `context_of(message)` is the sender's context, for a span of one's own.
 
-Transports above (Celery, dramatiq, taskiq) have instrumentors of their own, and need none of this.
+Transports above (Celery, dramatiq, taskiq) have instrumentors of their own, and need no span here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Headers = Mapping[str, Any] | None
 
 
 def context_of(message: mirrorq.Message) -> context.Context:
-    """The context in which a message was put; an empty one where nobody has said it."""
+    """Return the context in which a message was put; an empty context without a header."""
     texts = {name: value for name, value in message.headers.items() if isinstance(value, str)}
     return propagate.extract(texts, context=context.Context())
 
@@ -68,17 +68,17 @@ def _of_message(message: mirrorq.Message) -> dict[str, Any]:
 
 
 def _links(messages: Iterable[mirrorq.Message]) -> list[Link]:
-    """To the spans that have sent them."""
+    """Return links to the spans that have sent the messages."""
     contexts = [trace.get_current_span(context_of(one)).get_span_context() for one in messages]
     return [Link(each) for each in contexts if each.is_valid]
 
 
 class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """Makes the spans, from `instrument()` to `uninstrument()`. Arguments of `instrument`:
-    `tracer_provider`, else the global one."""
+    `tracer_provider`, else the global provider."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """What it is for."""
+        """Return the instrumented package."""
         return ("mirrorq",)
 
     def _instrument(self, **given: Any) -> None:
@@ -89,7 +89,7 @@ class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._replace(mirrorq.MirroredQueue, "consume", spans.consuming)
         for kind, puts, sending, receiving in (
             (mirrorq.MirroredQueue, ("put", "put_many"), spans.sending, spans.receiving),
-            # `put` and `put_many` of asyncio call these.
+            # `put` and `put_many` of asyncio call `send` and `send_many`.
             (aio.MirroredQueue, ("send", "send_many"), spans.sending_aio, spans.receiving_aio),
         ):
             for name in puts:
@@ -108,14 +108,14 @@ class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
 
 class Spans:
-    """What is told of calls, and the calls that tell it."""
+    """Reports calls as spans, and wraps the reported calls."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
 
     @contextmanager
     def _sent(self, call: str, queue: Queue, body: Any, headers: Headers) -> Iterator[Headers]:
-        """A span, and the headers that carry it on."""
+        """Make a span, and yield the headers that carry the span's context."""
         attributes = _attributes(call, "send", queue.name)
         if call.endswith("_many"):
             attributes["messaging.batch.message_count"] = len(body)
@@ -142,7 +142,7 @@ class Spans:
         ).end()
 
     def _processing(self, message: mirrorq.Message) -> AbstractContextManager[Any]:
-        """A span in the context of who has sent."""
+        """Return a span in the context of the sender."""
         attributes = _attributes("process", "process", message.queue) | _of_message(message)
         span: AbstractContextManager[Any] = self._tracer.start_as_current_span(
             f"process {message.queue}",

@@ -45,9 +45,9 @@ log = logging.getLogger("mirrorq")
 Where = str | Mapping[str, Any] | None
 PREFIX = "taskiq.results."
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, EOFError, PickleError)
-"""What taskiq's serializers raise."""
+"""Exceptions of taskiq's serializers."""
 RESULTS_MAX = 100_000
-"""A process keeps so many results that it has not asked for; the oldest ends first."""
+"""The most results that a process keeps unread; the oldest ends first."""
 RESULT_TTL_S = 86_400.0
 TARGETS_MAX = 1000
 """Handles of a worker on queues of results; the least used is closed first."""
@@ -57,8 +57,8 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
     """Tasks over one queue of mirrorq.
 
     Args:
-        url: where to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`.
-        queue_name: of its tasks.
+        url: address to connect to, as of `mirrorq.connect`; None: `MIRRORQ_URL`.
+        queue_name: name of the queue of the tasks.
         confirm_timeout: seconds that `kiq` waits until the task is on disk.
         options: arguments of `mirrorq.connect`.
     """
@@ -88,7 +88,7 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
             self.id_generator = self.result_backend._new_id
 
     async def shutdown(self) -> None:
-        """Disconnect: what is not acked comes again elsewhere."""
+        """Disconnect: unacked tasks come again elsewhere."""
         client, self._client, self._queue = self._client, None, None
         if client is not None:
             await client.close()
@@ -100,11 +100,11 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
         return self._queue
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Put a task, and wait until it is on disk.
+        """Put a task, and wait until the task is on disk.
 
         Raises:
-            NotConfirmed: it is certainly not stored.
-            TimeoutError, NoQuorum, …: nobody has said so in time; it may be stored.
+            NotConfirmed: the task is certainly not stored.
+            TimeoutError, NoQuorum, …: no answer came in time; the task may be stored.
         """
         delay = message.labels.get("delay")
         await self._opened().put(
@@ -116,12 +116,12 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
         )
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """Tasks as they come, to be acked."""
+        """Yield tasks as they come, to be acked."""
         async for message in self._opened():
             yield AckableMessage(data=self._flagged(message), ack=partial(acked, message))
 
     def _flagged(self, message: mirrorq.Message) -> bytes:
-        """A task as it was put; one that may have been begun before has the label `redelivered`."""
+        """Return a task's body; a task that may have begun gets the label `redelivered`."""
         if not message.redelivered:
             return message.body
         try:
@@ -134,7 +134,7 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
 
 
 async def acked(message: mirrorq.Message) -> None:
-    """Ack a task. One that had gone back comes again, and is said to."""
+    """Ack a task. Log a refused ack: the task had gone back and comes again."""
     try:
         await message.ack()
     except mirrorq.AckRefused as error:
@@ -145,12 +145,12 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
     """Results, sent to the process that has asked for the task.
 
     Each process that asks for tasks has a queue of its own, whose name is part of the ids of its
-    tasks. It is deleted when the process has gone.
+    tasks. The queue is deleted when the process has gone.
 
     Args:
         url, confirm_timeout, options: as of `MirrorQBroker`.
-        result_ttl: seconds after which a result ends that has not come to its process.
-        serializer: JSON, if no other is given.
+        result_ttl: seconds after which an undelivered result ends.
+        serializer: JSON by default.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         self._client: aio.Client | None = None
         self._name = PREFIX + uuid.uuid4().hex
         self._results: OrderedDict[str, bytes] = OrderedDict()
-        """What has come and was not asked for yet. Changed by the consumer's thread."""
+        """Results that have come and were not read yet. The consumer's thread changes the dict."""
         self._targets: OrderedDict[str, aio.MirroredQueue] = OrderedDict()
 
     async def startup(self) -> None:
@@ -180,14 +180,14 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         await asyncio.to_thread(own.handle.consume, self._on_result, ack="receipt")
 
     async def shutdown(self) -> None:
-        """Disconnect: the queue of its results ends with it."""
+        """Disconnect: the queue of this process's results ends with the connection."""
         client, self._client = self._client, None
         self._targets.clear()
         if client is not None:
             await client.close()
 
     def _new_id(self) -> str:
-        """The id of a task whose result comes here."""
+        """Return the id of a task whose result comes here."""
         return f"{self._name}:{uuid.uuid4().hex}"
 
     def _on_result(self, message: mirrorq.Message) -> None:
@@ -196,10 +196,10 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
             self._results.popitem(last=False)
 
     async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
-        """Send a result; returns when it is on disk. Who has gone gets none.
+        """Send a result; return when the result is on disk. A process that has gone gets none.
 
         Raises:
-            ValueError: the id is not one that this result backend gives, so nobody waits for it.
+            ValueError: no result backend of this class made the id, so no process waits.
         """
         name, _, _ = task_id.partition(":")
         if not name.startswith(PREFIX):
@@ -237,14 +237,14 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         return target
 
     async def is_result_ready(self, task_id: str) -> bool:
-        """Whether it has come. Asks nobody."""
+        """Return true if the result has come. Asks no node."""
         return task_id in self._results
 
     async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:
-        """A result that has come; it stays.
+        """Return a result that has come; the result stays.
 
         Raises:
-            ResultGetError: it has not.
+            ResultGetError: the result has not come.
         """
         body = self._results.get(task_id)
         if body is None:

@@ -15,16 +15,16 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.protocol.shard_names import split_name
 
 TIMEOUT_S = 20.0
-"""Of what an admin asks for."""
+"""Time limit of an admin's action."""
 SHOWN_MAX = 50
 """Messages on one page."""
 TEXT_MAX = 400
-"""Characters of a body, or of a header's value, that are shown."""
+"""Limit of shown characters of a body, or of a header's value."""
 
 
 @contextmanager
 def _ring(cluster: Access, name: str) -> Iterator[MirroredQueue]:
-    """A handle on a queue, or on one shard, as the page names it."""
+    """Yield a handle on a queue, or on one shard, by the page's name."""
     queue, shard = split_name(name) or (name, None)
     with ExitStack() as opened:
         handle = opened.enter_context(cluster.queue(queue, passive=True, timeout=TIMEOUT_S))
@@ -32,7 +32,7 @@ def _ring(cluster: Access, name: str) -> Iterator[MirroredQueue]:
 
 
 def messages(cluster: Access, name: str, start: int | None) -> list[dict[str, Any]]:
-    """Return what the page shows of a queue's messages, from a sequence on; takes none."""
+    """Return a queue's messages for the page, from a sequence on; takes no message."""
     with _ring(cluster, name) as queue:
         return [_shown(message) for message in queue.browse(start, SHOWN_MAX)]
 
@@ -62,10 +62,10 @@ def _text(value: object) -> str | None:
 
 
 def action(cluster: Access, asked: Mapping[str, Any]) -> Callable[[], object]:
-    """Return what is asked for: a call that does it, and returns what to tell.
+    """Return a call that does the requested action and returns the text for the page.
 
     Raises:
-        ValueError: it is nothing that there is.
+        ValueError: there is no such action.
     """
     what, queue, node = (asked.get(name, "") for name in ("what", "queue", "node"))
     if not (isinstance(what, str) and isinstance(queue, str) and isinstance(node, str)):

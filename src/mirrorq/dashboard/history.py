@@ -1,6 +1,6 @@
-"""What a dashboard has seen of a cluster: rates, depths, and changes of masters. No I/O.
+"""A dashboard's history of a cluster: rates, depths, and changes of masters. No I/O.
 
-Rates come from totals that begin anew with another master: what falls is no rate.
+Rates come from totals that begin anew with another master: a falling total is no rate.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from attrs import define, field, frozen
 from mirrorq.monitoring.status import QueueStatus
 
 POINTS_MAX = 180
-"""Looks that are remembered: three minutes."""
+"""Number of remembered looks: three minutes."""
 CHANGES_MAX = 100
 QUEUES_MAX = 200
-"""Queues whose points are kept: those that need somebody, then by name."""
+"""Limit of queues with points: first queues that need an operator, then by name."""
 
 
 @frozen
@@ -50,20 +50,20 @@ class _Seen:
 
 
 class History:
-    """One thread's; what it gives is never changed."""
+    """Belongs to one thread; returned values never change."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the last look, from 1."""
+        """Number of the last look, from 1."""
         self.times_ms: deque[int] = deque(maxlen=POINTS_MAX)
         """Wall clock of each look."""
         self.changes: deque[Change] = deque(maxlen=CHANGES_MAX)
-        """Oldest first."""
+        """Changes of masters, oldest first."""
         self.queue_count = 0
-        """Of the cluster; those beyond QUEUES_MAX are not among `queues`."""
+        """Number of queues in the cluster; `queues` has at most QUEUES_MAX."""
         self._queues: dict[str, _Seen] = {}
         self._masters: dict[str, tuple[str | None, int]] = {}
-        """Last master that ran, and the epoch then."""
+        """Queue -> last running master, and its epoch."""
 
     def note(self, wall_ms: int, queues: Sequence[QueueStatus]) -> None:
         """Another look at the cluster."""
@@ -88,7 +88,7 @@ class History:
         for queue in queues:
             before = known.get(queue.name)
             if queue.master is None:
-                # Whoever comes next follows the last one that ran.
+                # The next master follows the last running master.
                 self._masters[queue.name] = before or (None, queue.epoch)
                 continue
             self._masters[queue.name] = (queue.master, queue.epoch)
@@ -97,12 +97,12 @@ class History:
                 self.changes.append(change)
 
     def queues(self) -> list[tuple[QueueStatus, list[Point]]]:
-        """What is known of each queue, and its points: the last one belongs to the last look."""
+        """Return status and points of each queue: the last point belongs to the last look."""
         return [(seen.status, list(seen.points)) for seen in self._queues.values()]
 
 
 def needs_somebody(queue: QueueStatus) -> bool:
-    """Whether it is to be shown before others."""
+    """Return true if the page must show the queue before others."""
     return queue.state != "running" or bool(queue.blocked_by or queue.warnings)
 
 

@@ -1,8 +1,8 @@
-"""Looks at a cluster again and again, for all browsers together, and packs what they get.
+"""Looks at a cluster periodically, for all browsers together, and packs the result.
 
-One look serves every page. Nobody watching: few looks, so that changes of masters are seen. With
-many queues there are fewer looks: they cost the node and this process about 2 % of a core each at
-most, however many queues there are.
+One look serves every page. Without a watcher there are few looks, enough to see changes of masters.
+With many queues there are fewer looks: a look costs the node and this process about 2 % of a core
+each at most, with any number of queues.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ log = logging.getLogger("mirrorq")
 
 LOOK_S = 1.0
 IDLE_S = 10.0
-"""Between looks while nobody watches."""
+"""Time between looks without a watcher."""
 WATCHED_S = 15.0
-"""Somebody watches for so long after a page asked."""
+"""A page counts as a watcher for this long after a request."""
 PAUSE_FACTOR = 50
 QUEUE_S = 0.0001
-"""What one queue costs the node that tells of it, about."""
+"""Approximate time that one queue costs the reporting node."""
 TEXT_MAX = 2000
-"""What is passed on of a text that others wrote."""
+"""Limit of characters of a foreign text."""
 
 
 class Cluster(Protocol):
-    """What is looked at: a `Node` or a `Client`."""
+    """The observed `Node` or `Client`."""
 
     @property
     def _unfounded(self) -> str: ...
@@ -69,11 +69,11 @@ class Observer:
     def stop(self) -> None:
         self._is_ended = True
         self._wake.set()
-        # It may wait for a node that stands still; nothing depends on its end.
+        # The thread may wait for a node that stands still; no code depends on the thread's end.
         self._thread.join(0.5)
 
     def state(self) -> bytes:
-        """JSON of what is so now, the newest point of each queue included."""
+        """Return JSON of the present state, with the newest point of each queue."""
         self._note_watcher()
         return self._state
 

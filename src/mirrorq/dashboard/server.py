@@ -32,17 +32,17 @@ ADMIN_KEY_CHARS_MIN = 16
 
 
 class Dashboard:
-    """One page at one address. Starts at once; `close` ends it.
+    """One page at one address. Starts at once; `close` ends the server.
 
     Args:
-        cluster: a `Node` or a `Client`; whoever made it closes it, after the dashboard.
+        cluster: a `Node` or a `Client`; the caller closes the cluster, after the dashboard.
         address: `host:port`, `:port` or `port`; without a host, loopback; port 0 takes a free one.
-        admin_key: who gives it may look at messages and end them, pause and synchronise queues, and
-            move masters; at least 16 characters. None: the page is read-only.
+        admin_key: allows a user to look at messages and end them, pause and synchronise queues,
+            and move masters; at least 16 characters. None: the page is read-only.
         insecure: allow other addresses than loopback, by plain HTTP.
 
     Raises:
-        ConfigError: the address is none, cannot be had or is not allowed; the key is too short.
+        ConfigError: the address is malformed, taken or not allowed; the key is too short.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Dashboard:
         bound = self._socket.getsockname()
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.url = f"http://{shown}:{bound[1]}/"
-        """Where the page is."""
+        """URL of the page."""
         self._observer = Observer(cluster)  # type: ignore[arg-type]
         site = make_site(self._observer, cluster, admin_key, (host.lower(),))
         config = uvicorn.Config(
@@ -96,7 +96,7 @@ class Dashboard:
         self.close()
 
     def close(self) -> None:
-        """End it within seconds; who is connected is cut off. May be repeated."""
+        """End the server within seconds; open connections are cut off. May be repeated."""
         self._server.should_exit = True
         self._thread.join(END_S)
         self._observer.stop()
@@ -104,10 +104,10 @@ class Dashboard:
 
 
 def check_address(address: str, *, insecure: bool) -> None:
-    """Whether a dashboard can be served there now.
+    """Check that a dashboard can be served at an address now.
 
     Raises:
-        ConfigError: the address is none, cannot be had or is not allowed.
+        ConfigError: the address is malformed, taken or not allowed.
     """
     _listening_at(address, insecure=insecure).close()
 

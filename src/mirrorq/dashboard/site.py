@@ -1,9 +1,8 @@
-"""The HTTP side: one page, its two files, what it asks for, and what an admin may do.
+"""The HTTP application: one page, its two files, the page's requests, and an admin's actions.
 
-Read-only, unless there is an admin key and a request has it. The page takes names and texts of
-others as text, never as markup, and a policy of the browser's (CSP) lets nothing else in. A
-request must name this host by an address or as localhost: a page of somebody else's, whose name
-has been made to lead here, gets nothing.
+Read-only, unless there is an admin key and a request has the key. The page shows foreign names and
+texts as text, never as markup, and a policy of the browser (CSP) blocks all else. A request must
+name this host by an address or as localhost: a foreign page whose name leads here gets nothing.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ Handler = Callable[[Request], Awaitable[Response]]
 def make_site(
     observer: Observer, admin: Access, admin_key: str | None, hosts: tuple[str, ...]
 ) -> ASGIApp:
-    """The application.
+    """Return the application.
 
     Args:
-        admin: does what an admin asks for.
-        admin_key: who has it may; None: nobody may.
+        admin: does an admin's actions.
+        admin_key: allows a user to act; None: no user may act.
         hosts: names by which the page may be asked for, beside addresses and localhost.
     """
 
@@ -166,10 +165,10 @@ def _is_admin(request: Request, admin_key: str | None) -> bool:
 
 
 async def _asked(request: Request) -> Mapping[str, Any]:
-    """The request's JSON object.
+    """Return the request's JSON object.
 
     Raises:
-        ValueError: it is none, or too large.
+        ValueError: the body is no JSON object, or too large.
     """
     body = b""
     async for piece in request.stream():

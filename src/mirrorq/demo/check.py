@@ -1,7 +1,7 @@
 """The check at the end of the demo: every row of the source against every delivery.
 
-It reads the source anew and knows nothing of the queue: what was confirmed must have been
-delivered, byte for byte, and whatever came twice must have said so.
+The check reads the source again and ignores the queue: each confirmed message must have been
+delivered, byte for byte, and each repeat must have been flagged.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from mirrorq.demo.source import digest
 
 @define
 class Findings:
-    """What the check found, in rows or deliveries."""
+    """Results of the check, in rows or deliveries."""
 
     rows: int = 0
     """Rows of the source."""
     confirmed: int = 0
     delivered: int = 0
-    """Rows that came at least once and as they were sent."""
+    """Rows delivered at least once and unchanged."""
     lost: int = 0
-    """Confirmed, and never delivered as they were sent."""
+    """Confirmed rows without an unchanged delivery."""
     altered: int = 0
     """Deliveries whose body is no row of the source."""
     duplicates_flagged: int = 0
-    """Repeats that said `redelivered`, at the sequence of the first: at least once."""
+    """Repeats with `redelivered`, at the sequence of the first delivery: at least once."""
     duplicates_unflagged: int = 0
-    """Repeats that did not say so, or that were stored twice."""
+    """Repeats without `redelivered`, or stored twice."""
     misplaced: int = 0
-    """First deliveries behind one with a higher sequence, or not at the confirmed sequence."""
+    """First deliveries behind a higher sequence, or not at the confirmed sequence."""
 
     @property
     def is_good(self) -> bool:
-        """Whether the queue kept its promises."""
+        """True if the queue kept its promises."""
         return not (self.lost or self.altered or self.duplicates_unflagged or self.misplaced)
 
 
 def check(
     source: Iterable[bytes], confirmed: Iterable[Confirmed], taken: Iterable[Taken]
 ) -> Findings:
-    """Compare what went in with what was confirmed and what came out.
+    """Compare the source with the confirms and the deliveries.
 
     Args:
-        source: the messages as they were to be sent, read anew.
-        confirmed: what the producer was told.
-        taken: what the consumer was given, in that order.
+        source: the messages as they were to be sent, read again.
+        confirmed: the producer's confirms.
+        taken: the consumer's deliveries, in order.
     """
     digests = [digest(row) for row in source]
     findings = Findings(rows=len(digests))
@@ -68,7 +68,7 @@ def check(
 
 
 def _deliveries(digests: list[bytes], taken: Iterable[Taken], findings: Findings) -> dict[int, int]:
-    """Number -> sequence of its first delivery; counts what is wrong on the way."""
+    """Return number -> sequence of its first delivery; count faults on the way."""
     came: dict[int, int] = {}
     highest = 0
     for delivery in taken:
@@ -90,17 +90,17 @@ def _deliveries(digests: list[bytes], taken: Iterable[Taken], findings: Findings
 
 
 def failover_ms(confirms_ms: Iterable[int], killed_ms: int) -> int:
-    """How long a kill kept confirms away.
+    """Return how long a kill kept confirms away.
 
-    Confirms of the dead master may still be under way when it dies, so the first one after the
-    kill may be its last. What counts is the longest silence that ends after the kill.
+    Confirms of the dead master may still be under way at its death, so the first confirm after the
+    kill may be its last. The longest silence that ends after the kill counts.
 
     Args:
-        confirms_ms: when confirms came, in any order.
-        killed_ms: when the process was gone.
+        confirms_ms: times of confirms, in any order.
+        killed_ms: time of the process's end.
 
     Returns:
-        Milliseconds from the kill to the end of that silence; 0 when nothing came after it.
+        Milliseconds from the kill to the end of that silence; 0 without a confirm after the kill.
     """
     longest = end = 0
     last = killed_ms

@@ -1,9 +1,9 @@
-"""Processes that the demo starts, and how it talks with them.
+"""Processes that the demo starts, and their dialogue with the demo.
 
-A child gets commands as JSON lines on its standard input and gives reports as JSON lines on
-its standard output; its log goes to a file. When its standard input ends it ends too, so no
-child outlives its parent, whatever the parent died of. Each is in a process group of its own:
-Ctrl-C reaches the parent only, which then ends them in order.
+A child gets commands as JSON lines on its standard input and gives reports as JSON lines on its
+standard output; its log goes to a file. A child ends at the end of its standard input, so no child
+outlives its parent, whatever ended the parent. Each child is in a process group of its own: Ctrl-C
+reaches only the parent, which then ends its children in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from mirrorq.errors import MirrorQError
 
 Report = Mapping[str, Any]
-"""One line of a child: `is` says what it is; {"is": "ended"} when there are no more."""
+"""One line of a child: `is` names the kind; {"is": "ended"} at the end."""
 
 _STOP_S = 10.0
 """A child that was asked to stop closes its node, which ends within 5 s."""
@@ -32,13 +32,13 @@ _LOG_LINES_MAX = 5
 
 
 class LineProcess(ABC):
-    """A process that is told lines of text, and says some; in a process group of its own.
+    """A process that reads and writes lines of text; in a process group of its own.
 
     Args:
-        name: of the process, for those who read of it.
-        command: what is run.
-        log: its standard error goes there.
-        home: a folder, put in front of those that Python imports from.
+        name: of the process, for readers of its texts.
+        command: command line of the process.
+        log: file for its standard error.
+        home: a folder, put in front of Python's import path.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LineProcess(ABC):
 
     @abstractmethod
     def on_line(self, line: bytes) -> None:
-        """It has said something; b"": it says no more. On a thread of the process' own."""
+        """Handle a line of the process; b"": the end. On a thread of the process' own."""
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -79,20 +79,20 @@ class LineProcess(ABC):
         return self.process.poll() is None
 
     def tell(self, line: str) -> None:
-        """Give it a line. One that has died does not hear it."""
+        """Send a line. A dead process ignores the line."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError, ValueError):
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
 
     def ask_to_stop(self) -> None:
-        """End its input: it closes what it has and exits."""
+        """Close the process's input: the process then closes its handles and exits."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and its children, if it runs."""
+        """Send a signal to the process and its children, if running."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -103,7 +103,7 @@ class LineProcess(ABC):
         self.end()
 
     def end(self) -> int:
-        """Stop the process, by force when it does not stop by itself; return its status."""
+        """Stop the process, by force if needed; return its status."""
         self.ask_to_stop()
         try:
             self.process.wait(_STOP_S)
@@ -120,8 +120,8 @@ class Child(LineProcess):
     """One process of the demo: a peer or a worker.
 
     Args:
-        settings: what the process is told at its start (see `mirrorq.demo.peer`).
-        log: its standard error goes there.
+        settings: settings of the process (see `mirrorq.demo.peer`).
+        log: file for its standard error.
         reports: gets (child, report) for each line, from a thread of the child's own.
     """
 
@@ -140,7 +140,7 @@ class Child(LineProcess):
         self.tell(json.dumps({"do": do, **arguments}))
 
     def failure(self) -> MirrorQError:
-        """What to say of a child that has ended though nobody asked it to."""
+        """Return the error of a child that has ended unasked."""
         status = self.process.wait()
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         last = "\n".join(lines[-_LOG_LINES_MAX:])

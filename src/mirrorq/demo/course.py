@@ -1,11 +1,11 @@
 """The course of the demo: start, publish and consume, kill, restart, catch up, check.
 
-Whoever is killed hosts no worker: the producer and the consumer live on peers that stay, the
-producer not on the master where there is a choice. When no peer stays (`--kill all`, or one
-peer alone), the workers are processes of their own that `connect()` to all peers.
+A killed peer hosts no worker: the producer and the consumer live on peers that stay, the producer
+not on the master where there is a choice. When no peer stays (`--kill all`, or one peer alone), the
+workers are processes of their own that `connect()` to all peers.
 
-Nothing is left behind: the peers' directories are in one temporary directory, and all processes
-are ended before it is removed, whatever the reason for the end.
+The demo leaves no files or processes: the peers' directories are in one temporary directory, and
+all processes end before its removal, whatever the reason for the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 @frozen
 class Plan:
-    """What the demo is to do."""
+    """Settings of the demo."""
 
     nodes: int = 3
     kill: str = "master"
@@ -63,7 +63,7 @@ class Plan:
 
 @define
 class _Timing:
-    """When what happened, in milliseconds since boot; 0: not yet."""
+    """Times of events, in milliseconds since boot; 0: not yet."""
 
     killed: int = 0
     restarted: int = 0
@@ -90,7 +90,7 @@ class _Seen:
     in_sync: Sequence[str] = ()
     messages: int = 0
     said: set[tuple[str, str]] = field(factory=set)
-    """(child, what it said) of reports that are said once."""
+    """(child, report) of reports that come once."""
 
 
 def run(plan: Plan, console: Console) -> bool:
@@ -118,7 +118,7 @@ def run(plan: Plan, console: Console) -> bool:
 
 
 class Course:
-    """One run: its processes and what they have reported."""
+    """One run: its processes and their reports."""
 
     def __init__(self, plan: Plan, place: Path, total: int) -> None:
         self.plan = plan
@@ -171,7 +171,7 @@ class Course:
             child.end()
 
     def kill_all(self) -> None:
-        """End what still runs, at once: nobody needs its state any more."""
+        """End all running processes at once: their state is no longer needed."""
         children, self._children = self._children, {}
         for child in children.values():
             child.kill()
@@ -193,9 +193,9 @@ class Course:
             "produce",
             rows=str(self._place / "rows"),
             records=str(self.produced),
-            # So many batches that there is something to publish before and after the kill.
+            # Enough batches for some publishing before and after the kill.
             batch=max(1, min(BATCH_ROWS_MAX, self.total // 8)),
-            # The rest waits for the kill, else a short input would be over before it.
+            # The rest waits for the kill, else a short input would be over before the kill.
             allowed=self.total * 5 // 8 if self.victims else self.total,
         )
 
@@ -224,7 +224,7 @@ class Course:
 
     @property
     def has_majority(self) -> bool:
-        """Whether those that are not killed can go on alone."""
+        """Return true if the surviving peers have a majority."""
         return 2 * (len(self.peers) - len(self.victims)) > len(self.peers)
 
     def _kill(self) -> None:
@@ -243,7 +243,7 @@ class Course:
             self._start_peer(name)
 
     def _is_whole(self) -> bool:
-        """All peers are in sync in a later view than the one that the kill ended."""
+        """Return true if all peers are in sync in a later view than the view of the kill."""
         seen = self.seen
         if any((name, "ready") not in seen.said for name in self.victims):
             return False
@@ -278,7 +278,7 @@ class Course:
                 raise MirrorQError(f"{otherwise} after {START_S:.0f} s")
 
     def _take_reports(self) -> None:
-        """Take in what has been reported, after a moment's wait for it; show it."""
+        """Process new reports, after a short wait for the first; update the display."""
         with suppress(queue.Empty):
             self._take(*self._reports.get(timeout=TICK_S))
             while True:
@@ -311,7 +311,7 @@ class Course:
                 seen.said.add((child.name, said))
 
     def _take_status(self, child: Child, report: Report) -> None:
-        """The master's own word counts; that of others only while there is none."""
+        """Take a status of the master; other peers' reports count only without a master."""
         seen = self.seen
         is_masters = report["master"] == child.name
         if not is_masters and seen.master in self._children:
@@ -381,7 +381,7 @@ def _conclude(course: Course, console: Console) -> bool:
 
 
 def _failover_ms(course: Course, confirmed: Iterable[Confirmed]) -> int:
-    """From the kill to the first confirm after it; the restart, later, is looked at apart."""
+    """Return the time from the kill to the next confirm, without the later restart."""
     timing = course.timing
     if not timing.killed:
         return 0

@@ -21,13 +21,13 @@ from mirrorq.demo.roles import Consumer, Producer
 
 QUEUE = "flights"
 REPORT_S = 0.05
-"""The progress display is fed this often."""
+"""Interval of reports for the progress display."""
 WAIT_S = 60.0
 """Longest wait for a majority of peers that are all just starting."""
 
 
 class Peer:
-    """What this process has: a node or a client, and the roles that it was given."""
+    """State of this process: a node or a client, and its roles."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._output_lock = threading.Lock()
@@ -44,7 +44,7 @@ class Peer:
         self._host = self._node
 
     def run(self) -> None:
-        """Do what is commanded, until the input ends."""
+        """Run commands until the input ends."""
         self._start(self._report_often)
         self._start(self._say_ready)
         for line in sys.stdin:
@@ -94,7 +94,7 @@ class Peer:
         thread.start()
 
     def _fail(self) -> None:
-        """A thread that is needed has ended: so does the process, and the parent is told."""
+        """End the process after the end of a needed thread; the parent sees the end."""
         logging.exception("the process ends")
         os._exit(1)
 

@@ -12,26 +12,25 @@ from pathlib import Path
 from mirrorq import system
 
 _HELD_FILES = (Path(os.__file__), Path(__file__).parents[1] / "py.typed")
-"""Any file that all processes of this machine's Python see, and where that is somebody else's, one
-that all of this installation see. Byte n is locked by the process that was given port n; nothing is
-written."""
+"""Files that all processes of this machine's Python see, or, if not writable, all processes of this
+installation. A process that was given port n locks byte n; the files' content never changes."""
 _HELD_MAX = 500
-"""So many ports that this process was given last are kept from others."""
+"""The latest ports of this process that are kept from other processes, at most."""
 _LEAST = 10_000
 _TRIES_MAX = 10_000
 
 _held: deque[int] = deque()
 _files: list[int] = []
-"""The descriptor of one of `_HELD_FILES`, once it is open, for as long as this process lives."""
+"""The descriptor of one of `_HELD_FILES`, once open, for the lifetime of the process."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nothing listens on now, and that nobody else was given of late: who was
-    given one may not have bound it yet, or may be dead and about to come back.
+    """Return ports without a listener that no other process was given of late: a process may not
+    have bound its port yet, or may be dead and about to come back.
 
-    They lie below the range from which the kernel takes the ports of outgoing connections:
-    while a peer is dead, those that try to reach it again would otherwise sometimes be given
-    its own port, and it could not come back.
+    The ports lie below the range from which the kernel takes the ports of outgoing connections.
+    Otherwise a process that reconnects to a dead peer might get the peer's own port, and the peer
+    could not come back.
     """
     found: list[int] = []
     candidates = random.SystemRandom()
@@ -60,7 +59,7 @@ def _is_free(port: int) -> bool:
 
 
 def _hold(port: int) -> bool:
-    """Keep a port from other processes of this installation; False: it is kept from this one."""
+    """Keep a port from other processes of this installation; False: another has the port."""
     try:
         if not _files:
             _files.append(_open_held())
@@ -78,10 +77,10 @@ def _hold(port: int) -> bool:
 
 
 def _open_held() -> int:
-    """Open the first that may be written.
+    """Open the first file that may be written.
 
     Raises:
-        OSError: none may.
+        OSError: no file may be written.
     """
     for path in _HELD_FILES:
         if os.access(path, os.W_OK):

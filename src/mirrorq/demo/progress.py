@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and the table at its end."""
+"""The demo's display while running, and the table at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFRESH_PER_SECOND = 10
 
 @define
 class Picture:
-    """What is shown."""
+    """Content of the display."""
 
     published: int = 0
     confirmed: int = 0
@@ -27,7 +27,7 @@ class Picture:
     master: str = "none"
     in_sync: Sequence[str] = ()
     event: str = ""
-    """What was done last: killed, restarted."""
+    """Last event: killed, restarted."""
 
 
 class Display:
@@ -61,7 +61,7 @@ class Display:
         self._live.stop()
 
     def show(self, picture: Picture) -> None:
-        """Show this from now on."""
+        """Show a picture from now on."""
         self._picture = picture
         for name, bar in self._bars.items():
             self._progress.update(bar, completed=getattr(picture, name))
@@ -82,7 +82,7 @@ class Display:
 
 
 def findings_table(findings: Findings, facts: Sequence[tuple[str, str]]) -> Table:
-    """The check as a table; `facts` are shown above it."""
+    """Return the check as a table; `facts` are shown above."""
     table = Table(title="The check, row by row against the source", title_justify="left")
     table.add_column("what")
     table.add_column("", justify="right")

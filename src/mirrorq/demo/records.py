@@ -15,33 +15,33 @@ _TAKEN = struct.Struct("<qQ?16s")
 
 
 class Confirmed(NamedTuple):
-    """One `put_many` that was confirmed."""
+    """One confirmed `put_many`."""
 
     first_number: int
     """Number of its first row."""
     rows: int
     first_sequence: int
     at_ms: int
-    """When the confirm came, on the machine's clock since boot: equal in all processes."""
+    """Time of the confirm, on the machine's clock since boot: equal in all processes."""
 
 
 class Taken(NamedTuple):
     """One delivery."""
 
     number: int
-    """Number of the row that the body claims to be; -1 when it claims none."""
+    """Number of the row in the body; -1 without a number."""
     sequence: int
     redelivered: bool
     digest: bytes
 
 
 def pack_confirmed(record: Confirmed) -> bytes:
-    """The bytes of one record."""
+    """Return the bytes of a record."""
     return _CONFIRMED.pack(*record)
 
 
 def pack_taken(record: Taken) -> bytes:
-    """The bytes of one record."""
+    """Return the bytes of a record."""
     return _TAKEN.pack(*record)
 
 
@@ -56,6 +56,6 @@ def read_taken(path: Path) -> Iterator[Taken]:
 
 
 def _whole(path: Path, size: int) -> bytes:
-    """A worker that was ended while it wrote leaves part of a record: that is left out."""
+    """Return the whole records of a file, without the partial record of a worker that was ended."""
     content = path.read_bytes() if path.exists() else b""
     return content[: len(content) // size * size]

@@ -1,7 +1,7 @@
-"""The two workers of the demo: one publishes rows with confirms, one takes and acks them.
+"""The two workers of the demo: one publishes rows with confirms, the other takes and acks rows.
 
-Each runs on a thread of its own beside the node (or client) whose handle it uses, and writes
-down what happened to it, for the check.
+Each worker runs on a thread of its own beside the node (or client) of its handle, and records its
+results for the check.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ OPEN_BATCHES_MAX = 16
 TAKE_ROWS_MAX = 500
 """One get_many."""
 TAKE_S = 0.2
-"""A consumer with nothing to take looks this often whether it is to stop."""
+"""Interval in which an idle consumer checks for its stop."""
 
 
 class Producer:
-    """Publishes the lines of a file, so far as it is allowed to."""
+    """Publishes the lines of a file, up to an allowed number."""
 
     def __init__(
         self, queue: MirroredQueue, rows: Path, records: Path, allowed: int, batch: int
@@ -46,7 +46,7 @@ class Producer:
         self.published = 0
         self.confirmed = 0
         self.refused = 0
-        """Not confirmed, or not known whether they were."""
+        """Rows that were not confirmed, or with unknown outcome."""
         self.started_ms = 0
         self.is_done = False
 
@@ -121,7 +121,7 @@ class Producer:
 
 
 class Consumer:
-    """Takes and acks what comes, until it is stopped."""
+    """Takes and acks messages until stopped."""
 
     def __init__(self, queue: MirroredQueue, records: Path, total: int) -> None:
         self._queue = queue
@@ -132,12 +132,12 @@ class Consumer:
         self.taken = 0
         """Deliveries, repeats included."""
         self.distinct = 0
-        """Rows that came at least once."""
+        """Rows delivered at least once."""
         self.acked = 0
         self.refused = 0
-        """Acks of deliveries that had gone back to the queue: those messages come again."""
+        """Refused acks: the messages had gone back to the queue and come again."""
         self.last_ms = 0
-        """When the last ack was settled."""
+        """Time of the last settled ack."""
 
     def run(self) -> None:
         while not self._is_stopping.is_set():

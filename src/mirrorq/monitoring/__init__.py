@@ -1,6 +1,6 @@
-"""Values that operators read: status, alarms, health, who is connected. Pure.
+"""Values for operators: status, alarms, health, connected clients. Pure.
 
-Clients load them too and get them as JSON; a node makes them (`node.status`, `node.watch`).
+Clients load this package too and get JSON; a node makes the values (`node.status`, `node.watch`).
 
 May import: protocol, containers. Begin with `status`.
 """

@@ -28,7 +28,7 @@ ADVICE = {
     "starved": "give the process more CPU, or keep the host application's C code from holding the "
     "GIL: run the node as a process of its own",
 }
-"""Name of an alarm -> what an operator does."""
+"""Name of an alarm -> advice to an operator."""
 
 GIB = 1 << 30
 STORE_RATIO = 0.85
@@ -40,19 +40,19 @@ DISK_WELL_FACTOR = 1.25
 QUORUM_MS = 1000
 """A pause shorter than this is an election."""
 COPY_MS = 5000
-"""A mirror that restarts is in sync again sooner."""
+"""A restarting mirror is in sync again sooner."""
 COMMIT_MS = 500
 COMMIT_WELL_MS = 100
 JUMP_MS = 1000
 LATE_FACTOR = 2
-"""A node thread that is late by failure_ms divided by this is on its way to be taken for dead."""
+"""A node thread late by failure_ms divided by this number is close to being considered dead."""
 LATE_WELL_FACTOR = 10
 SPOOLED_S = 30
 """A change of masters, or a restart of the spool's cluster, is over sooner."""
 DAMAGE_WELL_MS = 10_000
 """Damage that was mended at once is reported for this long."""
 QUIET_MS = 60_000
-"""A fault that comes in gusts is over after this long without one."""
+"""A fault that comes in gusts is over after this long without a fault."""
 NAMES_MAX = 3
 
 
@@ -72,7 +72,7 @@ class Measures:
     disk_total: int
     is_paused: bool
     last_copies: tuple[str, ...]
-    """Queues with their master here whose policy wants more copies, and that have one in sync."""
+    """Queues with their master here and one copy in sync, whose policy wants more copies."""
     damaged: tuple[str, ...]
     """Queues with damaged data on this disk."""
     damage_count: int
@@ -101,9 +101,9 @@ class Alarm:
     name: str
     """Which alarm, as docs/monitoring.md lists them."""
     since_ms: int
-    """When it was raised, in milliseconds of the node's steady clock."""
+    """Time at which the alarm was raised, in milliseconds of the node's steady clock."""
     text: str
-    """The fault, with values, and what an operator does."""
+    """The fault, with values, and advice to an operator."""
 
 
 @define
@@ -170,7 +170,7 @@ class _Rule:
     judge: Callable[[Measures, int, bool], str]
     """(measures, jump, is raised) -> the fault in words; "": there is none."""
     bad_ms: int = 0
-    """A measure that is bad for this long raises the alarm."""
+    """A measure bad for this long raises the alarm."""
     well_ms: int = 0
 
 

@@ -48,7 +48,7 @@ class Health:
 
     @property
     def summary(self) -> str:
-        """The health in one line."""
+        """Return the health in one line."""
         sizes = f"{_count(self.node_count, 'node')}, {_count(self.queue_count, 'queue')}"
         if self.is_good:
             return f"{sizes}: all run, all copies are in sync, node {self.node} may stop"
@@ -67,7 +67,7 @@ def judge(node: str, nodes: Sequence[NodeStatus], queues: Sequence[QueueStatus])
     """
     queues = [queue for queue in queues if not queue.shards]
     running = {one.name: None for one in nodes if one.alive}
-    # Where no other node could hold a copy there is nothing to wait for before it is stopped.
+    # If no other node could hold a copy, no wait is needed before the stop.
     others = any(one.name != node and not one.witness for one in nodes)
     troubles = [*_node_troubles(node, nodes)]
     for queue in queues:

@@ -1,8 +1,8 @@
 """Clients and consumers of a cluster, joined from the rolls of its nodes. Pure.
 
 An entry node knows its clients. A queue's master knows which messages each consumer holds. Each
-node tells both as its *roll*, and `join` finds the client of each consumer by the session. Clients
-load this module too.
+node reports both as its *roll*, and `join` finds the client of each consumer by the session.
+Clients load this module too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SessionKey = tuple[str, int, int]
 
 @frozen
 class ClientStatus:
-    """One client: a process that is no node, and is connected to a node."""
+    """One client: a process other than a node, connected to a node."""
 
     name: str
-    """Name of the client; `disconnect` takes this name."""
+    """Name of the client, for `disconnect`."""
     node: str
     """Name of the client's entry node."""
     address: str = ""
@@ -38,7 +38,7 @@ class ClientStatus:
     handles: int = 0
     """Number of open queue handles."""
     queues: tuple[str, ...] = ()
-    """Names of the queues of these handles."""
+    """Names of the queues of the client's handles."""
     consumers: int = 0
     """Number of running `consume` calls."""
     messages_unacknowledged: int = 0
@@ -50,9 +50,9 @@ class ConsumerStatus:
     """One consumer of one queue, as the queue's master knows the consumer."""
 
     queue: str
-    """Name of the queue; of a sharded queue the shard's name."""
+    """Name of the queue; for a sharded queue the shard's name."""
     tag: str
-    """Name of the consumer, unique in the cluster; `disconnect` takes this name."""
+    """Name of the consumer, unique in the cluster, for `disconnect`."""
     client: str
     """Name of the consumer's client; "": the consumer is in a node's own process."""
     node: str
@@ -68,7 +68,7 @@ class ConsumerStatus:
     active: bool = True
     """False: the consumer waits (single-active-consumer, or a job leases the queue)."""
     label: str = ""
-    """Name that the consumer was given: jobs that lease messages have one."""
+    """Name given to the consumer: jobs that lease messages have a name."""
 
 
 @frozen
@@ -85,7 +85,7 @@ class Attendance:
     """Number of consumers that nodes left out, because a roll has a bound."""
 
     def of_queue(self, name: str) -> tuple[ConsumerStatus, ...]:
-        """Return the consumers of one queue, of a sharded queue those of all shards."""
+        """Return the consumers of one queue, for a sharded queue of all shards."""
         return tuple(
             each for each in self.consumers if name in (each.queue, logical_name(each.queue))
         )
@@ -107,7 +107,7 @@ class Served:
 
 @frozen
 class HeldConsumer:
-    """The messages that one consumer of one handle holds, as a master knows. Number 0 is get()."""
+    """Messages held by one consumer of one handle, as a master knows. Number 0 is get()."""
 
     queue: str
     session: SessionKey
@@ -135,7 +135,7 @@ class Roll:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Roll:
-        """Read a roll that `to_bytes` wrote.
+        """Read the bytes of `to_bytes`.
 
         Raises:
             ProtocolError: the bytes are no roll.

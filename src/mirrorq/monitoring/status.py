@@ -1,7 +1,6 @@
-"""The values that `status()`, `nodes()` and `policies()` return. Frozen.
+"""Results of `status()`, `nodes()` and `policies()`. Frozen.
 
-A node makes these values in `node.status`. Clients load this module, too, and get the values as
-JSON.
+A node makes the values in `node.status`. Clients load this module, too, and get the values as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from attrs import field, frozen
 
 @frozen
 class QueueStatus:
-    """One queue as one node knows it."""
+    """One queue, as seen by a node."""
 
     name: str
     """The queue's name."""
@@ -35,7 +34,7 @@ class QueueStatus:
     messages_ready: int = 0
     """Messages that wait for a consumer."""
     messages_unacknowledged: int = 0
-    """Messages that consumers hold. Messages that a get() has fetched ahead are among them."""
+    """Messages that consumers hold, including messages that a get() has fetched ahead."""
     counts_age_ms: int = 0
     """Age of the counts in milliseconds: 0 on the master's node."""
     consumers: int = 0
@@ -60,8 +59,7 @@ class QueueStatus:
     messages_delayed: int = 0
     """Messages that were published or given back with a delay, which has not ended."""
     messages_staged: int = 0
-    """Messages that were staged and not committed yet, in this node's copy. `messages` leaves them
-    out."""
+    """Staged messages without a commit, in this node's copy. `messages` leaves them out."""
     bytes_staged: int = 0
     """Bytes of the bodies of the staged messages."""
     exclusive: bool = False
@@ -91,13 +89,13 @@ class QueueStatus:
 
     @classmethod
     def unknown(cls) -> QueueStatus:
-        """Return the status of a queue or a node that does not exist any more."""
+        """Return the status of a queue or a node that no longer exists."""
         return cls("", "down")
 
 
 @frozen
 class NodeStatus:
-    """One node, as another node sees it at one moment."""
+    """One node at one moment, seen by another node."""
 
     name: str
     """The node's name."""
@@ -112,7 +110,7 @@ class NodeStatus:
     leader: bool
     """True: the node leads the catalog."""
     alarms: tuple[str, ...] = ()
-    """Names of the alarms that are raised at the node: docs/monitoring.md says what to do."""
+    """Names of the alarms raised at the node: docs/monitoring.md has advice."""
     messages_spooled: int = 0
     """Messages that the node's spools have accepted and their queues have not confirmed yet. The
     messages of a client's spool are in the client's own `spooled()`."""
@@ -122,7 +120,7 @@ class NodeStatus:
 
 @frozen
 class PolicyStatus:
-    """One policy, as it was given to `set_policy`."""
+    """One policy, as given to `set_policy`."""
 
     name: str
     """The policy's name."""
@@ -131,6 +129,6 @@ class PolicyStatus:
     definition: dict[str, Any]
     """The policy's keys and values."""
     priority: int = 0
-    """Of several policies that match a queue the one with the highest priority is in force."""
+    """If several policies match a queue, the policy with the highest priority is in force."""
     apply_to: str = "queues"
     """Kind of objects that the policy applies to: queues."""

@@ -22,20 +22,20 @@ from mirrorq.protocol.sessions import (
 
 
 class MasterChanged(Struct, frozen=True, gc=False):
-    """Somebody serves the queue in this term, or nobody does now."""
+    """A master serves the queue in this term, or no master serves the queue now."""
 
     epoch: int
     available: bool
 
 
 class ReplyArrived(Struct, frozen=True, gc=False):
-    """Something the master has sent this handle."""
+    """The master has sent this handle a reply."""
 
     reply: SessionReply
 
 
 class LinkLost(Struct, frozen=True, gc=False):
-    """What was on the way may be gone."""
+    """Messages on the way may be lost."""
 
 
 class Closed(Struct, frozen=True, gc=False):
@@ -43,15 +43,15 @@ class Closed(Struct, frozen=True, gc=False):
 
     reason: str
     deleted: bool = False
-    """It is the queue."""
+    """The queue is deleted."""
     refused: bool = False
-    """It is the client's key that does not allow it."""
+    """The client's key does not allow the handle."""
     cancels: bool = False
-    """Somebody else has ended it: consumers are told so."""
+    """Another party has closed the handle: consumers get a cancel."""
 
 
 class RightLost(Struct, frozen=True, gc=False):
-    """The client's key does not allow this to the queue any more."""
+    """The client's key no longer allows `right` on the queue."""
 
     right: str
     reason: str
@@ -70,9 +70,9 @@ class Put(Struct, frozen=True, gc=False):
     """(producer, first number, settled) -> frame."""
     whole: bool
     body_bytes: int = 0
-    """Bytes of the bodies alone: what a queue's limit counts."""
+    """Bytes of the bodies alone: a queue's limit counts these bytes."""
     deliveries: tuple[Delivery, ...] = ()
-    """Deliveries that it acks in the same op."""
+    """Deliveries that the put acks in the same op."""
 
 
 EXTEND = "extend"
@@ -86,7 +86,7 @@ class SettleCall(Struct, frozen=True, gc=False):
     kind: str
     deliveries: tuple[Delivery, ...]
     delay_ms: int = 0
-    """nack: the messages come again after this, at the earliest."""
+    """nack: the messages become ready again after this delay, at the earliest."""
     target: int = 0
     """move: the queue to which the messages go."""
 
@@ -109,11 +109,11 @@ class Stored(Struct, frozen=True, gc=False):
     count: int
     first_sequence: int
     is_repeated: bool = False
-    """They were not stored: messages with their unique keys had these sequences already."""
+    """True: not stored; messages with the same unique keys had these sequences already."""
 
 
 class Failed(Struct, frozen=True, gc=False):
-    """Messages of the put that were refused, or whose outcome is unknown."""
+    """Messages of the put that were refused, or have an unknown outcome."""
 
     token: object
     index: int
@@ -121,21 +121,21 @@ class Failed(Struct, frozen=True, gc=False):
     reason: str
     unknown: bool
     is_lost: bool = False
-    """Then: the queue had stored them, and an unclean promotion has lost them."""
+    """Only if unknown: the queue had stored the messages; an unclean promotion lost them."""
 
 
 class SettleDone(Struct, frozen=True, gc=False):
-    """A settlement has its outcome: all was taken but what is `refused`."""
+    """A settlement has its outcome: everything but `refused` is settled."""
 
     token: object
     refused: tuple[Delivery, ...]
     why: str
     is_unknown: bool = False
-    """What is said to be refused may have been settled: its answer is not waited for any more."""
+    """`refused` deliveries may have been settled: the session no longer waits for the answer."""
 
 
 class QueryDone(Struct, frozen=True, gc=False):
-    """A question has its answer."""
+    """A query has its answer."""
 
     token: object
     reply: object
@@ -149,23 +149,23 @@ class Delivered(Struct, frozen=True, gc=False):
 
 
 class DropBuffered(Struct, frozen=True, gc=False):
-    """A new attachment: what no call has returned is void. `failover`: the master changed."""
+    """A new attachment began: buffered messages are void. `failover`: the master changed."""
 
     failover: bool
 
 
 class GiveBack(Struct, frozen=True, gc=False):
-    """Another consumer waits, or a purge: return what no call has taken."""
+    """Another consumer waits, or a purge: return the messages that no call has taken."""
 
     consumer: int
     number: int = 0
-    """Not 0: then say `recalled` with it."""
+    """Not 0: call `recalled` with this number then."""
 
 
 class PutCredit(Struct, frozen=True, gc=False):
-    """How much the handle may put in all before a put has to wait, counted since it was made.
+    """How much the handle may put before a put has to wait, counted since the handle was made.
 
-    `is_known` is False until a master has answered for the first time.
+    `is_known` is False until the first answer of a master.
     """
 
     is_known: bool = False
@@ -175,12 +175,12 @@ class PutCredit(Struct, frozen=True, gc=False):
     """Bytes of bodies."""
     count_max: int = 0
     size_max: int = 0
-    """What is above these at once never fits: it goes, to be refused."""
+    """A larger put never fits: the session sends the put, and the master refuses."""
     why: str = ""
 
 
 class ConsumerFailed(Struct, frozen=True, gc=False):
-    """The master does not take a consumer, or takes it no more."""
+    """The master refuses a consumer, or has ended a consumer."""
 
     number: int
     why: str
@@ -223,10 +223,10 @@ def pause_request(is_paused: bool) -> Callable[[int], Request]:
 
 
 def ack_range_request(number: int, first: int, last: int) -> Callable[[int], Request]:
-    """End what lives from first to last, for a consumer that holds a claim."""
+    """End the live messages from first to last, for a consumer with a claim."""
     return lambda request: AckRange(request, number, first, last)
 
 
 def inquire_request(number: int) -> Request:
-    """How many messages there are."""
+    """Ask for the number of messages."""
     return Inquire(number)

@@ -71,7 +71,7 @@ from mirrorq.session.calls import (
 
 @define(eq=False)
 class _Batch:
-    """Messages that have numbers, and no outcome for all of them yet."""
+    """Messages with producer numbers. At least one message has no outcome yet."""
 
     put: Put
     first: int
@@ -79,19 +79,19 @@ class _Batch:
     frame: bytes
     count_before: int
     size_before: int
-    """Messages and bytes of bodies that this handle put before it."""
+    """Messages and bytes of bodies that this handle put before the batch."""
     is_over: bool = False
-    """All of its numbers have an outcome."""
+    """All numbers of the batch have an outcome."""
     _parts: RangeSet | None = None
     """Numbers without an outcome; None: all of them, or none. Most batches end at once."""
 
     @property
     def first_open(self) -> int:
-        """The first number without an outcome, of which there is one."""
+        """Return the first number without an outcome. At least one number must be open."""
         return self.first if self._parts is None else self._parts.first
 
     def end(self, first: int, last: int) -> Sequence[Range]:
-        """Those from first to last that have no outcome yet: they have one now."""
+        """End the numbers from first to last; return the numbers that had no outcome before."""
         if self.is_over:
             return ()
         if self._parts is None:
@@ -115,7 +115,7 @@ class _ConsumerState:
     received: int = 0
     """Messages delivered in this attachment."""
     halted_until: int = 0
-    """What comes before this Pong goes back at once; 0: nothing does."""
+    """Messages that come before this Pong go back at once; 0: no message does."""
 
 
 @define(eq=False)
@@ -135,45 +135,45 @@ def _request_of(settle: _OpenSettle) -> Settle | Extend:
 
 
 class Session:
-    """The pure half of a handle: what it has asked of its queue's master and has no answer to.
-    Owned by the handle, and stepped with it, on the host's thread."""
+    """The pure half of a handle: all calls to the queue's master that have no answer yet. The
+    handle owns its session and steps the session on the host's thread."""
 
     def __init__(
         self, session: SessionId, queue_id: int, config: Config, *, producer: int = 0
     ) -> None:
-        """A conversation that begins with the first master that it is told of.
+        """Begin a conversation with the first master that `step` reports.
 
         Args:
-            producer: an id that is the caller's for ever and needs no op; 0: one is asked for.
+            producer: an id that the caller keeps for ever and needs no op; 0: ask for an id.
         """
         self.session = session
         self.queue_id = queue_id
         self.epoch = 0
         self.available = False
         self.closed = ""
-        """Why, once it is closed."""
+        """Reason of the close, "" while open."""
         self.unconfirmed_count = 0
         self.unconfirmed_bytes = 0
         self._count_sent = 0
         self._size_sent = 0
-        """Messages and bytes of bodies that were given numbers, ever."""
+        """Messages and bytes of bodies that were given numbers, in total."""
         self._credit = PutCredit()
         self._has_flow = False
-        """In this attachment."""
+        """True if a Flow came in this attachment."""
         self._config = config
         self._attachment = 0
         self._request = 0
         self._reply = 0
         self._pings = self._pongs = 0
-        """Sent and come in this attachment: each Pong marks what its Ping was sent behind."""
+        """Counts of this attachment. A Pong confirms all requests before its Ping."""
         self._left_until = 0
-        """No credit is asked for before this Pong: what was on its way to a consumer that has
-        left is still to go back."""
+        """The session asks for no credit before this Pong: messages on their way to a consumer that
+        has left must go back first."""
         self._attached = False
         self._attaching = False
         self._is_detached = False
         self._attached_epoch = 0
-        """Of the last attachment."""
+        """Epoch of the last attachment."""
         self._heard_ms = 0
         self._pinged_ms = 0
         self._producer = producer
@@ -186,7 +186,7 @@ class Session:
         self._batches: deque[_Batch] = deque()
         self._consumers: dict[int, _ConsumerState] = {}
         self._held: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
-        """(epoch, delivery number) -> what of it is delivered and not settled."""
+        """(epoch, delivery number) -> delivery, and its unsettled sequences."""
         self._settles: dict[int, _OpenSettle] = {}
         self._queries: dict[int, Query] = {}
         self._call_number = 0
@@ -202,11 +202,11 @@ class Session:
         self.unconfirmed_bytes += put.size
 
     def go_on_from(self, number: int) -> None:
-        """The next message gets this number; nothing is open, and all below it has ended."""
+        """Give the next message this number. No batch is open, and all lower numbers have ended."""
         self._next_number = number
 
     def settle(self, call: SettleCall) -> None:
-        """Ack or nack what users took."""
+        """Ack or nack messages that users took."""
         self._call_number += 1
         settle = _OpenSettle(call, self._call_number)
         self._settles[self._call_number] = settle
@@ -218,7 +218,7 @@ class Session:
         self._send(_request_of(settle))
 
     def give_back(self, deliveries: tuple[Delivery, ...]) -> None:
-        """Return what no call has taken."""
+        """Return messages that no call has taken."""
         for piece in deliveries:
             self._unhold(piece)
         current = tuple(piece for piece in deliveries if piece.epoch == self.epoch)
@@ -226,10 +226,10 @@ class Session:
             self._send(Settle(0, "giveback", current))
 
     def withdraw(self, number: int, deliveries: tuple[Delivery, ...]) -> None:
-        """Return what no call has taken of a consumer's messages, and those after them.
+        """Return a consumer's messages that no call has taken, and all later messages.
 
-        What the master sends it until it hears of this goes back as it comes, and it is asked for
-        nothing before: or what comes next would be behind messages that are ready again.
+        Messages that the master sends before the master reads this request go back on arrival. The
+        session asks for no messages before, or later messages would come before the returned ones.
         """
         self.give_back(deliveries)
         consumer = self._consumers.get(number)
@@ -240,7 +240,7 @@ class Session:
             consumer.halted_until = self._ping()
 
     def recalled(self, number: int) -> None:
-        """What was to be returned at this recall has been."""
+        """Answer a recall after its messages went back."""
         if number and self._attached:
             self._send(Recalled(number))
 
@@ -251,7 +251,7 @@ class Session:
             self._send(query.request(self._call_number))
 
     def forget_query(self, token: object) -> None:
-        """Nobody waits for this answer any more."""
+        """Drop a query whose answer is no longer needed."""
         for number in [n for n, query in self._queries.items() if query.token is token]:
             del self._queries[number]
 
@@ -290,7 +290,7 @@ class Session:
             return
         total = consumer.received - buffered + wanted
         missing = total - consumer.total
-        # Renewed in halves: one request for many messages, yet never a wait for one.
+        # Renewed in halves: one request covers many messages, and no consumer waits for a request.
         if missing > 0 and (missing * 2 >= wanted or consumer.total <= consumer.received):
             consumer.total = total
             self._send(Credit(number, total))
@@ -298,7 +298,7 @@ class Session:
     def detach(self) -> None:
         """The last request: everything goes back, nothing more is asked for or taken."""
         if self._attachment and self._attached_epoch == self.epoch:
-            # Also when the master seems gone: its term may go on, and hold what we held.
+            # Also when the master seems gone: its term may go on, and hold this handle's messages.
             self._send(Detach())
         self._is_detached = True
         self._attached = self.available = False
@@ -306,7 +306,7 @@ class Session:
     # --- The step -------------------------------------------------------------------------
 
     def step(self, now_ms: int, events: Sequence[SessionEvent]) -> list[Output]:
-        """Take what arrived; `flush` gives the requests that it and the calls have caused."""
+        """Process arrived events. `flush` returns the requests of the events and of the calls."""
         for event in events:
             match event:
                 case ReplyArrived():
@@ -321,7 +321,7 @@ class Session:
                     self._lose_right(now_ms, event)
         if self._is_pending and now_ms - self._heard_ms >= self._config.failure_ms:
             self._nudge(now_ms)
-        # Recalls last: what came behind one in the same step goes back with what was before it.
+        # Recalls last: messages behind a recall in the same step go back with messages before it.
         output, self._output = [*self._output, *self._recalls], []
         self._recalls.clear()
         return output
@@ -335,14 +335,14 @@ class Session:
         return requests
 
     def wake_at_ms(self) -> int | None:
-        """When silence of the master has lasted too long, while something is open."""
+        """Return when the master has been silent for too long, while a call is open."""
         if not self._is_pending:
             return None
         return max(self._heard_ms, self._pinged_ms) + self._config.failure_ms
 
     @property
     def has_open_batches(self) -> bool:
-        """Whether some batch has no outcome."""
+        """Return true if a batch has no outcome."""
         return bool(self._waiting or self._batches)
 
     @property
@@ -357,7 +357,7 @@ class Session:
         return bool(self._consumers) or not self._attached or not self.is_idle
 
     def _nudge(self, now_ms: int) -> None:
-        """Silence. First ask for a sign of life; when that does not come, attach again."""
+        """Handle silence: first ping the master, then attach again if no answer came."""
         if now_ms - self._pinged_ms < self._config.failure_ms:
             return
         silent_ms = now_ms - self._heard_ms
@@ -368,13 +368,13 @@ class Session:
             self._attach(now_ms)
 
     def _ping(self) -> int:
-        """Have the master answer; returns the number of that Pong."""
+        """Send a Ping; return the number of its Pong."""
         self._pings += 1
         self._send(Ping())
         return self._pings
 
     def _on_pong(self) -> None:
-        """What was sent before its Ping is done, and what the master had sent has come."""
+        """Handle a Pong: all requests before its Ping are done, and their replies have come."""
         self._pongs += 1
         for consumer in self._consumers.values():
             if consumer.halted_until == self._pongs:
@@ -393,10 +393,10 @@ class Session:
         self._attach(now_ms)
 
     def _attach(self, now_ms: int) -> None:
-        """Begin the next attachment or, without a master, only end this one.
+        """Begin the next attachment or, without a master, only end the current attachment.
 
-        What is buffered is void at once: the next master may hand it to somebody else before
-        this handle hears of it.
+        Buffered messages are void at once: the next master may deliver them to another consumer
+        before this handle notices.
         """
         failover = self.available and 0 < self._attached_epoch < self.epoch
         if self._attached or self._attaching or failover:
@@ -413,7 +413,7 @@ class Session:
             self._heard_ms = self._pinged_ms = now_ms
 
     def complete_attach(self) -> None:
-        """After the handle has dropped its buffer (`held` is final): say it all again."""
+        """Resend everything without an outcome, after the handle has dropped its buffer."""
         if not self._attaching:
             return
         self._attaching = False
@@ -455,7 +455,8 @@ class Session:
             return
         is_old = now_ms - self._published_ms >= self._renew_ms
         if not self._batches and is_old and not self._has_own_id:
-            # Long before the queue forgets an idle id: a put under it would end unknown.
+            # Long before the queue forgets an idle id: a put under a forgotten id would end
+            # unknown.
             self._producer = 0
             self._next_number = 1
         if not self._producer:
@@ -478,7 +479,7 @@ class Session:
 
     @property
     def _settled(self) -> int:
-        """Every number up to here has its outcome."""
+        """The highest number up to which every number has its outcome."""
         return self._batches[0].first_open - 1 if self._batches else self._next_number - 1
 
     def _on_outcome(
@@ -490,7 +491,7 @@ class Session:
         unknown: bool = False,
         is_repeated: bool = False,
     ) -> None:
-        """Numbers first to first + count - 1 have ended. Ended ones are told once."""
+        """End numbers first to first + count - 1. Ended numbers are reported once."""
         last = first + count - 1
         for batch in self._batches:
             if batch.first > last:
@@ -521,7 +522,8 @@ class Session:
             index, count = low - batch.first, high - low + 1
             self.unconfirmed_count -= count
             if sequence:
-                # Only now, as with an ack: until then the master must hear that it was seen.
+                # Only now, as with an ack: until then the master must know that a user saw the
+                # message.
                 self.drop(put.deliveries)
                 stored = Stored(put.token, index, count, sequence + low - first, is_repeated)
                 self._output.append(stored)
@@ -529,8 +531,8 @@ class Session:
                 self._output.append(Failed(put.token, index, count, reason, unknown, is_lost))
 
     def _resend_from(self, number: int) -> None:
-        """The master misses this number. If it was confirmed, an unclean promotion has lost it:
-        the frames say anew what is settled, or the master would wait for it for ever."""
+        """Resend from a number that the master misses. An unclean promotion has lost a confirmed
+        number: the frames state the settled numbers again, or the master would wait for ever."""
         if number <= self._settled:
             for batch in self._batches:
                 batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
@@ -539,7 +541,7 @@ class Session:
                 self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
     def _lose_producer(self, producer: int) -> None:
-        """The id has expired: what is open under it is of unknown outcome."""
+        """Handle an expired producer id: open batches under the id end with unknown outcome."""
         if producer != self._producer:
             return
         self._end_batches("the producer id has expired at the queue's master")
@@ -586,7 +588,8 @@ class Session:
                 settle = self._settles.pop(reply.request, None)
                 if settle is not None:
                     if settle.call.kind != EXTEND:
-                        # Only now: an attachment in between must still say that it was seen.
+                        # Only now: an attachment in between must still report that a user saw the
+                        # message.
                         self.drop(settle.call.deliveries)
                     done = SettleDone(settle.call.token, reply.refused, reply.why)
                     self._output.append(done)
@@ -625,7 +628,7 @@ class Session:
                 pass
 
     def _on_flow(self, flow: Flow) -> None:
-        """The room is what is left after number `highest`: here it is counted in all."""
+        """Count room since the handle was made. A Flow counts room after number `highest`."""
         count, size = self._count_sent, self._size_sent
         for batch in self._batches:
             if flow.producer != self._producer or batch.last > flow.highest:
@@ -663,7 +666,7 @@ class Session:
         self._output.append(Delivered(deliver))
 
     def drop(self, deliveries: Sequence[Delivery]) -> None:
-        """The handle forgets what no call has returned: it is not held."""
+        """Forget deliveries that no call has returned: `held` no longer has them."""
         for piece in deliveries:
             self._unhold(piece)
 
@@ -682,10 +685,10 @@ class Session:
     # --- Rights -----------------------------------------------------------------------------
 
     def _lose_right(self, now_ms: int, lost: RightLost) -> None:
-        """End what needed a right that the key has lost; the rest goes on.
+        """End the calls that needed a right that the key has lost; other calls go on.
 
-        The node has passed on no request that needs the right. After the loss of the right to
-        read, the next attachment holds nothing, so the master hands out again what was held.
+        The node has passed on no request that needs the right. After the loss of the right to read,
+        the next attachment holds nothing, so the master redelivers the held messages.
         """
         if lost.right == "write" or any(batch.put.deliveries for batch in self._batches):
             self._end_puts(lost.reason)
@@ -701,7 +704,7 @@ class Session:
     # --- The end ----------------------------------------------------------------------------
 
     def _close(self, reason: str) -> None:
-        """Everything open ends unknown, but for settlements that were never sent."""
+        """End all open calls with unknown outcome, except settlements that were never sent."""
         if self.closed:
             return
         self.closed = reason

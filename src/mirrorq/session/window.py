@@ -1,68 +1,68 @@
-"""How many messages a handle fetches ahead of its calls, or of a consumer's callback. Pure."""
+"""Number of messages that a handle fetches ahead of calls or of a callback. Pure."""
 
 from __future__ import annotations
 
 from attrs import define
 
 IDLE_GIVEBACK_MS = 100
-"""Messages fetched ahead that are not taken for this long go back."""
+"""Messages fetched ahead go back after this time without a taker."""
 STREAK_MIN = 4
-"""So often all messages must be taken soon after they came before any is fetched ahead."""
+"""Times in a row that all messages must be taken promptly before any is fetched ahead."""
 AHEAD_BYTES = 32 << 20
-"""A handle fetches no more than about this many bytes ahead, whatever its bound in messages."""
+"""A handle fetches no more than about this many bytes ahead, at any bound in messages."""
 FIRST_BYTES = 64 << 10
-"""Size of a message for that bound while none has come."""
+"""Assumed size of a message for `AHEAD_BYTES` before the first message comes."""
 
 
 @define
 class Window:
-    """Messages to have here beyond those that are waited for.
+    """Number of messages to buffer beyond the messages that callers wait for.
 
     The window begins at 0, doubles while messages are taken as fast as they come, and falls to 0
-    when they are not: messages that lie here are messages that other consumers wait for. So it
-    holds little more than is taken in `IDLE_GIVEBACK_MS`.
+    otherwise: buffered messages are messages that other consumers wait for. So the window holds
+    little more than is taken in `IDLE_GIVEBACK_MS`.
     """
 
     size_max: int
     size: int = 0
     arrived: int = 0
-    """Messages that came, less those that went back."""
+    """Messages that came minus messages that went back."""
     idle_at_ms: int | None = None
-    """When the messages that lie here are to go back."""
+    """Time at which the buffered messages must go back."""
     _message_bytes: int = FIRST_BYTES
-    """How large messages have been of late."""
+    """Recent size of a message in bytes."""
     _arrived_ms: int = 0
     _has_arrival: bool = False
     _taken: int = 0
     _streak: int = 0
-    """Times in a row that all messages were taken soon after they had come."""
+    """Times in a row that all messages were taken soon after arrival."""
 
     def bound(self, size_max: int) -> None:
-        """The window grows up to this from now on, and falls to it if it is larger."""
+        """Set the maximum of the window; a larger window shrinks to the maximum."""
         self.size_max = size_max
         self.size = min(self.size, size_max)
 
     def room(self, ahead_bytes: int) -> int:
-        """How many messages of late sizes are in so many bytes; 1 at least."""
+        """Return how many messages of recent size fit in `ahead_bytes`; 1 at least."""
         return max(ahead_bytes // max(self._message_bytes, 1), 1)
 
     def on_arrival(self, count: int, size: int) -> None:
         """So many messages of so many bytes have come."""
         each = size // max(count, 1)
-        # Large messages are noticed at once, small ones after a while: memory before speed.
+        # Large messages count at once, small messages after a while: memory before speed.
         self._message_bytes = max(each, (self._message_bytes + each) // 2)
         self.arrived += count
         self._has_arrival = True
 
     def look(self, now_ms: int, here: int, *, is_waiting: bool) -> bool:
-        """Change the size by what was taken since the last look.
+        """Change the size by the number of messages taken since the last look.
 
         Args:
             here: messages that came and were not taken.
-            is_waiting: somebody would take a message at once.
+            is_waiting: a caller would take a message at once.
 
         Returns:
-            Whether the messages that are here are to go back: nobody has taken one for long.
+            True if the buffered messages must go back: no caller has taken a message for long.
         """
         taken = self.arrived - here
         if taken != self._taken:
@@ -70,7 +70,7 @@ class Window:
             self._on_taken(now_ms, here == 0)
             self.idle_at_ms = None
         if self._has_arrival:
-            # How long messages were on their way says nothing of whoever takes them.
+            # The travel time of messages says nothing about the speed of the callers.
             self._has_arrival = False
             self._arrived_ms = now_ms
         if not here:
@@ -90,6 +90,6 @@ class Window:
             self.size = min(max(self.size * 2, 1), self.size_max)
 
     def on_idle(self) -> None:
-        """Nobody takes messages any more, or others wait for them."""
+        """Reset the window: no caller takes messages any more, or other consumers wait."""
         self.size = self._streak = 0
         self.idle_at_ms = None

@@ -1,11 +1,11 @@
-"""`SpoolConfirmation`: what a put into a spool returns, and the batch whose outcome it shares.
+"""`SpoolConfirmation`: the result of a put into a spool, and its `Batch` with the outcome.
 
 Neighbouring messages that the local queue has confirmed together are one `Batch`; their
-confirmations look into it. The spool knows it by a weak reference alone. So a put whose
-confirmation nobody keeps leaves nothing in memory, however long the cluster is away.
+confirmations read the batch. The spool refers to a batch only by a weak reference. So a put whose
+confirmation is dropped leaves nothing in memory, even while the cluster is away for long.
 
-*Threads*: the local host's thread makes a batch, the forwarder ends it. The lists of callbacks are
-deques, which users' threads append to and whoever ends something pops from.
+*Threads*: the local host's thread makes a batch, the forwarder ends the batch. Lists of callbacks
+are deques: users' threads append, and the thread that ends a batch pops.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ Callback = Callable[[Any], object]
 
 
 class Accepting(Protocol):
-    """A route, as a confirmation knows it."""
+    """A route, as a confirmation needs it."""
 
     outcomes: Outcomes
-    """By which its users wait."""
+    """Wakes waiting users."""
     watched: set[Batch]
-    """Batches whose callbacks are due: nobody else may keep them."""
+    """Batches whose callbacks are due: no other reference may keep them."""
 
     @property
     def why(self) -> str:
-        """Why what waits is not being sent."""
+        """Why waiting messages are not being sent."""
         ...
 
     def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
-        """A put_many is on the own disk, under these local sequences: its batches."""
+        """Return the batches of a put_many that is on the local disk under `sequences`."""
         ...
 
 
 class Batch:
-    """Neighbouring local messages: whether they are accepted, and what became of them."""
+    """Neighbouring local messages, their acceptance, and their outcomes."""
 
     __slots__ = ("__weakref__", "error", "failed", "first", "is_accepted", "is_over", "last",
                  "stored", "watched")  # fmt: skip
@@ -55,20 +55,20 @@ class Batch:
     def __init__(self, first: int, last: int, error: MirrorQError | None = None) -> None:
         self.first = first
         self.last = last
-        """Local sequences; above the last: none."""
+        """Last local sequence; less than `first` without messages."""
         self.is_accepted = error is None
         self.is_over = last < first or error is not None
         self.error = error
-        """Why none of it was accepted, or of all that had no outcome when the spool ended."""
+        """Why the batch was not accepted, or why messages had no outcome when the spool ended."""
         self.stored: list[tuple[int, int, int]] = []
         """(index, count, first sequence)."""
         self.failed: list[tuple[int, int, str, bool]] = []
-        """(index, count, reason, whether the target may have had them)."""
+        """(index, count, reason, true if the target may have had the messages)."""
         self.watched: deque[SpoolConfirmation] = deque()
-        """Those with callbacks."""
+        """Confirmations with callbacks."""
 
     def note(self, flight: Flight) -> bool:
-        """A flight with messages of it has ended, in order; whether all of it has now."""
+        """Note an ended flight, in order; return true if the whole batch has ended."""
         shift = flight.first - self.first
         self.stored += [(shift + index, count, at) for index, count, at in flight.stored]
         self.failed += [(shift + one[0], *one[1:]) for one in flight.failed]
@@ -76,7 +76,7 @@ class Batch:
         return self.is_over
 
     def tell(self) -> None:
-        """Call back whoever waits for what has come true now."""
+        """Call the callbacks that are due now."""
         for confirmation in list(self.watched):
             confirmation._tell()
 
@@ -84,22 +84,22 @@ class Batch:
 class SpoolConfirmation(Struct, eq=False, gc=False):
     """The outcome of a put into a spool, in two steps: accepted here, confirmed by the queue.
 
-    It stays open over partitions and failovers and ends once. It does not outlive its process: what
-    a former process has put is sent all the same, and nobody is told.
+    A confirmation stays open over partitions and failovers and ends once. Confirmations end with
+    their process: accepted puts of a former process are sent all the same, without a report.
 
     *Threads*: any may call any method.
     """
 
-    # A Struct that the collector does not look at, because every put makes one. It is in a circle
-    # with a batch only as long as callbacks of it are due.
+    # A Struct that the collector does not look at, because every put makes one. A confirmation is
+    # in a circle with a batch only as long as its callbacks are due.
     _route: Accepting
     _is_many: bool = False
     _batch: Batch | None = None
-    """Of a single put, once it is accepted."""
+    """Batch of a single put, once accepted."""
     _index: int = 0
-    """Its place in it."""
+    """Index of a single put in its batch."""
     _many: tuple[tuple[Batch, int, int], ...] = ()
-    """(batch, index in it, count) of a put_many, once it is accepted."""
+    """(batch, index in the batch, count) of a put_many, once accepted."""
     _callbacks: deque[Callback] | None = None
     _accept_callbacks: deque[Callback] | None = None
 
@@ -112,22 +112,22 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether it is on the own disk, and will be sent whatever happens here."""
+        """True once the message is on the local disk and will certainly be sent."""
         parts = self._parts
         return bool(parts) and all(part[0].is_accepted for part in parts)
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return true if the outcome is known."""
         parts = self._parts
         return bool(parts) and all(part[0].is_over for part in parts)
 
     def accepted(self, timeout: float | None = None) -> None:
-        """Wait until it is on the own disk (fsynced).
+        """Wait until the message is on the local disk (fsynced).
 
         Raises:
-            NotConfirmed: it could not be written; it will not be sent.
-            ConfirmUnknown: the disk has failed as it was written.
-            TimeoutError: it is not yet after `timeout` seconds.
+            NotConfirmed: the message could not be written, and will not be sent.
+            ConfirmUnknown: the disk failed during the write.
+            TimeoutError: not accepted after `timeout` seconds.
         """
         in_thread(self._accepting(timeout))
 
@@ -142,16 +142,16 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
             self.result(0)
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait until the queue has it; return its sequence (put_many: a range).
+        """Wait until the queue has the message; return its sequence (put_many: a range).
 
-        Durability: it is on disk on every member in sync then.
+        Durability: the message is on disk on every member in sync then.
 
         Raises:
             NotConfirmed: certainly not stored: refused by the queue, or dropped here.
-            ConfirmUnknown: it was stored, and lost by an unclean promotion; or it was dropped here
-                after it was sent, before the queue answered; or the spool was closed, or has
-                failed: what it has accepted is sent when it is opened again.
-            TimeoutError: no outcome yet after `timeout` seconds. It stays spooled.
+            ConfirmUnknown: the message was stored, and lost by an unclean promotion. Or the message
+                was dropped here after it was sent, before the queue answered. Or the spool was
+                closed or has failed: the next opening sends all accepted messages.
+            TimeoutError: no outcome yet after `timeout` seconds. The message stays spooled.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -159,7 +159,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         return self._value()
 
     def exception(self, timeout: float | None = None) -> MirrorQError | None:
-        """Wait for the outcome; return its error, None when it went well.
+        """Wait for the outcome; return its error, None on success.
 
         Raises:
             TimeoutError: no outcome yet after `timeout` seconds.
@@ -181,14 +181,14 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         )
 
     def add_done_callback(self, callback: Callback) -> None:
-        """Have `callback(self)` called when it has ended, on the spool's callback thread."""
+        """Have `callback(self)` called at the outcome, on the spool's callback thread."""
         if self._callbacks is None:
             self._callbacks = deque()
         self._callbacks.append(callback)
         self._watch()
 
     def add_accept_callback(self, callback: Callback) -> None:
-        """Have `callback(self)` called when it is accepted, or never will be."""
+        """Have `callback(self)` called when the message is accepted, or never will be."""
         if self._accept_callbacks is None:
             self._accept_callbacks = deque()
         self._accept_callbacks.append(callback)
@@ -223,7 +223,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
         self.exception(timeout)
 
     def _finish(self, value: Any, error: MirrorQError | None) -> None:
-        """The local queue has an outcome; that of single puts comes by `_take_place`."""
+        """Take the outcome of the local queue; single puts get theirs by `_take_place`."""
         if error is not None:
             self._take_place(Batch(0, 0, error), 0)
             return
@@ -232,13 +232,13 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
             self._watch()
 
     def _take_place(self, batch: Batch, index: int) -> None:
-        """It is a part of this batch."""
+        """Set the batch and the index of a single put."""
         self._batch, self._index = batch, index
         if self._callbacks or self._accept_callbacks:
             self._watch()
 
     def _watch(self) -> None:
-        """Be called when something changes; it may have changed already."""
+        """Register for changes of the batches, and check for earlier changes."""
         parts = self._parts
         for batch, _, _ in parts:
             self._route.watched.add(batch)
@@ -250,7 +250,7 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
                 self._route.watched.discard(batch)
 
     def _tell(self) -> None:
-        """Have called what is due, each by whoever takes it."""
+        """Queue the due callbacks, each at most once."""
         is_done = self.done()
         if self._accept_callbacks and (is_done or self.is_accepted):
             self._route.outcomes.call_all(self._accept_callbacks, self)
@@ -301,5 +301,5 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
 
 
 def unknown_error(reason: str) -> ConfirmUnknown:
-    """The error of a message that was stored and lost."""
+    """Return the error of a message that was stored and lost."""
     return ConfirmUnknown(f"it is not known whether somebody has the message: {reason}")

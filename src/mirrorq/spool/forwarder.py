@@ -1,17 +1,17 @@
 """`Forwarder`: moves the messages of one queue into a queue of another cluster, each once.
 
-It has the source alone (a claim), reads it in order, publishes into the target, and acks at the
-source what the target has confirmed. It keeps nothing on a disk of its own. A message's number is
-its sequence in the source, and the producer id is made of the two queues and the filter: a
-forwarder that begins again, on whatever machine, sends the same messages under the same numbers,
-and the target takes each once.
+A forwarder has the source alone (a claim), reads messages in order, publishes into the target, and
+acks messages at the source after the target's confirm. A forwarder keeps nothing on a disk of its
+own. A message's number is its sequence in the source, and the producer id is made of the two queues
+and the filter: a forwarder that restarts, on any machine, sends the same messages under the same
+numbers, and the target takes each once.
 
 Not guaranteed: a message that a consumer of the source takes while the claim is lost may be in both
-queues. A source that is set back to an older copy of its stores uses sequences again: what it has
-anew under them is not moved, it stays in the source, and `ForwardStatus.kept` counts it.
+queues. A source that is set back to an older copy of its stores uses sequences again: new messages
+under used sequences are not moved and stay in the source, and `ForwardStatus.kept` counts them.
 
-What the target refuses stays in the source too, and is refused again under its number; a forwarder
-of another label has other numbers.
+Messages that the target refuses stay in the source too, and are refused again under their numbers;
+a forwarder of another label has other numbers.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 LOOK_S = 0.5
-"""How often the source is asked how far it goes, and how often the state is told."""
+"""Interval of looks at the source's end, and of status reports."""
 AGAIN_S = 1.0
-"""What could not be reached is tried again after this."""
+"""Wait before the next try after a failed connection."""
 CLAIM_S = 10.0
-"""Other consumers of the source have so long to leave it."""
+"""Time for other consumers of the source to leave."""
 ACK_S = 30.0
 PART_COUNT = 1000
 PART_BYTES = 256 << 10
-"""Small frames are sent together, up to this."""
+"""Small frames are sent together, up to this size."""
 CLOSE_S = 5.0
-"""What is on its way at the end has so long to be confirmed."""
+"""Time for messages on their way to be confirmed at the end."""
 
 
 @frozen
 class ForwardStatus:
-    """How far a forwarder has come."""
+    """Progress of a forwarder."""
 
     moved: int
-    """Messages since it began."""
+    """Messages moved since the forwarder began."""
     left: int
-    """Messages that the source has, those of other keys and those that are kept among them."""
+    """Messages in the source, including messages of other keys and kept messages."""
     oldest_s: float
-    """How long ago the oldest that is being moved was put, in seconds; 0: there is none."""
+    """Seconds since the put of the oldest message that is being moved; 0: there is none."""
     kept: int
     """Messages that the target has refused: they stay in the source."""
     why: str
@@ -77,22 +77,21 @@ class ForwardStatus:
 class Forwarder:
     """Moves messages from one queue into another, of another cluster or of the same one.
 
-    Durability: a message is acked at the source when the target has confirmed it. Whatever is
-    killed in between, it is once in the target, as long as both clusters keep their stores.
+    Durability: a message is acked at the source when the target has confirmed it. A killed process
+    never doubles a message in the target, as long as both clusters keep their stores.
 
     Args:
-        source: a handle on the queue to be emptied, without shards. Nobody else may consume it
+        source: a handle on the queue to be emptied, without shards. No other consumer may be there
             meanwhile.
         target: a handle on the queue to be filled, without shards.
-        key: only messages with this key are moved; the others stay. Others of the same pair of
+        key: only messages with this key are moved; the others stay. Forwarders of the same pair of
             queues, with another key, are other producers to the target.
-        rate: most messages a second, on average; None: as many as can be.
-        label: a forwarder of another label is another producer: what the target has refused is
-            tried again. The former one has to have ended with nothing on its way.
+        rate: most messages a second, on average; None: no limit.
+        label: a forwarder of another label is another producer: refused messages are tried
+            again. The former forwarder must have ended with no message on its way.
 
     Raises:
         ConfigError: both are the same queue, or the rate is not above 0.
-
     *Threads*: `run` belongs to one thread; any may call `status` and `stop`.
     """
 
@@ -113,7 +112,7 @@ class Forwarder:
         """Move messages until `stop` is called.
 
         Args:
-            once: until all is moved that the source has, rather.
+            once: until all messages of the source are moved, rather.
             on_status: called twice a second.
 
         Raises:
@@ -125,11 +124,11 @@ class Forwarder:
         self._moving.run(once=once, on_status=on_status)
 
     def stop(self) -> None:
-        """Have `run` return when what is on its way is confirmed."""
+        """Have `run` return once messages on their way are confirmed."""
         self._moving.stop()
 
     def status(self) -> ForwardStatus:
-        """How far it has come. Never waits."""
+        """Return the progress. Never waits."""
         return self._moving.status()
 
 
@@ -156,11 +155,11 @@ class Moving(Sender):
         self._rate = rate
         self._label = label
         self._next_at = 0.0
-        """The rate allows the next message then."""
+        """Time at which the rate allows the next message."""
         self._is_stopping = False
         self._claim: Claim
         self._end = self._pages_to = 0
-        """Last sequence of the source, as far as is known; of what is being read."""
+        """Last known sequence of the source; last sequence of the present read."""
         self._look_at = 0.0
         self._moved = self._left = 0
         self._kept = RangeSet()
@@ -193,7 +192,7 @@ class Moving(Sender):
         why = self.why_not or self._why_kept
         return ForwardStatus(self._moved, self._left, oldest_s, self._kept.count, why)
 
-    # --- What it does ---------------------------------------------------------------------------
+    # --- The rounds of the thread --------------------------------------------------------------
 
     @property
     def _is_done(self) -> bool:
@@ -206,7 +205,7 @@ class Moving(Sender):
         self.line = Line(1, Mark(producer, SEQUENCE_MAX), producer)
 
     def _round(self) -> float:
-        """Do what is due; return after how many seconds to look again."""
+        """Do all due work; return the seconds until the next round."""
         try:
             self._look()
             self._settle()
@@ -228,7 +227,7 @@ class Moving(Sender):
             self._look_at = now + LOOK_S
 
     def _settle(self) -> None:
-        """Ack at the source what the target has."""
+        """Ack messages at the source that the target has."""
         ended = self.take_outcomes()
         stored, count = RangeSet(), 0
         for flight in ended:
@@ -247,14 +246,14 @@ class Moving(Sender):
             self.drop_target(self._broken)
 
     def _keep(self, first: int, last: int, why: str) -> None:
-        """These stay in the source."""
+        """Keep messages first to last in the source."""
         if why != self._why_kept:
             log.warning("messages of queue %s stay there: %s", self._source.name, why)
         self._why_kept = why
         self._kept.add(first, last)
 
     def _finish(self) -> None:
-        """Wait until what is on its way has its outcome, for a while."""
+        """Wait for outcomes of messages on their way, up to `CLOSE_S`."""
         until = clock.monotonic() + CLOSE_S
         with suppress(MirrorQError, TimeoutError):
             while self.line.flights and self.target is not None and clock.monotonic() < until:
@@ -282,7 +281,7 @@ class Moving(Sender):
         return self._part
 
     def _parts(self, first: int, last: int) -> Iterator[list[Frames]]:
-        """What is to be moved, neighbours that are alike together."""
+        """Yield the messages to move; similar neighbours come together."""
         part: list[Frames] = []
         size = 0
         count_max = PART_COUNT if self._rate is None else min(max(int(self._rate), 1), PART_COUNT)
@@ -296,7 +295,7 @@ class Moving(Sender):
             yield part
 
     def _chosen(self, first: int, last: int, count_max: int) -> Iterator[Frames]:
-        """What is to be moved: parts of frames."""
+        """Yield the messages to move, as parts of frames."""
         for batch in bulk.reader(self._source).read(first, last):
             if self._key is None and not self._kept and batch.count <= count_max:
                 yield batch
@@ -307,7 +306,7 @@ class Moving(Sender):
                 yield Frames(frame, at, count, batch.delivery_count, batch.timestamp_us)
 
     def _runs(self, batch: Frames, count_max: int) -> list[tuple[int, int]]:
-        """Neighbouring messages of a frame that are to be moved: from and up to which."""
+        """Return the runs of a frame's messages to move: (start, stop) indexes."""
         properties = batch.properties() if self._key is not None else None
         found: list[tuple[int, int]] = []
         for index in range(batch.count):
@@ -331,14 +330,14 @@ class Moving(Sender):
         return True
 
     def _keep_mark(self, mark: Mark) -> None:
-        """Its mark reaches as far as sequences do, and is on no disk."""
+        """Do nothing: a forwarder's mark covers all sequences, and is on no disk."""
 
     def _declared(self) -> tuple[Host, Declared]:
         host = self._into._ring_for("Forwarder").host
         return host, host._declare(self.name, timeout=OPEN_S)
 
     def _on_forgotten(self, sent: Sending, outcome: Failed) -> None:
-        """Another forwarder has moved these, and they are gone from the source; or they stay."""
+        """Keep forgotten messages in the source, unless another forwarder has moved them."""
         flight = sent.flight
         assert flight is not None
         first = flight.first + outcome.index
@@ -350,7 +349,7 @@ class Moving(Sender):
 
 
 def _fits(part: list[Frames], piece: Frames, count_max: int) -> bool:
-    """Whether a piece of a frame may be sent together with the ones before it."""
+    """Return true if a piece of a frame may be sent together with the pieces before."""
     one, other = frames.header(part[0].frame), frames.header(piece.frame)
     return (
         piece.first == part[-1].last + 1

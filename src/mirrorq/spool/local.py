@@ -1,9 +1,9 @@
-"""`LocalStore`: the one-node store that a spool is, and what it keeps beside the messages.
+"""`LocalStore`: a spool's one-node store, with messages and records of targets.
 
 A node of its own on the spool's path has a local queue for each target, of the target's name. Two
-more queues belong to the spool: one has the *record* of each target (how it is declared, and its
-mark), the other one has the messages that were set aside. A record is put anew when it changes, and
-the former one is acked after that: the latest holds.
+more queues belong to the spool. One has the *record* of each target (how to declare the target, and
+its mark), the other has the messages that were set aside. A changed record is put anew, and the
+former record is acked after that: the latest record is valid.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 OWN = "mirrorq.spool."
 """Names of the spool's own queues begin so."""
 STORE_S = 30.0
-"""The own disk answers within this, or it is tried again later."""
+"""The local disk answers within this time, or the call is tried again later."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """What is kept of a target."""
+    """Stored facts about a target."""
 
     name: str
     durable: bool
     auto_delete: bool
     producer: int = 0
-    """With `last`: its mark; 0: nothing was ever sent."""
+    """With `last`: the target's mark; 0: no message was ever sent."""
     last: int = 0
 
     @property
@@ -54,7 +54,7 @@ class Aside(msgspec.Struct, array_like=True, frozen=True):
     """A message that was set aside."""
 
     name: str
-    """The target's."""
+    """Name of the target."""
     reason: str
     body: bytes
     properties: bytes
@@ -64,12 +64,12 @@ class LocalStore:
     """The store of one spool, open.
 
     Args:
-        path: its directory, made if absent.
+        path: directory of the store, made if absent.
         config: the limits of its node, and the `spool_…` settings.
 
     Raises:
-        StoreLocked: another spool, of this process or another one, has it open.
-        StoreError: it cannot be opened.
+        StoreLocked: another spool, of this process or another one, has the store open.
+        StoreError: the store cannot be opened.
 
     *Threads*: any.
     """
@@ -107,7 +107,7 @@ class LocalStore:
         """Targets for which messages may have waited at the opening, and how many."""
         for one in self.node.queues():
             if not one.name.startswith(OWN):
-                # A record that is damaged is made anew.
+                # A damaged record is made anew.
                 self.records.setdefault(one.name, Record(one.name, True, False))
                 if one.messages or one.state != "running":
                     self.filled[one.name] = one.messages
@@ -134,7 +134,7 @@ class LocalStore:
         return queue, bulk.claim(queue, "spool", timeout=0)
 
     def _stamp(self) -> tuple[int, int]:
-        """The local queues' time now, and this machine's."""
+        """Return the local queues' time now, and this machine's time."""
         sequence = self._records.put(b"").result(STORE_S)
         at_ms = clock.now_ms()
         (batch,) = self.reader(self._records._handle.ring_for("").queue_id).read(sequence, sequence)
@@ -146,15 +146,15 @@ class LocalStore:
         return Reader(self.node, queue_id, "")
 
     def age_ms(self, timestamp_us: int) -> int:
-        """How long ago a local message was put, whatever the wall clock says."""
+        """Return the age of a local message in ms, whatever the wall clock says."""
         return max(self._queue_ms + clock.now_ms() - self._at_ms - timestamp_us // 1000, 0)
 
     def note(self, record: Record) -> None:
-        """Keep a target's record: it is on the disk when this returns.
+        """Store a target's record; on return the record is on the disk.
 
         Raises:
-            ConfigError: its name is one of the spool's own.
-            TimeoutError, MirrorQError: the disk has not taken it. It may still do.
+            ConfigError: the name is one of the spool's own.
+            TimeoutError, MirrorQError: the disk has not taken the record. The disk may still do.
         """
         if record.name.startswith(OWN):
             raise ConfigError(f"queue {record.name!r} cannot be spooled: {OWN} is the spool's own")
@@ -179,14 +179,14 @@ class LocalStore:
             self.aside_counts[one.name] = self.aside_counts.get(one.name, 0) + 1
 
     def set_aside(self) -> list[tuple[int, Aside]]:
-        """All of them, each with its place."""
+        """Return all messages that were set aside, each with its place."""
         return [
             (message.sequence, msgspec.msgpack.decode(message.body, type=Aside))
             for message in _all(self._aside)
         ]
 
     def drop_aside(self, name: str) -> int:
-        """Forget those of a target; return how many that were."""
+        """Forget a target's messages that were set aside; return their number."""
         places = [sequence for sequence, aside in self.set_aside() if aside.name == name]
         for sequence in places:
             self._aside_claim.ack(sequence, sequence, STORE_S)
@@ -194,12 +194,12 @@ class LocalStore:
         return len(places)
 
     def close(self) -> None:
-        """Close the node, and with it all handles on the local queues."""
+        """Close the node with all handles on the local queues."""
         self._release()
 
 
 def _all(queue: MirroredQueue) -> Iterator[Message]:
-    """All messages of one of the spool's own queues."""
+    """Yield all messages of one of the spool's own queues."""
     start = 1
     while found := queue.browse(start):
         yield from found

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Callback = Callable[[SpoolConfirmation], object]
 Begun = tuple[SpoolConfirmation, OnePut | ManyPut | None]
-"""A put, and what is left to be put when there is room."""
+"""A put, and the rest that waits for room."""
 
 
 @frozen
@@ -55,7 +55,7 @@ class Whole(Terms):
 
 @frozen
 class Later(Terms):
-    """Terms of messages at whose unique keys their target looks."""
+    """Terms of messages whose unique keys the target checks."""
 
     @property
     def flags(self) -> int:
@@ -66,8 +66,8 @@ class SpooledQueue:
     """One queue's handle that accepts puts at any time.
 
     A put is *accepted* when it is on this machine's disk (fsynced), and *confirmed* when the
-    replicated queue has it: exactly once, in the order of this spool's puts, also when the process
-    or the machine restarts in between. It needs no cluster, nor the queue to be there.
+    replicated queue has the message: exactly once, in the order of this spool's puts, also when the
+    process or the machine restarts in between. A put needs neither the cluster nor the queue.
 
     To consume, `get` and `consume` use a handle on the queue itself (`replicated`), which does need
     the cluster.
@@ -75,8 +75,8 @@ class SpooledQueue:
     *Threads*: every method may be called from any thread; not in a forked child.
 
     Args:
-        spool: what it puts into.
-        route: the queue's way through it.
+        spool: the spool that takes the puts.
+        route: the queue's route through the spool.
         open_queue: a handle on the queue itself, given a time-out in seconds.
     """
 
@@ -114,26 +114,26 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
         **options: Unpack[MessageOptions],
     ) -> SpoolConfirmation:
-        """Put a message into the spool; it is sent on when the cluster can be reached.
+        """Put a message into the spool; the message is sent on when the cluster can be reached.
 
         Args:
-            ttl, delay: counted from now: the time in the spool is part of them. A
+            ttl, delay: counted from now, the time in the spool included. A
                 message whose ttl is over before it was ever sent is dropped.
             block, timeout: wait so long (seconds) while the spool is full
                 (`Config.spool_bytes_max`).
-            unique, unique_for: the queue looks at the key when the message arrives there. The
+            unique, unique_for: the queue checks the key when the message arrives there. The
                 result of a repeat is the sequence of the first message.
             on_accept: called with the confirmation when the message is on the disk here.
-            on_confirm: called with it when it has ended.
+            on_confirm: called with the confirmation at the outcome.
             Others: as in `MirroredQueue.put`.
 
         Returns:
-            The confirmation: `accepted()` waits for the own disk, `result()` for the queue.
+            The confirmation: `accepted()` waits for the local disk, `result()` for the queue.
 
         Raises:
             Full: the spool is full.
             TypeError, ValueError: a body that is not bytes-like, a message that is too large.
-            ConfigError: a priority, a ttl or a delay that is none.
+            ConfigError: a priority, a ttl or a delay that is invalid.
             ShutDown: the spool is closed.
         """
         confirmation, left = self._begun(body, block, on_accept, on_confirm, options)
@@ -172,12 +172,12 @@ class SpooledQueue:
         on_confirm: Callback | None = None,
         **options: Unpack[ManyOptions],
     ) -> SpoolConfirmation:
-        """Put messages together: up to `frame_bytes_max` all or none. Its result is a range.
+        """Put messages together: up to `frame_bytes_max` all or none. The result is a range.
 
-        Arguments and errors as in `put`; the options are those of every message.
+        Arguments and errors as in `put`; the options apply to every message.
 
         Returns:
-            The confirmation, one for all of them.
+            The confirmation, one for all messages.
         """
         confirmation, left = self._begun_many(bodies, block, on_accept, on_confirm, options)
         if left is not None:
@@ -192,7 +192,7 @@ class SpooledQueue:
         on_confirm: Callback | None,
         options: ManyOptions,
     ) -> Begun:
-        """As `_begun`, of a put_many: nothing of it is put yet."""
+        """Begin a put_many as `_begun` does a put: no message is put yet."""
         check_block(block)
         terms, properties = packed_many(**options)
         data = checked_bodies(bodies, properties, self._spool.config.message_bytes_max)
@@ -230,7 +230,7 @@ class SpooledQueue:
     def _making_room(
         self, left: OnePut | ManyPut, block: bool, timeout: float | None
     ) -> Waits[None]:
-        """Put it when the spool has room. Raises Full: not in time, and why."""
+        """Put a message when the spool has room. Raises Full: no room in time, and why."""
         route, config = self._route, self._spool.config
         puts, waits = self._puts(), block and config.spool_overflow != "reject-publish"
         try:
@@ -246,18 +246,18 @@ class SpooledQueue:
                 f"because {route.why or 'the queue takes them more slowly than they come'}"
             ) from error
 
-    # --- What is spooled ----------------------------------------------------------------------
+    # --- Status -------------------------------------------------------------------------------
 
     def status(self) -> SpoolStatus:
-        """What is spooled for this queue, how old it is, and why. Never waits."""
+        """Return the amount and age of messages spooled for this queue, and why. Never waits."""
         return self._route.status()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was put is accepted: it survives this process then.
+        """Wait until all puts are accepted: they survive this process then.
 
         Raises:
-            TimeoutError: it is not after `timeout` seconds.
-            ShutDown: the spool has failed; what it had not accepted it never will.
+            TimeoutError: not all are after `timeout` seconds.
+            ShutDown: the spool has failed; puts not accepted before never will be.
         """
         in_thread(self._flushing(timeout))
 
@@ -299,18 +299,18 @@ class SpooledQueue:
         spool.check()
 
     def set_aside(self) -> list[SetAside]:
-        """What the queue refused with no process left to be told."""
+        """Return messages that the queue refused with no process left to be told."""
         kept = self._spool.store.set_aside()
         return [SetAside(one.reason, one.body) for _, one in kept if one.name == self.name]
 
     def drop_set_aside(self) -> int:
-        """Forget all that was set aside; returns how many messages that were."""
+        """Forget all messages that were set aside; return their number."""
         return self._spool.store.drop_aside(self.name)
 
     # --- The queue itself -----------------------------------------------------------------------
 
     def replicated(self, timeout: float | None = 30) -> MirroredQueue:
-        """A handle on the queue itself, for all that needs the cluster. This closes it.
+        """Return a handle on the queue itself, for calls that need the cluster. `close` closes it.
 
         Raises:
             NoQuorum: the cluster was not reached within `timeout` seconds.
@@ -332,8 +332,8 @@ class SpooledQueue:
         return self.replicated(timeout if block else 0).get(block, timeout)
 
     def close(self) -> None:
-        """Wait until all that was put is accepted, and close. It is sent on for as long as the node
-        or the client that it came from is open."""
+        """Wait until all puts are accepted, and close. Messages are sent on while the node or
+        client of this handle is open."""
         try:
             self.flush(5.0)
         finally:

@@ -1,7 +1,7 @@
-"""`Route`: one target's way through the spool: its local queue, and its line to the cluster.
+"""`Route`: one target's route through the spool: its local queue, and its line to the cluster.
 
-*Threads*: what users call is any thread's; `note_accepted` and `on_step` are the local host's; all
-else is the forwarder's own.
+*Threads*: any thread may call the methods for users; the local host's thread calls `note_…` and
+`on_step`; the forwarder calls the rest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger("mirrorq")
 
 
 class Forwarding(Protocol):
-    """A spool, as a route knows it."""
+    """A spool, as a route needs it."""
 
     path: Path
     store: LocalStore
@@ -65,25 +65,25 @@ class SetAside:
     """A message that a spool could not bring to its queue, with no process left to be told."""
 
     reason: str
-    """The queue's."""
+    """Reason of the queue."""
     body: bytes
-    """Of the message."""
+    """Body of the message."""
 
 
 @frozen
 class SpoolStatus:
-    """What a spool holds for one queue."""
+    """Messages that a spool holds for one queue."""
 
     messages: int
-    """Accepted here and not yet confirmed."""
+    """Messages accepted here and not yet confirmed."""
     bytes: int
-    """About what they take of `spool_bytes_max`."""
+    """Approximate bytes of the messages, as counted for `spool_bytes_max`."""
     oldest_s: float
-    """How long the oldest of them has waited, in seconds; 0: there is none."""
+    """Seconds for which the oldest message has waited; 0: there is none."""
     connected: bool
-    """Whether they are being sent."""
+    """True while messages are being sent."""
     why: str
-    """Why not, "" when they are."""
+    """Why messages are not being sent, "" while sending."""
     set_aside: int
     """Messages that the queue refused: `SpooledQueue.set_aside()`."""
     dropped: int
@@ -91,7 +91,7 @@ class SpoolStatus:
 
     @classmethod
     def nothing(cls) -> SpoolStatus:
-        """Return the status of who spools nothing."""
+        """Return the status of an empty spool."""
         return cls(0, 0, 0.0, True, "", 0, 0)
 
 
@@ -114,7 +114,7 @@ class LocalPublisher(Publisher):
 
 
 class LocalHandle(Handle):
-    """The handle on a local queue: by it users put and the forwarder acks."""
+    """The handle on a local queue: users put and the forwarder acks through this handle."""
 
     def __init__(self, route: Route, host: Host, declared: Declared) -> None:
         super().__init__(host, declared, route.name)
@@ -132,40 +132,40 @@ class LocalHandle(Handle):
 
 
 class Route(Sender):
-    """One target's way through the spool.
+    """One target's route through the spool.
 
     Args:
-        spool: the spool that it belongs to.
-        name: the target's, and the local queue's.
+        spool: the spool of the route.
+        name: name of the target and of the local queue.
     """
 
     def __init__(self, spool: Forwarding, name: str) -> None:
         super().__init__(name, spool.bell)
         self.spool = spool
         self.local: LocalHandle
-        """With `line` and `accepted_to`: there once it is open."""
+        """Set with `line` and `accepted_to` when the route opens."""
         self.accepted_to = 0
         """All local messages up to here are on the disk, and their confirmations are known."""
         self._noted_to = 0
         self.open = Once(self._open).run
         """Open the local queue, once. From any thread."""
         self.count = self.size = 0
-        """Messages and bytes that wait; the bytes are about right."""
+        """Messages and bytes that wait; the bytes are approximate."""
         self.dropped = 0
         self.oldest_ms: int | None = None
-        """When the oldest was put, by `clock.now_ms`; None: nothing waits."""
+        """Time of the oldest put, by `clock.now_ms`; None: no message waits."""
         self._gone = RangeSet()
         """Local messages behind `acked_to` that are known to have ended here."""
         self._batches: WeakValueDictionary[int, Batch] = WeakValueDictionary()
-        """By their first local sequences, as far as somebody has their confirmations."""
+        """First local sequence -> batch, while any of its confirmations is referenced."""
         self._current: Batch | None = None
-        """The batch a part of which has an outcome."""
+        """The batch with outcomes for a part of its messages."""
         self._over: list[Batch] = []
-        """What has an outcome that is to be told."""
+        """Batches with outcomes to report."""
         self.outcomes = spool.outcomes
         self.watched: set[Batch] = set()
         self.is_filled = False
-        """It waits for a place at the forwarder, or has one."""
+        """The route waits for a place at the forwarder, or has a place."""
         self.open_at = 0.0
         self.again_s = 0.0
         self._claim: Claim | None = None
@@ -199,13 +199,13 @@ class Route(Sender):
 
     @property
     def why(self) -> str:
-        """Why what waits is not being sent, "" when it is, or nothing waits."""
+        """Why waiting messages are not being sent, "" while sending or if no message waits."""
         if self.target is not None or not self.count:
             return ""
         return self.why_not or self.spool.why or "its queue is not opened yet"
 
     def status(self) -> SpoolStatus:
-        """What waits now. Never waits."""
+        """Return the status of the route. Never waits."""
         oldest_ms = self.oldest_ms
         oldest_s = 0.0 if oldest_ms is None else max(clock.now_ms() - oldest_ms, 0) / 1000
         aside, why = self.spool.store.aside_counts.get(self.name, 0), self.why
@@ -214,7 +214,7 @@ class Route(Sender):
     # --- The local host's thread ----------------------------------------------------------------
 
     def note_singles(self, singles: Sequence[SpoolConfirmation], first: int) -> None:
-        """Single puts are on the disk; the forwarder hears of it at the end of the step."""
+        """Note single puts on the disk; the forwarder sees them at the end of the step."""
         batch = self._new_batch(first, first + len(singles) - 1)
         for index, single in enumerate(singles):
             if single._callbacks or single._accept_callbacks:
@@ -254,14 +254,14 @@ class Route(Sender):
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that was accepted has been sent and acked, or has ended here."""
+        """True if all accepted messages have been sent and acked, or have ended here."""
         return not self.line.flights and self.line.read_to >= self.accepted_to
 
     def settle(self) -> None:
-        """Take the outcomes that have come, tell of them, and ack what has ended.
+        """Take new outcomes, report them, and ack the ended messages.
 
         Raises:
-            TimeoutError, MirrorQError: the own disk has not taken it; it is tried again.
+            TimeoutError, MirrorQError: the local disk has not taken the acks; call again.
         """
         if ended := self.take_outcomes():
             self._tell(ended)
@@ -270,7 +270,7 @@ class Route(Sender):
             self.drop_target(self._broken)
 
     def _tell(self, ended: list[Flight]) -> None:
-        """End the confirmations of these; refusals that nobody hears are set aside."""
+        """End the confirmations of flights; set unreported refusals aside."""
         unheard: list[Aside] = []
         for flight in ended:
             if not flight.is_told:
@@ -294,7 +294,7 @@ class Route(Sender):
         self._tell_over()
 
     def _end_confirmations(self, flight: Flight) -> list[Aside]:
-        """Return those failures that nobody hears of."""
+        """End the confirmations of a flight; return failures without a listener."""
         batch = self._batch_of(flight.first)
         if batch is not None:
             self._current = None if batch.note(flight) else batch
@@ -308,15 +308,15 @@ class Route(Sender):
         return unheard
 
     def _batch_of(self, sequence: int) -> Batch | None:
-        """The batch of which this message is the next one without an outcome, if somebody has its
-        confirmation."""
+        """Return the batch in which `sequence` is the next message without an outcome, None if no
+        confirmation is referenced."""
         current = self._current
         if current is not None and current.first <= sequence <= current.last:
             return current
         return self._batches.pop(sequence, None) if self._batches else None
 
     def _tell_over(self) -> None:
-        """What has an outcome is told."""
+        """Report the outcomes of the batches in `_over`."""
         over, self._over = self._over, []
         self.outcomes.notify()
         for batch in over:
@@ -348,7 +348,7 @@ class Route(Sender):
             self.spool.outcomes.notify()
 
     def _next_part(self) -> list[Frames] | None:
-        """The next frame of messages that live and are accepted, None where there is none."""
+        """Return the next frame of live, accepted messages, None without a frame."""
         line = self.line
         while self._part is None:
             if self._pages is None:
@@ -374,7 +374,7 @@ class Route(Sender):
         return self._part
 
     def _set_damaged_aside(self, why: str) -> None:
-        """The next message cannot be read: the others do not wait for it."""
+        """Set the next message aside if unreadable, so that later messages go on."""
         ((place, _), *_) = self.reader.live_ranges(self.line.read_to + 1, self._pages_to)
         with suppress(StoreCorrupt):
             next(self.reader.read(place, place))
@@ -386,7 +386,7 @@ class Route(Sender):
         self._note_gone(place, place, reason)
 
     def note_drops(self) -> None:
-        """Look which messages have ended here that were not read yet."""
+        """Note unread messages that have ended here."""
         first, last = self.line.read_to + 1, self.accepted_to
         if self.target is None:
             self._part = self._made = self._pages = None  # what was read may end as well
@@ -404,7 +404,7 @@ class Route(Sender):
             self.size = counts.ready_bytes
 
     def _note_gone(self, first: int, last: int, why: str = "") -> None:
-        """These have ended here: for their age or for want of room, unless `why` says it."""
+        """Note ended messages: dropped for age or want of room, unless `why` is given."""
         before = self._gone.count
         self._gone.add(first, last)
         count = self._gone.count - before
@@ -419,7 +419,7 @@ class Route(Sender):
         while place <= last:
             batch = self._batch_of(place)
             if batch is None:
-                # A list at one blow: the local host adds others meanwhile.
+                # One list at once: the local host adds batches meanwhile.
                 known: list[Any] = self._batches.valuerefs()
                 place = min((one.key for one in known if place < one.key <= last), default=last + 1)
                 continue
@@ -455,7 +455,7 @@ class Route(Sender):
         self.line.renew(_fresh())
 
     def end_open(self, text: str) -> None:
-        """The spool ends: confirmations that are open end unknown."""
+        """End open confirmations with unknown outcome at the end of the spool."""
         found = [self._current, *(known() for known in self._batches.valuerefs())]
         left = [batch for batch in found if batch is not None]
         for batch in left:

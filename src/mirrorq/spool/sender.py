@@ -1,9 +1,9 @@
-"""`Sender`: publishes what waits for a target, in order, under the numbers of its line.
+"""`Sender`: publishes waiting messages for a target, in order, under the numbers of its line.
 
-A spool's route is one, and so is a forwarder between clusters. They differ in where messages come
-from, and in what becomes of outcomes.
+A spool's route is a sender, and so is a forwarder between clusters. The two differ in the source of
+messages, and in the handling of outcomes.
 
-*Threads*: a host's thread hears outcomes (`hear`); all else is the sender's own.
+*Threads*: a host's thread calls `hear`; all other methods are for the sender's own thread.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mirrorq.wire.frames import Frame, Pieces, TwoBuffers
 
 OPEN_S = 5.0
-"""One try to open a target."""
+"""Time limit of one try to open a target."""
 
 
 class Sending(OwnBatch):
-    """A flight, as the target handle's inbox and its session have it."""
+    """A flight in the form for the target handle's inbox and session."""
 
     __slots__ = ("_bodies", "_properties", "_terms", "count", "flight", "generation", "own_bytes",
                  "pieces", "put_ms", "sender", "size", "whole")  # fmt: skip
@@ -104,7 +104,7 @@ class Sending(OwnBatch):
 
 
 def _joined(parts: Sequence[tuple[int, TwoBuffers | None]]) -> Pieces:
-    """One column of these: (how many values, offsets and values or None: they are empty)."""
+    """Join columns into one: (number of values, offsets and values, or None for empty values)."""
     lengths: list[Frame] = []
     values: list[Frame] = []
     for count, column in parts:
@@ -117,10 +117,10 @@ def _joined(parts: Sequence[tuple[int, TwoBuffers | None]]) -> Pieces:
 
 
 class Sender(ABC):
-    """What brings messages to one target.
+    """Brings messages to one target.
 
     Args:
-        name: the target's.
+        name: name of the target.
         bell: rung when an outcome has come.
     """
 
@@ -128,27 +128,27 @@ class Sender(ABC):
         self.name = name
         self.bell = bell
         self.line: Line
-        """There once it is open."""
+        """Set when the sender opens."""
         self.target: Handle | None = None
         self.generation = 0
-        """Of target handles: the outcomes of an earlier one are passed over."""
+        """Number of the target handle: outcomes of an earlier handle are ignored."""
         self.why_not = ""
-        """Why nothing is sent."""
+        """Why no message is sent."""
         self._broken = ""
         self._due: deque[tuple[Sending, Stored | Failed]] = deque()
         self._pages: Iterator[list[Frames]] | None = None
         self._part: list[Frames] | None = None
         """The next frame, in one or more pieces."""
         self._made: Sending | None = None
-        """The same, as it is sent."""
+        """`_part` in the form for sending."""
 
     @abstractmethod
     def age_ms(self, timestamp_us: int) -> int:
-        """How long ago a message with this time was put."""
+        """Return the age in ms of a message with this timestamp."""
 
     @abstractmethod
     def _next_part(self) -> list[Frames] | None:
-        """The next frame of messages that live, None where there is none."""
+        """Return the next frame of live messages, None without a frame."""
 
     @abstractmethod
     def _keep_mark(self, mark: Mark) -> None:
@@ -156,11 +156,11 @@ class Sender(ABC):
 
     @abstractmethod
     def _declared(self) -> tuple[Host, Declared]:
-        """The target, and what it is reached over."""
+        """Return the host that reaches the target, and the declared target."""
 
     @abstractmethod
     def _on_forgotten(self, sent: Sending, outcome: Failed) -> None:
-        """The target has settled these numbers before, and knows their outcomes no more."""
+        """Handle numbers that the target has settled before, with forgotten outcomes."""
 
     def hear(self, sent: Sending, outcome: Stored | Failed) -> None:
         """A part of a flight has an outcome. On the target's host's thread."""
@@ -168,7 +168,7 @@ class Sender(ABC):
         self.bell.ring()
 
     def take_outcomes(self) -> list[Flight]:
-        """Take the outcomes that have come; return what has ended and is not acked."""
+        """Take new outcomes; return flights that have ended and are not acked."""
         for _ in range(len(self._due)):
             sent, outcome = self._due.popleft()
             if sent.generation == self.generation:
@@ -189,10 +189,10 @@ class Sender(ABC):
             self._broken = outcome.reason
 
     def send(self) -> None:
-        """Send what may be sent.
+        """Send all messages that may be sent.
 
         Raises:
-            TimeoutError, MirrorQError: the target, its cluster or the own disk has refused it.
+            TimeoutError, MirrorQError: the target, its cluster or the local disk has refused.
         """
         line = self.line
         while (part := self._next_part()) is not None:
@@ -212,7 +212,7 @@ class Sender(ABC):
                     return
 
     def _send(self, first: int, sent: Sending) -> bool:
-        """Whether the target's handle had room for it."""
+        """Send to the target's handle; return false if the handle has no room."""
         target = self.target
         assert target is not None
         if not target.puts.has_room(sent.count, sent.size):
@@ -224,7 +224,7 @@ class Sender(ABC):
         return True
 
     def _begin(self, first: int) -> None:
-        """Have a session with the target that goes on from this number."""
+        """Have a session with the target that goes on from number `first`."""
         line = self.line
         target = self.target
         if target is not None and target.identity[0] != line.producer:
@@ -253,7 +253,7 @@ class Sender(ABC):
         return target
 
     def drop_target(self, why: str) -> None:
-        """Close the session with the target. What was on its way is sent anew over the next one."""
+        """Close the session with the target. The next session resends unacked messages."""
         target, self.target = self.target, None
         self._broken = ""
         self.generation += 1
@@ -265,7 +265,7 @@ class Sender(ABC):
 
 
 def frames_of(pieces: Iterable[Frames]) -> Iterator[list[Frames]]:
-    """What was read, with the pieces of each frame together: a page may end within a frame."""
+    """Yield the pieces of each frame together: a page may end within a frame."""
     frame: list[Frames] = []
     try:
         for piece in pieces:

@@ -1,11 +1,11 @@
-"""`Spool`: a local store, a `Route` for each target, and the forwarder, one thread for all of them.
+"""`Spool`: a local store, a `Route` for each target, and the forwarder, one thread for all routes.
 
-The forwarder has a bounded number of *places*. A route with messages waits for a place, and leaves
-it when its messages are gone, or when others wait and it does not get on. So targets that have
-nothing waiting cost nothing, and a thousand that have cost no more than the places.
+The forwarder has a bounded number of *places*. A route with messages waits for a place. It leaves
+when its messages are gone, or without progress while other routes wait. So targets without messages
+cost nothing, and a thousand targets with messages cost no more than the places.
 
-*Threads*: users' threads put into local queues; hosts' threads note what is accepted and confirmed;
-all else is the forwarder's.
+*Threads*: users' threads put into local queues; hosts' threads note accepted and confirmed
+messages; the forwarder does all other work.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("mirrorq")
 
 PLACES = 8
-"""Targets that are sent to at once."""
+"""Number of targets that are sent to at once."""
 AGAIN_S = (0.2, 5.0)
-"""What could not be reached is tried again after the first, at last after the second."""
+"""Wait after a failed connection in seconds: the first wait, the longest wait."""
 IDLE_S = 5.0
-"""A route without messages keeps its place for so long, if no other route waits."""
+"""A route without messages keeps its place this long, if no other route waits."""
 TURN_S = 5.0
-"""A route that does not get on leaves its place to another one after this."""
+"""A route without progress leaves its place to another route after this time."""
 LOOK_S = 1.0
-"""How often the forwarder looks for messages that have ended in their local queues."""
+"""Interval of the forwarder's looks for messages that have ended in their local queues."""
 LOOKED_AT = 8
-"""Local queues of one such look."""
+"""Number of waiting routes in one look."""
 CLOSE_S = 5.0
 
 
@@ -51,9 +51,9 @@ class Spool:
     """A store of accepted puts, and the thread that brings them to their queues.
 
     Args:
-        path: directory of the store; no other process has it open at the same time.
+        path: directory of the store; no other process has the store open at the same time.
         config: the limits of its node, and the `spool_…` settings.
-        host: gives the node or client over which targets are reached; may raise, and is asked
+        host: returns the node or client that reaches the targets; may raise, and is asked
             again.
 
     Raises:
@@ -66,24 +66,24 @@ class Spool:
         self._find_host = host
         self._pid = os.getpid()
         self.outcomes = Outcomes()
-        """Those of all puts."""
+        """Outcomes of all puts."""
         self.bell = Doorbell()
         """Wakes the forwarder."""
         self.is_closing = self.is_closed = False
         self._failure = ""
         self._ended = Latch()
         self.why = ""
-        """Why the cluster is not reached, "" when it is or nobody has tried."""
+        """Why the cluster is not reached, "" if reached or never tried."""
         self._away_until = 0.0
         self._away_s = 0.0
         self._look_at = 0.0
         self._waiting: deque[Route] = deque()
-        """Routes with messages that have no place."""
+        """Routes with messages and without a place."""
         self._placed: dict[Route, float] = {}
-        """Routes that have a place, and when each of them last got on."""
+        """Routes with a place -> time of the last progress."""
         self.store = LocalStore(path, config)
         self.routes = {name: Route(self, name) for name in self.store.records}
-        """By their targets' names."""
+        """Name of the target -> route."""
         for name, count in self.store.filled.items():
             self.routes[name].count = count
             self.fill(self.routes[name])
@@ -93,7 +93,7 @@ class Spool:
     # --- Any thread ---------------------------------------------------------------------------
 
     def route(self, name: str, *, durable: bool, auto_delete: bool) -> Route:
-        """The way of a target; one is made for a name that is new."""
+        """Return the route of a target; a new name gets a new route."""
         self.check()
         found = self.routes.get(name)
         if found is None:
@@ -103,7 +103,7 @@ class Spool:
         return found
 
     def check(self) -> None:
-        """Raises: ShutDown: it is closed, has failed, or belongs to the process before a fork."""
+        """Raises: ShutDown: the spool is closed, has failed, or was opened before a fork."""
         if self._failure:
             raise ShutDown(f"spool {self.path} has failed: {self._failure}")
         if self.is_closing:
@@ -134,7 +134,7 @@ class Spool:
         return why
 
     def begin_closing(self) -> None:
-        """Have all that was put accepted, and forward nothing more."""
+        """Wait until all puts are accepted, and forward nothing more."""
         for route in list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
@@ -142,8 +142,8 @@ class Spool:
         self.bell.ring()
 
     def close(self) -> None:
-        """Have all that was put accepted, and end. What is not confirmed is sent when the spool is
-        opened again. May be repeated."""
+        """Wait until all puts are accepted, and end. The next opening of the spool sends
+        unconfirmed messages. May be repeated."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -161,10 +161,10 @@ class Spool:
     # --- The forwarder --------------------------------------------------------------------------
 
     def host(self) -> Host:
-        """What targets are reached over.
+        """Return the host that reaches the targets.
 
         Raises:
-            MirrorQError: nothing is.
+            MirrorQError: there is no host.
         """
         try:
             return self._find_host()
@@ -186,7 +186,7 @@ class Spool:
                 self._end_open(f"has failed: {self._failure}")
 
     def _round(self) -> float | None:
-        """Do what is due; return after how many seconds to look again, None: when it is rung."""
+        """Do all due work; return the seconds until the next round, None: wait for a ring."""
         if self.store.node.is_closed:
             self._failure = self._failure or "its store is closed, or cannot be used"
             raise ShutDown(self._failure)
@@ -223,7 +223,7 @@ class Spool:
                 self._placed[route] = now
 
     def _advance(self, route: Route, now: float) -> None:
-        """Settle and send, as far as that is possible now."""
+        """Settle and send as far as possible now."""
         if not self._attempt(route, lambda: self._forward(route)):
             return
         if route.line.flights or not route.is_empty:
@@ -244,7 +244,7 @@ class Spool:
             self._note_reached()
 
     def _leave(self, route: Route) -> None:
-        """The route gives up its place."""
+        """Take the place from a route."""
         self._placed.pop(route, None)
         if "line" in route.__dict__:
             route.drop_target(route.why_not)
@@ -253,7 +253,7 @@ class Spool:
             self.fill(route)
 
     def _attempt(self, route: Route, work: Callable[[], None]) -> bool:
-        """Whether it was done. Where it was refused it is done again later."""
+        """Do some work; return true on success. Refused work is done again later."""
         try:
             work()
             return True

@@ -1,4 +1,4 @@
-"""`Spools`: what a node, or a client, has of spools: one store, opened when it is first needed."""
+"""`Spools`: the spool of a node or client: one store, opened at first use."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class Spools:
     """One process's spool.
 
     Args:
-        path: directory of its store, which is made when the first queue is spooled.
+        path: directory of the store, which is made when the first queue is spooled.
         config: its `spool_…` settings.
-        host: gives what queues are reached over; may raise, and is asked again.
-        open_queue: a handle on a queue itself: its name, whether it is durable and auto-delete, and
-            a time-out in seconds.
-
+        host: returns the host that reaches the queues; may raise, and is asked again.
+        open_queue: opens a handle on a queue itself, by its name, durable, auto-delete, and a
+            time-out in seconds.
     *Threads*: any may call any method.
     """
 
@@ -55,12 +54,12 @@ class Spools:
         self._spool = Spool(self._path, self._config, self._host)
 
     def resume(self) -> None:
-        """Go on with what a former process has left, if it has."""
+        """Go on with messages of a former process, if the store exists."""
         if (self._path / DATA_FILE).exists():
             try:
                 self._opening.run()
             except StoreError as error:
-                # Who spools again is told so; all others go on.
+                # A new spooled queue gets the error; all other work goes on.
                 log.error("what was spooled is not sent: %s", error)
 
     def queue(
@@ -72,7 +71,7 @@ class Spools:
         timeout: float | None = None,
         **others: object,
     ) -> SpooledQueue:
-        """A handle that spools.
+        """Return a handle that spools.
 
         Args:
             timeout: not needed: a spool waits for no cluster.
@@ -100,15 +99,15 @@ class Spools:
         return SpooledQueue(spool, route, open_queue)
 
     def status(self) -> dict[str, SpoolStatus]:
-        """What is spooled, by the names of queues. Never waits."""
+        """Return the status of each spooled queue, by name. Never waits."""
         spool = self._spool
         if spool is None or spool.is_closing:
             return {}
         return {name: route.status() for name, route in list(spool.routes.items())}
 
     def total(self) -> SpoolStatus:
-        """What is spooled for all queues together; `oldest_s` and `why` are those of the message
-        that has waited longest. Never waits."""
+        """Return the status of all queues together; `oldest_s` and `why` belong to the message that
+        has waited longest. Never waits."""
         found = list(self.status().values())
         oldest = max(found, key=lambda one: one.oldest_s, default=SpoolStatus.nothing())
         return SpoolStatus(
@@ -122,12 +121,12 @@ class Spools:
         )
 
     def begin_closing(self) -> None:
-        """Have everything that was put accepted, and forward nothing more."""
+        """Wait until all puts are accepted, and forward nothing more."""
         if self._spool is not None:
             self._spool.begin_closing()
 
     def close(self) -> None:
-        """Have everything that was put accepted, and close the store. What is left in it is sent
-        when it is opened again."""
+        """Wait until all puts are accepted, and close the store. The next opening sends the
+        remaining messages."""
         if self._spool is not None:
             self._spool.close()

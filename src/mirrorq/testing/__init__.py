@@ -2,13 +2,13 @@
 
     cluster     `SimulatedCluster`: nodes, tasks of yours, crashes and partitions
     seeds       `simulate`: one test with many seeds
-    schedule    threads of which one runs at a time, and time that passes when all wait
+    schedule    threads that run one at a time, and time that passes when all wait
     patching    Python's own time, threads and asyncio for tasks, with `loop`
     network     connections that delay, lose and break
-    store       what a node keeps, on a `disk` that outlives it
+    store       a node's stored data, on a `disk` that outlives the node
 
-Nothing here waits in real time, writes a file, or sends anything to anywhere. Begin with
-`cluster`, and with `Scheduler.wait` in `schedule`.
+Nothing here waits in real time, writes a file, or uses a real network. Begin with `cluster`, and
+with `Scheduler.wait` in `schedule`.
 """
 
 from mirrorq.testing.cluster import SimulatedCluster

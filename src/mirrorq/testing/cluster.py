@@ -1,8 +1,7 @@
 """`SimulatedCluster`: your code against a whole cluster, on virtual time and with faults.
 
-The nodes are real `mirrorq.Node`s with everything that is in them, and what users hold are real
-`MirroredQueue`s. Played are time, threads (`schedule`), the network and disks. The same seed
-gives the same run.
+The nodes are real `mirrorq.Node`s with all their parts, and users hold real `MirroredQueue`s. Time,
+threads (`schedule`), the network and disks are simulated. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 KINDS = ("crash", "partition", "freeze", "delay", "reset", "fill disk")
-"""Of faults that `trouble` knows."""
+"""Kinds of faults for `trouble`."""
 READY_S = 60.0
-"""A cluster without faults is ready within this, and far sooner."""
+"""Limit for the start of a cluster without faults, which is far quicker."""
 
 
 class SimulatedNode(Node):
-    """A real node whose process, disk and network are of a `SimulatedCluster`."""
+    """A real node whose process, disk and network belong to a `SimulatedCluster`."""
 
     def __init__(self, cluster: SimulatedCluster, process: Process, **arguments: Any) -> None:
         self._cluster = cluster
@@ -56,11 +55,11 @@ class SimulatedNode(Node):
         return cast("Store", SimulatedStore(cluster._scheduler, self.name, drive))
 
     def _silent_text(self) -> str:
-        """No node is asked why it is silent: it would be asked by real sockets."""
+        """Return "": the question to a silent node would use real sockets."""
         return ""
 
     def _open_rail(self) -> None:
-        """None: it is a thread of its own, beside the simulated time."""
+        """Open no rail: a rail is a thread of its own, beside the simulated time."""
 
     def _open_transport(self, address: str) -> Transport:
         network, incarnation = self._cluster._network, self._store.incarnation
@@ -71,7 +70,7 @@ class SimulatedNode(Node):
         return self._cluster._scheduler.random.getrandbits(32)
 
     def _end_with_process(self) -> None:
-        """It ends with a simulated one."""
+        """Do nothing: the simulated process ends the node."""
 
     def _on_notice(self, notice: Notice) -> None:
         self._cluster.note(f"{self.name}: {notice.text}")
@@ -96,7 +95,7 @@ class SimulatedDriver(ClientDriver):
 
 
 class SimulatedClient(Client):
-    """A real client whose process and network are of a `SimulatedCluster`."""
+    """A real client whose process and network belong to a `SimulatedCluster`."""
 
     def __init__(self, cluster: SimulatedCluster, process: Process, **arguments: Any) -> None:
         self._cluster = cluster
@@ -110,15 +109,15 @@ class SimulatedClient(Client):
         return SimulatedDriver(self._cluster, self._process, self)
 
     def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
-        """No endpoint is asked why it is silent: it would be asked by real sockets."""
+        """Return true at the end of the wait. No endpoint is asked: sockets would be real."""
         return deadline is not None and clock.now_ms() >= deadline
 
 
 class SimulatedCluster:
     """A cluster on virtual time, for tests of code that uses mirrorq.
 
-    Used with `with`: entering it starts all nodes and waits until they have found each other;
-    leaving it ends everything, and raises what a task has raised that nobody was told.
+    Used with `with`: entering starts all nodes and waits until they have found each other; leaving
+    ends everything, and raises the first unreported error of a task.
 
     Args:
         nodes: how many (named a, b, c, …), or their names.
@@ -126,14 +125,13 @@ class SimulatedCluster:
             which of several tasks goes on first.
         config: of all nodes.
         witnesses: names of nodes that vote and hold no queue.
-        time_limit: virtual seconds that may pass in all, beside those that `run`, `run_until`
-            and `skip` were told to let pass. Then `Stuck` is raised, which says what every task
-            is waiting for.
-        patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are the simulation's
-            too, for its tasks; other threads keep theirs. False: code under test must wait by
+        time_limit: virtual seconds that may pass in all, beside the seconds of `run`, `run_until`
+            and `skip`. Then `Stuck` is raised, and names the wait of every task.
+        patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are simulated
+            too, for tasks; other threads keep the real modules. False: code under test must wait by
             mirrorq and by `sleep` only.
 
-    *Threads*: the thread that has entered it, and tasks (`spawn`). Of all these one runs at a
+    *Threads*: the thread that has entered the cluster, and tasks (`spawn`). One of them runs at a
     time, until it waits; time passes when all wait.
     """
 
@@ -149,9 +147,9 @@ class SimulatedCluster:
     ) -> None:
         names = tuple(NAMES[:nodes]) if isinstance(nodes, int) else tuple(nodes)
         self.seed: int = seed
-        """As given."""
+        """The given seed."""
         self.log: list[str] = []
-        """What happened, a line each, with its time; equal for equal seeds."""
+        """Events of the run, a line each, with the time; equal for equal seeds."""
         self._config = config or Config()
         self._witnesses = tuple(witnesses)
         self._scheduler = Scheduler(seed, time_limit)
@@ -159,9 +157,9 @@ class SimulatedCluster:
         self._peers = {name: f"tcp://{name}:7400" for name in names}
         self._processes: dict[str, Process] = {}
         self._nodes: dict[str, SimulatedNode] = {}
-        """Those whose processes were started last, running or not."""
+        """Name -> node of the process started last, running or not."""
         self._clients: dict[str, SimulatedClient] = {}
-        """The same of clients."""
+        """Name -> client of the process started last, running or not."""
         self._drives = {name: self._new_drive() for name in names}
         self._task_count = 0
         self._is_patched = patch
@@ -207,10 +205,10 @@ class SimulatedCluster:
     # --- Queues and tasks ---------------------------------------------------------------
 
     def node(self, name: str) -> Node:
-        """The node of this name, as its process has it: a real `mirrorq.Node`.
+        """Return the node of this name in its process: a real `mirrorq.Node`.
 
         Raises:
-            SimulationError: it does not run.
+            SimulationError: the node does not run.
         """
         if name not in self.running:
             self._known(name)
@@ -220,17 +218,17 @@ class SimulatedCluster:
     def connect(
         self, name: str = "client", *, to: Iterable[str] = (), timeout: float = READY_S
     ) -> Client:
-        """A process that is no node, connected: what `mirrorq.connect` returns elsewhere.
+        """Return the client of a new process, connected, like `mirrorq.connect`.
 
         Args:
-            name: of the process, for `on=` and for faults. After `crash(name)` another one may
-                have it.
-            to: nodes that it tries, in this order; all when none is named. It goes on to the next
-                one when one is gone.
-            timeout: virtual seconds to wait for one that answers.
+            name: of the process, for `on=` and for faults. After `crash(name)` another process may
+                have the name.
+            to: nodes to try, in this order; all nodes by default. When a node is gone, the client
+                goes on to the next node.
+            timeout: virtual seconds to wait for a node that answers.
 
         Raises:
-            NoQuorum: none answered in time.
+            NoQuorum: no node answered in time.
         """
         if name in self._peers or (name in self._processes and self._processes[name].is_alive):
             raise SimulationError(f"there is a process {name!r} already")
@@ -253,12 +251,12 @@ class SimulatedCluster:
         return client
 
     def queue(self, name: str, *, on: str, **arguments: Any) -> MirroredQueue:
-        """Declare a queue on a node or client and return a handle on it, as `Node.queue` does.
+        """Declare a queue on a node or client and return a handle, as `Node.queue` does.
 
         Args:
-            on: its name. The handle ends with its process: after `crash` and `start` it takes
-                another one.
-            arguments: see `Node.queue`; but `spool`, whose disk and thread are not played.
+            on: name of the node or client. The handle ends with its process: after `crash` and
+                `start` open another handle.
+            arguments: see `Node.queue`; but `spool`, whose disk and thread are not simulated.
         """
         if arguments.get("spool"):
             raise SimulationError("spools are not simulated: put into the queue itself here")
@@ -266,7 +264,7 @@ class SimulatedCluster:
         return handle
 
     def exchange(self, name: str, kind: str, *, on: str, **arguments: Any) -> Exchange:
-        """Declare an exchange and return a handle on it, as `Node.exchange` does."""
+        """Declare an exchange and return a handle, as `Node.exchange` does."""
         return self._host(on).exchange(name, kind, **arguments)
 
     def spawn(
@@ -277,13 +275,13 @@ class SimulatedCluster:
         name: str = "",
         **keywords: object,
     ) -> Task:
-        """Run code of yours as a task: it may call whatever blocks.
+        """Run code of yours as a task, which may make blocking calls.
 
         Args:
             keywords: passed to the function.
             function: called with the other arguments, on a thread of its own.
-            on: the node or client in whose process it runs: with this it crashes, stands still
-                and ends. None: beside them all.
+            on: the node or client whose process runs the task: both crash, stand still
+                and end together. None: a process outside the nodes.
             name: for messages.
 
         Returns:
@@ -292,8 +290,8 @@ class SimulatedCluster:
         Raises:
             SimulationError: there is no such node or client.
 
-        What it raises is raised by `run`, or at the latest when the cluster is left, unless
-        somebody is told by `Task.result`.
+        An error of the task is raised by `run`, or at the latest at the end of the cluster, unless
+        `Task.result` has raised the error.
         """
         process = self._scheduler.test if on is None else self._processes[self._known(on)]
         if not process.is_alive:
@@ -315,7 +313,7 @@ class SimulatedCluster:
         return self._scheduler.now_us / 1_000_000
 
     def run(self, seconds: float) -> None:
-        """Let time pass, and raise what a task has raised.
+        """Let time pass, and raise the error of a failed task.
 
         Args:
             seconds: virtual ones.
@@ -339,7 +337,7 @@ class SimulatedCluster:
             self._scheduler.raise_failed()
 
     def sleep(self, seconds: float) -> None:
-        """What `time.sleep` is elsewhere; for tasks.
+        """Sleep like `time.sleep`; for tasks.
 
         Args:
             seconds: virtual ones.
@@ -347,8 +345,8 @@ class SimulatedCluster:
         self._scheduler.sleep_us(int(seconds * 1_000_000))
 
     def skip(self, seconds: float) -> None:
-        """All processes, tasks too, stand still for so long, as on a computer that sleeps: it
-        costs nothing, however long. What was due meanwhile happens after it.
+        """Let all processes, tasks too, stand still, as on a sleeping computer. A skip of any
+        length is quick. Events due meanwhile happen afterwards.
 
         Args:
             seconds: virtual ones.
@@ -360,18 +358,18 @@ class SimulatedCluster:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """Names of the nodes that run."""
+        """Names of the running nodes."""
         return tuple(name for name in self._nodes if self._processes[name].is_alive)
 
     def start(self, name: str) -> Node:
-        """Start the process of a node that does not run, with what is on its disk. Returns at
-        once: `wait_ready` of what it returns waits.
+        """Start the process of a stopped node, with the data on its disk. Returns the node at once:
+        `wait_ready` waits.
 
         Args:
             name: of the node.
 
         Raises:
-            SimulationError: it runs.
+            SimulationError: the node runs.
         """
         self._known(name)
         if name in self.running:
@@ -390,8 +388,8 @@ class SimulatedCluster:
         return self._nodes[name]
 
     def crash(self, name: str) -> None:
-        """End a process at once, as SIGKILL and the loss of power do: what no commit has put on
-        its disk is lost, handles on it end, tasks on it end where they are waiting.
+        """End a process at once, as SIGKILL and the loss of power do: uncommitted writes to its
+        disk are lost, its handles end, its tasks end where they are waiting.
 
         Args:
             name: of the node, or client.
@@ -403,7 +401,7 @@ class SimulatedCluster:
         self._scheduler.kill_and_wait(self._processes[name])
 
     def stop(self, name: str) -> None:
-        """End a process in order, by its `close`; tasks on it end after that.
+        """End a process in order, by its `close`; its tasks end after that.
 
         Args:
             name: of the node, or client.
@@ -414,7 +412,7 @@ class SimulatedCluster:
         self._scheduler.kill_and_wait(self._processes[name])
 
     def restart(self, name: str, timeout: float = READY_S) -> Node:
-        """Start a node that does not run, and wait until it takes part in the cluster again.
+        """Start a stopped node, and wait until the node takes part in the cluster again.
 
         Args:
             name: of the node.
@@ -424,7 +422,7 @@ class SimulatedCluster:
             The node, of its new process.
 
         Raises:
-            NoQuorum: it did not come about in time.
+            NoQuorum: the node was not ready in time.
         """
         node = self.start(name)
         node.wait_ready(timeout)
@@ -445,13 +443,13 @@ class SimulatedCluster:
     # --- Faults of disks ----------------------------------------------------------------
 
     def wipe(self, name: str) -> None:
-        """The disk of a node that does not run is replaced by an empty one.
+        """Replace the disk of a stopped node by an empty disk.
 
         Args:
             name: of the node.
 
         Raises:
-            SimulationError: it runs.
+            SimulationError: the node runs.
         """
         self._drive(name)
         if name in self.running:
@@ -471,7 +469,7 @@ class SimulatedCluster:
         drive.full_until_us = self._scheduler.now_us + int(seconds * 1_000_000)
 
     def slow_disk(self, name: str, least: float = 0.0002, most: float = 0.002) -> None:
-        """From now on a commit on this node takes so many seconds; without numbers as before.
+        """Set the seconds of each commit on this node from now on; the default without numbers.
 
         Args:
             name: of the node.
@@ -484,11 +482,11 @@ class SimulatedCluster:
     # --- Faults of the network ----------------------------------------------------------
 
     def partition(self, *groups: Iterable[str], silent: bool = False) -> None:
-        """Cut all links between groups of nodes and clients. Who is named in none is a group with
-        the others of that kind.
+        """Cut all links between groups of nodes and clients. Unnamed nodes and clients form a group
+        of their own.
 
         Args:
-            silent: packets vanish, and nobody is told that connections have ended.
+            silent: packets vanish, and no end learns that connections have ended.
         """
         parts = [[self._known(name) for name in group] for group in groups]
         rest = [name for name in self._names if not any(name in part for part in parts)]
@@ -502,16 +500,16 @@ class SimulatedCluster:
         """Cut the link between two nodes, or a client and a node.
 
         Args:
-            silent: packets vanish, and nobody is told.
-            one_way: only what `one` sends to `other` is cut.
+            silent: packets vanish, and no end is told.
+            one_way: only messages from `one` to `other` are cut.
         """
         how = ", silently" if silent else ""
         self.note(f"cut {self._known(one)} {'->' if one_way else '--'} {self._known(other)}{how}")
         self._network.cut(one, other, silent=silent, one_way=one_way)
 
     def reset(self, one: str, other: str) -> None:
-        """The connections between two nodes break once, and come up again: what was on its way
-        is lost.
+        """Break the connections between two nodes once; they come up again. Messages on their way
+        are lost.
 
         Args:
             one, other: nodes or clients.
@@ -550,11 +548,11 @@ class SimulatedCluster:
         *,
         every: float = 3.0,
     ) -> Task:
-        """For so long, let a fault of the seed's choice happen now and then, one at a time; each
-        is over, and its node started again, before the next. Returns at once.
+        """For `seconds`, let random faults happen, one at a time; each fault is over, and its node
+        started again, before the next. Returns at once with the task.
 
         Args:
-            kinds: which ones.
+            kinds: allowed kinds of faults.
             every: seconds from one to the next, on average.
 
         Raises:
@@ -595,10 +593,10 @@ class SimulatedCluster:
         if kind in ("partition", "delay"):
             self.heal()
 
-    # --- What happened ------------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------
 
     def master(self, queue: str) -> str | None:
-        """The node that serves a queue, as the first that runs and knows it says."""
+        """The master of a queue, as the first running node with a master in view reports."""
         for name in self.running:
             for status in self._nodes[name].queues():
                 if status.name == queue and status.master is not None:

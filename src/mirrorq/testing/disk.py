@@ -1,6 +1,6 @@
-"""A disk of the simulator: what was synced survives a crash, what was not is gone.
+"""A simulated disk: synced data survives a crash, other data is lost.
 
-It does what `store.Store` does with the same writes, in memory and without pages.
+The disk handles writes like `store.Store`, in memory and without pages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QueueFiles:
     """One queue's synced content."""
 
     ops: dict[int, Entry] = field(factory=dict)
-    """lsn -> op that is no publish."""
+    """lsn -> op other than a publish."""
     frames: dict[int, Entry] = field(factory=dict)
     """First sequence -> publish op."""
     state: bytes | None = None
@@ -48,7 +48,7 @@ class QueueFiles:
     stable: int = 0
     time_ahead_us: int = 0
     damaged: dict[int, None] = field(factory=dict)
-    """Of `frames`, those of which a byte has changed since they were written, by key."""
+    """Keys of `frames` of which a byte has changed since the write."""
     is_state_damaged: bool = False
     """The same of the checkpoint."""
 
@@ -118,22 +118,22 @@ class QueueFiles:
 
 
 def _named(page: Page) -> Page:
-    """What of a page is read at a start."""
+    """Return the part of a page that is read at a start."""
     is_read_later = page.kind in LATER and page.data
     return replace(page, data=None) if is_read_later else page
 
 
 @define
 class SimulatedDisk:
-    """One store. `store` is its identity: a wiped disk is another one."""
+    """One store. `store` is its identity: a wiped disk is another store."""
 
     store: int
     incarnation: int = 0
-    """0: it was never opened."""
+    """0: the store was never opened."""
     chance: int = 0
-    """What its next incarnation has at random. An earlier copy of a disk needs its own."""
+    """Random part of the next incarnation. An earlier copy of a disk needs its own."""
     known: int | None = None
-    """The last incarnation that a cluster has taken in."""
+    """Last incarnation known to a cluster."""
     queues: dict[int, QueueFiles] = field(factory=dict)
     raft_state: RaftState = field(factory=RaftState)
     snapshot: RaftSnapshot | None = None
@@ -141,12 +141,12 @@ class SimulatedDisk:
     """By index and number."""
     entries: list[RaftEntry] = field(factory=list)
     steady: bytes | None = None
-    """What a node keeps of its steady time."""
+    """Stored value of a node's steady time."""
     meta: dict[str, bytes] = field(factory=dict)
-    """What else a node keeps, by name."""
+    """Other stored values of a node, by name."""
 
     def start(self) -> int:
-        """A process opens the store; return its incarnation."""
+        """Open the store for a process; return its incarnation."""
         if self.incarnation:
             self.incarnation = incarnation_after(self.incarnation, self.chance, self.known)
         else:
@@ -154,7 +154,7 @@ class SimulatedDisk:
         return self.incarnation
 
     def commit(self, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:
-        """One transaction, synced when this returns."""
+        """Commit one transaction; the data is synced at the return."""
         for write in writes:
             files = self.queues.setdefault(write.queue_id, QueueFiles())
             files.apply(write)
@@ -185,7 +185,7 @@ class SimulatedDisk:
     def raft_image(self) -> RaftImage:
         snapshot, pages = self.snapshot, self.snapshot_pages
         if snapshot is not None:
-            # What was written counts, not what the machine had in memory.
+            # The written pages count, not the pages in the machine's memory.
             written = [pages[snapshot.index, number] for number in range(len(snapshot.pages))]
             snapshot = replace(snapshot, pages=tuple(written))
         return RaftImage(self.raft_state, snapshot, tuple(self.entries))
@@ -195,13 +195,13 @@ class SimulatedDisk:
         return [files.image(queue_id, whole=whole) for queue_id, files in queues]
 
     def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
-        """A page that was written and not taken off the disk since."""
+        """Return a page that was written and is still on the disk."""
         data = self.queues[queue_id].pages[kind, first, lsn].data
         assert data, "a page that is no more is not asked for"
         return data
 
     def read(self, queue_id: int, first: int, last: int) -> list[Entry]:
-        """Publish ops that hold messages of first to last, in order."""
+        """Return publish ops with messages of first to last, in order."""
         files = self.queues.get(queue_id)
         if files is None:
             return []
@@ -218,10 +218,10 @@ class SimulatedDisk:
         return [entry for entry in found_near if entry.header.last_sequence >= first]
 
     def served(self, queue_id: int, first: int, last: int) -> list[Entry]:
-        """Publish ops as `read` has them, up to the first that is damaged.
+        """Return publish ops like `read`, up to the first damaged op.
 
         Raises:
-            StoreCorrupt: that is the very first.
+            StoreCorrupt: the very first op is damaged.
         """
         found = self.read(queue_id, first, last)
         files = self.queues.get(queue_id)
@@ -242,7 +242,7 @@ class SimulatedDisk:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything of it is not as it was written."""
+        """True if any data differs from the written data."""
         return any(one.damaged or one.is_state_damaged for one in self.queues.values())
 
     def backup(self) -> SimulatedDisk:

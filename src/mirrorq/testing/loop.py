@@ -1,7 +1,7 @@
-"""An event loop of asyncio whose waiting takes virtual time.
+"""An event loop of asyncio whose waits take virtual time.
 
-It looks at its sockets without waiting for them; between two looks it waits, as a task, until it
-is called from another task or a timer is due. `asyncio.run` makes one when a task calls it.
+The loop looks at its sockets without waiting. Between two looks the loop waits, as a task, for a
+call from another task or a due timer. `asyncio.run` makes such a loop when a task calls it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A network that is played: what `transport` is to nodes and clients, without sockets.
+"""A simulated network: replaces `transport` for nodes and clients, without sockets.
 
-A connection is a FIFO that loses only its end, as TCP's is: what is on its way when it breaks is
-lost, and both ends are told, unless the break is *silent* (packets vanish) or an end is no more.
-Connections that nodes want come up again by themselves once they can.
+A connection is a FIFO that loses only its end, like TCP: a break loses messages on their way, and
+both ends are told, unless the break is *silent* (packets vanish) or an end has ended. Connections
+that nodes want come up again by themselves once they can.
 
-*Threads*: everything is called with the baton held (`schedule`).
+*Threads*: every call needs the baton (`schedule`).
 """
 
 from __future__ import annotations
@@ -35,50 +35,50 @@ from mirrorq.waiting import Doorbell
 Message = PeerMessage | ClientMessage | ServerMessage
 
 HOP_US = (50, 1000)
-"""What a message takes from process to process, at least and at most."""
+"""Least and most travel time of a message from process to process."""
 UP_US = 1000
-"""What it takes until both ends know of a connection, or of its end."""
+"""Time until both ends know of a connection, or of its end."""
 LAP_US = 50_000
-"""A client that has tried all endpoints waits for so long before it tries the first again."""
+"""Wait of a client that has tried all endpoints before the next round."""
 
 
 @define
 class Link:
-    """From one node to another."""
+    """Link from a node to another node."""
 
     is_cut: bool = False
     is_silent: bool = False
-    """Packets vanish, and nobody is told."""
+    """Packets vanish, and no end is told."""
     delay_us: tuple[int, int] = (0, 0)
-    """Added to what a message takes, at least and at most."""
+    """Added to the travel time of a message, at least and at most."""
     free_us: dict[int, int] = field(factory=dict)
-    """Channel -> when the last message on it arrives."""
+    """Channel -> arrival of the channel's last message."""
     generation: int = 0
-    """What was sent in an older one is lost."""
+    """Messages of an older generation are lost."""
 
     def arrival_us(self, channel: int, due_us: int) -> int:
-        """When a message arrives that would do so at `due_us` if it were alone."""
+        """Return the arrival of a message due at `due_us`, never before earlier messages."""
         due_us = max(due_us, self.free_us.get(channel, 0))
         self.free_us[channel] = due_us
         return due_us
 
 
 class Network:
-    """All links and all ends of them, by the nodes' names."""
+    """All links and their ends, by the nodes' names."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self._links: dict[tuple[str, str], Link] = {}
         self._ends: dict[str, SimulatedTransport] = {}
         self.clients: dict[bytes, SimulatedClientSocket] = {}
-        """Those that are connected, by their identities."""
+        """Connected clients by identity."""
 
     def link(self, sender: str, receiver: str) -> Link:
-        """The link from one node to another; made when first asked for."""
+        """Return the link from a node to another node; made at first use."""
         return self._links.setdefault((sender, receiver), Link())
 
     def is_connected(self, one: str, other: str) -> bool:
-        """Whether connections between two nodes can stand."""
+        """Return true if connections between two nodes can stand."""
         return not (self.link(one, other).is_cut or self.link(other, one).is_cut)
 
     def add(self, end: SimulatedTransport) -> None:
@@ -87,7 +87,7 @@ class Network:
         self.refresh()
 
     def remove(self, end: SimulatedTransport) -> None:
-        """A node listens no more, because its process has ended or it is closed."""
+        """Remove a node that no longer listens: its process has ended, or the end is closed."""
         if self._ends.get(end.name) is end:
             del self._ends[end.name]
             for other in self._ends:
@@ -98,11 +98,11 @@ class Network:
             self.refresh()
 
     def end(self, name: str) -> SimulatedTransport:
-        """Of the node of this name, which listens."""
+        """Return the end of the listening node of this name."""
         return self._ends[name]
 
     def find(self, endpoint: str) -> str:
-        """The name of the node at an endpoint, "" when nobody listens there."""
+        """Return the name of the node at an endpoint, "" if no node listens there."""
         return next((end.name for end in self._ends.values() if end.endpoint == endpoint), "")
 
     def cut(self, one: str, other: str, *, silent: bool, one_way: bool) -> None:
@@ -139,7 +139,7 @@ class Network:
                     client.drop()
 
     def refresh(self) -> None:
-        """Bring connections up that can stand, and down those that cannot."""
+        """Bring possible connections up, and impossible connections down."""
         for end in self._ends.values():
             end.refresh()
         for client in tuple(self.clients.values()):
@@ -164,11 +164,11 @@ def _arrive(link: Link, generation: int, receiver: End, message: Message) -> Non
 
 
 class End:
-    """What one process has of the network: messages that have come, and who waits for them.
+    """One process's end of the network: arrived messages, and the waiting thread.
 
     Args:
         network: of all.
-        process: whose end it is.
+        process: process of this end.
     """
 
     def __init__(self, network: Network, process: Process) -> None:
@@ -187,18 +187,18 @@ class End:
         self._bell.ring()
 
     def poll(self, timeout_ms: int) -> list[Any]:
-        """Wait until something is there, and return it."""
+        """Wait until messages are there, and return them."""
         if not self._inbox:
             self._bell.wait(timeout_ms / 1000)
         inbox, self._inbox = self._inbox, []
         return inbox
 
     def close(self, linger_ms: int = 0) -> None:
-        """End it; what was sent arrives."""
+        """Close this end; sent messages still arrive."""
         self._is_closed = True
 
     def flush(self) -> None:
-        """What is sent has left already."""
+        """Do nothing: sent messages have left already."""
         if self._is_closed:
             raise ShutDown("the sockets are closed")
 
@@ -215,14 +215,14 @@ class _Peer:
     name: str = ""
     """Which node is there, "" when there is no connection."""
     generation: int = 0
-    """What was to be told of an older connection is not told any more."""
+    """Events of an older connection are not reported any more."""
 
 
 class SimulatedTransport(End):
-    """One node's end of the network. See `transport.Transport`, of which it has the methods."""
+    """One node's end of the network, with the methods of `transport.Transport`."""
 
     has_rails = False
-    """They are threads beside the simulated time."""
+    """Rails are threads beside the simulated time."""
 
     def __init__(
         self, network: Network, process: Process, incarnation: int, endpoint: str, config: Config
@@ -239,7 +239,7 @@ class SimulatedTransport(End):
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """To whom connections are kept, standing or not."""
+        """Peers with wanted connections, standing or not."""
         return tuple(self._peers)
 
     @property
@@ -289,15 +289,15 @@ class SimulatedTransport(End):
         return sum(client.node == self.name for client in self._network.clients.values())
 
     def address_of(self, message: ClientMessage) -> str:
-        """They have none."""
+        """Return "": simulated clients have no addresses."""
         return ""
 
     def takes_turns(self, clients: int) -> bool:
-        """Whether each connection had a turn: all that has come is always taken."""
+        """Return true: all arrived messages are always taken."""
         return True
 
     def takes(self, parts: Sequence[bytes | memoryview]) -> bool:
-        """Whether the parts are small enough."""
+        """Return true if the parts are small enough."""
         return all(len(part) <= self.part_bytes_max for part in parts)
 
     def probe(self, peer: str) -> None:
@@ -325,7 +325,7 @@ class SimulatedTransport(End):
     # --- Of the network -----------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Bring up what can stand, and down what cannot."""
+        """Bring possible connections up, and impossible connections down."""
         for key, peer in self._peers.items():
             name = self._network.find(peer.endpoint)
             can_stand = bool(name) and self._network.is_connected(self.name, name)
@@ -337,7 +337,7 @@ class SimulatedTransport(End):
                 self._tell(key, peer, Disconnected(key))
 
     def drop(self, name: str) -> None:
-        """Connections to this node have ended."""
+        """End the connections to a node."""
         for key, peer in self._peers.items():
             if peer.name == name:
                 peer.name = ""
@@ -357,15 +357,14 @@ class SimulatedTransport(End):
 
 
 class SimulatedClientSocket(End):
-    """A client's end of the network. See `transport.client.ClientSocket`, of which it has the
-    methods."""
+    """A client's end of the network, with the methods of `transport.client.ClientSocket`."""
 
     def __init__(
         self, network: Network, process: Process, endpoints: Sequence[str], config: Config
     ) -> None:
         super().__init__(network, process)
         self.node = ""
-        """To which it is connected, "" when it is not."""
+        """Name of the connected node, "" without a connection."""
         self.identity = CLIENT_MARK + f"{self.name} {network.scheduler.new_number()}".encode()
         self._endpoints = tuple(endpoints)
         self._index = 0
@@ -375,12 +374,12 @@ class SimulatedClientSocket(End):
 
     @property
     def endpoint(self) -> str:
-        """The endpoint that it is connected to, or tries."""
+        """The connected endpoint, or the endpoint in trial."""
         return self._endpoints[self._index]
 
     @property
     def is_up(self) -> bool:
-        """Whether it is connected."""
+        """True if connected."""
         return bool(self.node)
 
     def leave(self, *, is_refused: bool = False) -> None:
@@ -401,7 +400,7 @@ class SimulatedClientSocket(End):
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """End the connection; what was sent arrives."""
+        """End the connection; sent messages still arrive."""
         self._is_closed = True
         self._network.clients.pop(self.identity, None)
 
@@ -439,7 +438,7 @@ class SimulatedClientSocket(End):
 
 
 def host_of(endpoint: str) -> str:
-    """The name of the node whose endpoint this is."""
+    """Return the name of the node at an endpoint."""
     if not endpoint.startswith("tcp://"):
         raise ConfigError(f"{endpoint} is no endpoint of a simulated node")
     return endpoint.removeprefix("tcp://").rpartition(":")[0]

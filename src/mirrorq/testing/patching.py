@@ -1,14 +1,14 @@
-"""Python's own time and threads, for tasks: theirs are of the simulation.
+"""Python's own time and threads, simulated for tasks.
 
 Code under test sleeps, looks at the clock, starts threads, waits for events and for futures, and
-runs asyncio. While a simulation is open these names of the standard library lead to stand-ins
-that ask who calls: a task has virtual time, every other thread what it always had.
+runs asyncio. While a simulation is open these names of the standard library lead to stand-ins that
+check the caller: a task gets virtual time, every other thread the real function.
 
-Not reached is what was imported by its own name before (`from time import sleep`), what is done
-in C (`datetime.now`), and what waits for the world: sockets, files, processes.
+Not replaced: names imported before (`from time import sleep`), functions in C (`datetime.now`), and
+waits for the outside world: sockets, files, processes.
 
-*Threads*: any thread may call the stand-ins; `patch` and `restore` are of those that open and
-leave a cluster.
+*Threads*: any thread may call the stand-ins; only threads that open and leave a cluster call
+`patch` and `restore`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirrorq.testing.loop import SimulatedLoop
 from mirrorq.testing.schedule import START, START_US, Lock, Mailbox, Task, current_task
 
 _kept: list[tuple[Any, str, Any]] = []
-"""(module or class, name, what is there)."""
+"""(module or class, name, real value)."""
 _open_count = 0
 
 
@@ -39,7 +39,7 @@ def patch() -> None:
 
 
 def restore() -> None:
-    """Take them out again, when the last simulation is left."""
+    """Restore the real functions when the last simulation is left."""
     global _open_count
     _open_count -= 1
     while _kept and not _open_count:
@@ -57,7 +57,7 @@ def _wall_us(task: Task) -> int:
 def _for_tasks(
     real: Callable[..., Any], played: Callable[..., Any], *, is_lock: bool = False
 ) -> Callable[..., Any]:
-    """`played` gets the task that calls before its arguments."""
+    """Return a stand-in: `played` gets the calling task before its arguments."""
 
     def choose(*arguments: Any, **keywords: Any) -> Any:
         task = current_task()
@@ -120,7 +120,7 @@ def _start(thread: threading.Thread) -> None:
 
 
 def _for_threads(real: Callable[..., Any], played: Callable[..., Any]) -> Callable[..., Any]:
-    """Of threads that are tasks, when a task asks."""
+    """Return a stand-in for threads that are tasks, when a task calls."""
 
     def choose(thread: threading.Thread, *arguments: Any, **keywords: Any) -> Any:
         begun: Task | None = getattr(thread, "_simulated", None)

@@ -1,14 +1,14 @@
-"""Threads of a simulation: real ones, of which one runs at a time, on time that is played.
+"""Threads of a simulation: real threads that run one at a time, on virtual time.
 
-Each thread of the simulation is a `Task`. The one that runs has the *baton*. When it waits, it
-lets the next event happen (`at`), and the next, until some task has a reason to go on, and hands
-the baton to that one; which of several is drawn by the seed. Time passes only from event to
-event, so only when all tasks wait, and a run is decided by the seed and by nothing else.
+Each thread of the simulation is a `Task`. The running task has the *baton*. A waiting task lets the
+next events happen (`at`) until some task has a reason to go on, and hands the baton to that task;
+the seed draws one of several. Time passes only from event to event, so only when all tasks wait,
+and a run is decided by the seed alone.
 
 `mirrorq.clock` and `mirrorq.waiting` ask here while a simulation is open, for its threads only:
-others in the same Python process go by the machine's clocks as ever.
+other threads in the same Python process use the machine's clocks.
 
-*Threads*: everything here belongs to the thread that has the baton.
+*Threads*: everything here belongs to the thread with the baton.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from mirrorq import clock, waiting
 from mirrorq.waiting import ProcessEnded
 
 START_US = 1_700_000_000_000_000
-"""What wall clocks say at the beginning."""
+"""Time of wall clocks at the beginning."""
 STALL_S = 60.0
-"""A task that has the baton for so long, in real seconds, waits for something that is not of the
+"""A task with the baton for this long, in real seconds, waits for something outside the
 simulation."""
 START = threading.Thread.start
-"""As it is: `patching` puts another one in its place."""
+"""The real function, which `patching` replaces."""
 LIBRARY = str(Path(__file__).parents[1])
 STANDARD = str(Path(threading.__file__).parent)
 
 
 class SimulationError(Exception):
-    """The simulation cannot go on; the message says why, and what each task is doing."""
+    """The simulation cannot go on; the message has the cause, and the state of each task."""
 
 
 class Stuck(SimulationError):
-    """Time passes and nobody gets on: see `time_limit` of `SimulatedCluster`."""
+    """Time passes without progress: see `time_limit` of `SimulatedCluster`."""
 
 
 @define(eq=False)
 class Process:
-    """What ends together: a node's thread, and the tasks that run beside it."""
+    """Threads that end together: a node's thread, and the tasks beside the node."""
 
     name: str
     tasks: list[Task] = field(factory=list)
-    """Those that have not ended."""
+    """Tasks that have not ended."""
     is_alive: bool = True
     frozen_until_us: int = 0
     held: list[Task] = field(factory=list)
-    """Tasks that would go on, were it not frozen."""
+    """Tasks that would go on if the process were not frozen."""
     wall_ahead_us: int = 0
-    """By how much its machine's wall clock is wrong."""
+    """Error of the wall clock of the process's machine."""
 
 
 @define(eq=False)
@@ -77,38 +77,38 @@ class Task:
     _scheduler: Scheduler
     _process: Process
     is_done: bool = False
-    """Whether it has returned, has raised, or its process is no more."""
+    """True once the task has returned, has raised, or its process has ended."""
     error: BaseException | None = None
-    """What it has raised."""
+    """Exception of the task."""
     _value: object = None
     _ident: int = 0
     _baton: threading.Lock = field(factory=allocate_lock)
-    """Free: it may run. Only its own thread takes it."""
+    """Free: the task may run. Only the task's own thread takes the lock."""
     _has_baton: bool = True
-    """False while its thread waits for it, after an interrupted wait too."""
+    """False while the thread waits for the baton, after an interrupted wait too."""
     _is_parked: bool = False
     _is_killed: bool = False
     _ticket: int = 0
-    """Counts waits: a time-out of an older one means nothing."""
+    """Counts waits: a time-out of an older wait has no effect."""
     _until_us: int | None = None
     _is_hosts: bool = False
-    """It is of mirrorq, not of the test."""
+    """The task is a thread of mirrorq, not of the test."""
     _bears: Process | None = None
-    """Of which process the threads are that it begins; None: of its own."""
+    """Process of threads that the task begins; None: the task's own."""
     _makes_real: bool = False
-    """Locks that it makes now are ordinary ones."""
+    """Locks made by the task now are real locks."""
     _ended: list[Lock] = field(factory=list)
-    """Who waits for its end."""
+    """Locks of tasks that wait for the end."""
 
     def result(self, timeout: float | None = None) -> object:
-        """Wait for the end; return what the function has returned, raise what it has raised.
+        """Wait for the end; return the function's result, or raise its error.
 
         Args:
             timeout: in virtual seconds.
 
         Raises:
-            TimeoutError: it has not ended by then.
-            SimulationError: its process was crashed or stopped.
+            TimeoutError: the task has not ended by then.
+            SimulationError: the task's process was crashed or stopped.
         """
         if not self._scheduler.join(self, timeout):
             raise TimeoutError(f"task {self.name} has not ended after {timeout} s")
@@ -124,8 +124,8 @@ class Task:
 
 
 class Lock:
-    """A `threading.Lock` that is waited for in virtual time by tasks. For other threads it is an
-    ordinary one: some module may keep it when the simulation is over."""
+    """A `threading.Lock` on which tasks wait in virtual time. For other threads an ordinary lock: a
+    module may keep the lock after the simulation."""
 
     __slots__ = ("_real", "_scheduler", "_waiting")
 
@@ -135,11 +135,11 @@ class Lock:
         self._waiting: deque[Task] = deque()
 
     def locked(self) -> bool:
-        """Whether it is taken."""
+        """Return true if the lock is taken."""
         return self._real.locked()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it, and say whether that was possible before the time was over."""
+        """Take the lock; return false if the time was over first."""
         if self._real.acquire(False):
             return True
         if not blocking or timeout == 0:
@@ -168,14 +168,14 @@ class Lock:
                 return False
 
     def _pass_on(self, task: Task) -> None:
-        """It waits no more, and was perhaps the one that was woken."""
+        """Wake the next task if this task, which waits no more, may have been woken."""
         if task in self._waiting:
             self._waiting.remove(task)
         elif self._waiting and not self._real.locked():
             self._scheduler.make_ready(self._waiting.popleft())
 
     def release(self) -> None:
-        """Free it; the first of those that wait goes on."""
+        """Free the lock; the first waiting task goes on."""
         self._real.release()
         if self._waiting:
             self._scheduler.make_ready(self._waiting.popleft())
@@ -192,7 +192,7 @@ class Lock:
 
 
 class Mailbox:
-    """What one task takes out of and others put into: `queue.SimpleQueue` in virtual time."""
+    """Mailbox of one task, filled by others: `queue.SimpleQueue` in virtual time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._items: deque[Any] = deque()
@@ -208,10 +208,10 @@ class Mailbox:
     put_nowait = put
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest out; wait until there is one.
+        """Take the oldest item out; wait for an item.
 
         Raises:
-            queue.Empty: there is none in time.
+            queue.Empty: no item came in time.
         """
         until_us = None if timeout is None else self._scheduler.now_us + int(timeout * 1_000_000)
         while not self._items:
@@ -229,24 +229,24 @@ class Mailbox:
         return self._items.popleft()
 
     def get_nowait(self) -> Any:
-        """Take the oldest out, if there is one."""
+        """Take the oldest item out, if there is one."""
         return self.get(block=False)
 
     def qsize(self) -> int:
-        """How many are in it."""
+        """Return the number of items."""
         return len(self._items)
 
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return true if the mailbox is empty."""
         return not self._items
 
 
 _tasks: dict[int, Task] = {}
-"""Every thread that is of some simulation."""
+"""Thread id -> task, of all simulations."""
 
 
 def current_task() -> Task | None:
-    """The task that the calling thread is; None: it is of no simulation."""
+    """Return the task of the calling thread; None: not a simulated thread."""
     return _tasks.get(get_ident())
 
 
@@ -262,16 +262,16 @@ class Scheduler:
         self.random = Random(seed)
         self.now_us = 0
         self.failure: BaseException | None = None
-        """Why the simulation has ended before its time."""
+        """Why the simulation has ended early."""
         self.test = Process("the test")
-        """Of what belongs to no node."""
+        """Process of tasks that belong to no node."""
         self._limit_us = int(time_limit * 1_000_000)
-        """Past this nobody waits; moved on by those who want time to pass."""
+        """No wait goes past this time; calls that let time pass move the limit."""
         self._events: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._order = 0
         self._ready: list[Task] = []
         self._failed: list[Task] = []
-        """Tasks that have raised, which nobody was told yet."""
+        """Failed tasks whose error is not reported yet."""
         self._main = Task("the test", self, self.test)
         self._current = self._main
         self._switches = 0
@@ -288,7 +288,7 @@ class Scheduler:
         """Make the calling thread the first task.
 
         Raises:
-            SimulationError: it is one already.
+            SimulationError: the thread is already a task.
         """
         ident = get_ident()
         if ident in _tasks:
@@ -318,7 +318,7 @@ class Scheduler:
     # --- Time ---------------------------------------------------------------------------
 
     def at(self, time_us: int, action: Callable[..., None], *arguments: object) -> None:
-        """Have something happen at a time; it must not wait."""
+        """Have a call happen at a time; the call must not wait."""
         self._order += 1
         heappush(self._events, (max(time_us, self.now_us), self._order, action, arguments))
 
@@ -339,7 +339,7 @@ class Scheduler:
         self._limit_us += duration_us
 
     def leap(self, duration_us: int) -> None:
-        """Nobody does anything for so long; what was due meanwhile happens after it."""
+        """Let time pass without any activity; events due meanwhile happen afterwards."""
         self.allow(duration_us)
         self.now_us += duration_us
         self.sleep_us(0)
@@ -347,10 +347,10 @@ class Scheduler:
     # --- Tasks --------------------------------------------------------------------------
 
     def running(self) -> Task:
-        """The task that calls.
+        """Return the calling task.
 
         Raises:
-            SimulationError: the thread that calls is none, or does not have the baton.
+            SimulationError: the calling thread is no task, or does not have the baton.
         """
         task = _tasks.get(get_ident())
         if task is None or task._scheduler is not self:
@@ -364,7 +364,7 @@ class Scheduler:
 
     @contextmanager
     def born_in(self, process: Process) -> Iterator[None]:
-        """Threads that begin meanwhile are of this process, and mirrorq's own."""
+        """Let threads that begin meanwhile belong to `process`, and be mirrorq's own."""
         task = self.running()
         before, task._bears = task._bears, process
         try:
@@ -374,7 +374,7 @@ class Scheduler:
 
     @contextmanager
     def real_locks(self) -> Iterator[None]:
-        """Locks that the calling task makes meanwhile are ordinary ones."""
+        """Let locks that the calling task makes meanwhile be real locks."""
         task = self.running()
         task._makes_real = True
         try:
@@ -389,10 +389,10 @@ class Scheduler:
         return task
 
     def begin(self, thread: threading.Thread, *, is_hosts: bool = True) -> None:
-        """Start a thread as a task, of the process of the one that calls.
+        """Start a thread as a task of the caller's process.
 
         Args:
-            is_hosts: mirrorq has made it, not the test.
+            is_hosts: mirrorq has made the thread, not the test.
         """
         mother = self.running()
         process = mother._bears or mother._process
@@ -406,7 +406,7 @@ class Scheduler:
         task._baton.acquire()
         task._is_parked = True
         task._process.tasks.append(task)
-        # What the new thread does before it has a turn is waited for in real time.
+        # Work of the new thread before its first turn is waited for in real time.
         with self.real_locks():
             thread._started = threading.Event()  # type: ignore[attr-defined]
             START(thread)
@@ -416,7 +416,7 @@ class Scheduler:
         self.make_ready(task)
 
     def _run(self, task: Task, function: Callable[[], object]) -> None:
-        """The whole of a task, on its thread."""
+        """Run a task from begin to end, on its thread."""
         task._baton.acquire()
         try:
             if not task._is_killed:
@@ -451,12 +451,12 @@ class Scheduler:
         return task.is_done
 
     def forgive(self, task: Task) -> None:
-        """Somebody is told of its failure."""
+        """Mark the task's error as reported."""
         if task in self._failed:
             self._failed.remove(task)
 
     def raise_failed(self) -> None:
-        """Raise what a task has raised, if nobody was told yet."""
+        """Raise the first unreported error of a task."""
         if self._failed:
             task = self._failed.pop(0)
             assert task.error is not None
@@ -466,7 +466,7 @@ class Scheduler:
     # --- Waiting ------------------------------------------------------------------------
 
     def wait(self, until_us: int | None) -> None:
-        """Hand the baton on until the calling task is made ready, or it is `until_us`."""
+        """Hand the baton on until the calling task is ready, or the time is `until_us`."""
         task = self.running()
         self._check(task)
         task._ticket += 1
@@ -483,7 +483,7 @@ class Scheduler:
         self._check(task)
 
     def make_ready(self, task: Task) -> None:
-        """It has a reason to go on."""
+        """Make a task ready to go on."""
         if task._is_parked and get_ident() not in _tasks:
             self.running()
         if task._is_parked:
@@ -501,7 +501,7 @@ class Scheduler:
             raise self.failure
 
     def _choose(self) -> Task:
-        """The next to run; lets events happen until there is one."""
+        """Return the next task to run; let events happen until there is one."""
         while True:
             while self._ready:
                 count = len(self._ready)
@@ -531,7 +531,7 @@ class Scheduler:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the simulation: the test's thread is told when it runs next."""
+        """End the simulation: the test's thread gets the error when the thread runs next."""
         self.failure = self.failure or error
         self.make_ready(self._main)
 
@@ -567,7 +567,7 @@ class Scheduler:
                     self.make_ready(task)
 
     def kill_and_wait(self, process: Process) -> None:
-        """The same; its tasks have ended then, but the one that calls."""
+        """Kill a process and wait until its tasks have ended, except the caller."""
         me = self.running()
         self.kill(process)
         while any(task is not me for task in process.tasks):
@@ -583,10 +583,10 @@ class Scheduler:
             held, process.held = process.held, []
             self._ready += held
 
-    # --- What it is doing ---------------------------------------------------------------
+    # --- State of tasks -----------------------------------------------------------------
 
     def describe(self) -> str:
-        """Where each task of the test is, for messages."""
+        """Return the position of each task of the test, for messages."""
         frames = sys._current_frames()
         lines = []
         for ident, task in list(_tasks.items()):
@@ -604,7 +604,7 @@ class Scheduler:
 
 
 def _place(frame: FrameType | None) -> str:
-    """The innermost line that is neither mirrorq's nor Python's."""
+    """Return the innermost line outside mirrorq and Python's library."""
     for found, line in traceback.walk_stack(frame):
         name = found.f_code.co_filename
         if not name.startswith((LIBRARY, STANDARD)):

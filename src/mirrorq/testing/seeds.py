@@ -1,4 +1,4 @@
-"""One test, many seeds: which one fails is said, and how to run that one again."""
+"""One test, many seeds: the error names the failing seed, and how to repeat the run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mirrorq.config import Config
 from mirrorq.testing.cluster import SimulatedCluster
 
 SEED_VARIABLE = "MIRRORQ_SEED"
-"""Set to a number, tests run with this seed only."""
+"""Set to a number, the variable limits tests to this seed."""
 LINES_SHOWN = 30
-"""Of the log of a run that failed."""
+"""Limit of shown log lines of a failed run."""
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
@@ -33,10 +33,9 @@ def simulate(
         @simulate(seeds=100)
         def test_no_order_is_lost(cluster): ...
 
-    The test is called with the cluster as its argument `cluster`; its other arguments are its
-    caller's, such as pytest's fixtures. The first seed that fails ends it. Its error says which
-    seed that was, what happened in the cluster at last, and how to run it again:
-    `MIRRORQ_SEED=17 pytest …` runs this seed only.
+    The test is called with the cluster as its argument `cluster`; the caller, such as pytest, gives
+    other arguments. The first failing seed ends the test. The error names the seed, the last events
+    in the cluster, and how to repeat the run: `MIRRORQ_SEED=17 pytest …` runs this seed only.
 
     Args:
         seeds: how many, from 0; or which.
@@ -63,7 +62,7 @@ def simulate(
                     error.add_note(_told(seed, cluster))
                     raise
 
-        # pytest is not to look for a fixture of this name.
+        # pytest must not look for a fixture of this name.
         given = inspect.signature(test)
         rest = [one for name, one in given.parameters.items() if name != "cluster"]
         run.__signature__ = given.replace(parameters=rest)  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""A node's store that is played: what `store.Store` is to a node, on a `SimulatedDisk`.
+"""A node's simulated store: replaces `store.Store`, on a `SimulatedDisk`.
 
-A commit takes virtual time. It is on the disk at a moment within that time; a process that ends
-before has lost all of it, one that ends after has lost nothing.
+A commit takes virtual time. The data is on the disk at a moment within that time; a process that
+ends before has lost all of the commit, a process that ends after has lost nothing.
 
-*Threads*: everything is called with the baton held (`schedule`).
+*Threads*: every call needs the baton (`schedule`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.schedule import Scheduler
 
 COMMIT_US = (200, 2000)
-"""What a commit takes, at least and at most."""
+"""Least and most duration of a commit."""
 
 
 @define(eq=False)
 class Drive:
-    """A node's drive: what outlives its processes."""
+    """A node's drive, which outlives the node's processes."""
 
     disk: SimulatedDisk
     commit_us: tuple[int, int] = COMMIT_US
@@ -36,7 +36,7 @@ class Drive:
 
 
 class SimulatedStore:
-    """One process's view of its drive. See `store.Store`, of which it has the methods."""
+    """One process's view of its drive, with the methods of `store.Store`."""
 
     def __init__(self, scheduler: Scheduler, node: str, drive: Drive) -> None:
         self.node = node
@@ -56,16 +56,16 @@ class SimulatedStore:
         """Nor to leave."""
 
     def note_ending(self) -> None:
-        """Nobody opens a played store twice."""
+        """Do nothing: no process opens a simulated store twice."""
 
     def queue_ids(self) -> list[int]:
-        """Every queue that has anything on the disk, in order."""
+        """Return every queue with data on the disk, in order."""
         return sorted(self._drive.disk.queues)
 
     def load(
         self, queue_id: int, next_sequence: NextSequence = none_may, *, whole: bool = True
     ) -> QueueImage:
-        """What is held of a queue."""
+        """Return the stored state of a queue."""
         return self._drive.disk.queues[queue_id].image(queue_id, whole=whole)
 
     def page(self, queue_id: int, kind: int, first: int, lsn: int) -> bytes:
@@ -73,11 +73,11 @@ class SimulatedStore:
         return self._drive.disk.page(queue_id, kind, first, lsn)
 
     def raft_image(self) -> RaftImage:
-        """What is held of the catalog."""
+        """Return the stored state of the catalog."""
         return self._drive.disk.raft_image()
 
     def commit(self, queues: Sequence[QueueWrite], raft: RaftWrite | None = None) -> None:
-        """Carry out all of these writes, or none.
+        """Carry out all writes, or none.
 
         Raises:
             StoreFull: the disk is full now.
@@ -92,14 +92,14 @@ class SimulatedStore:
         scheduler.sleep_us(takes_us - before_us)
 
     def check(self) -> None:
-        """Nobody deletes its files."""
+        """Do nothing: no process deletes the files."""
 
     def collect(self) -> bool:
         """Nothing is ever left behind."""
         return False
 
     def read(self, queue_id: int, first: int, last: int, bytes_max: int) -> list[memoryview]:
-        """Read the frames that hold messages of a range, at least one if there is any."""
+        """Read the frames with messages of a range, at least one if there is any."""
         found: list[memoryview] = []
         size = 0
         for entry in self._drive.disk.served(queue_id, first, last):
@@ -110,7 +110,7 @@ class SimulatedStore:
         return found
 
     def room(self, wanted: int = 0) -> Space:
-        """What messages may take in the next commit."""
+        """Return the space for messages in the next commit."""
         return Space(PLENTY, PLENTY, "")
 
     def make_room(self) -> None:
@@ -127,7 +127,7 @@ class SimulatedStore:
         return sum(len(entry.frame) for entry in frames)
 
     def note_known(self) -> None:
-        """Its cluster has taken this incarnation in."""
+        """Note that the cluster knows this incarnation."""
         self._drive.disk.known = self.incarnation
 
     def put_meta(self, name: str, value: bytes) -> None:

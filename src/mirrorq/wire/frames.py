@@ -1,20 +1,20 @@
 """Frames: one op of one queue as bytes. Pure functions over the C of `_native`.
 
 A frame made here is sealed: its layout (wire.h, docs/disk-format.md) is whole and its CRC-32C
-covers every byte. `check` holds bytes from elsewhere to both; everything else takes a frame that
-has been checked, is safe on one that has not, and then raises or returns nonsense.
+covers every byte. `check` verifies layout and checksum of bytes from elsewhere. All other functions
+take a checked frame. An unchecked frame is safe: a function then raises or returns nonsense.
 
-How it works: one C call a frame, however many messages it holds, because a call costs more than
-a message. The interpreter does what it does best, `len` and `join`; C does the arithmetic.
+One C call handles a frame with any number of messages, because a call costs more than a message.
+The interpreter does what it does best, `len` and `join`; C does the arithmetic.
 
 Invariants:
 
-1. A frame is a `bytes` of its own. C writes only into one that was made in the same function,
-   has at least 4 bytes, and that nobody else has seen.
-2. `stamp` moves the checksum along by what it changes: a body that was damaged after the
-   frame was sealed is still found out.
-3. What makes a frame raises ValueError or TypeError: the caller is wrong. What reads one
-   raises ProtocolError: the sender is.
+1. A frame is a `bytes` object of its own. C writes only into an object that the same function
+   made, that has at least 4 bytes, and that no other code has seen.
+2. `stamp` updates the checksum by the changed bytes only: a body that was damaged after the
+   frame was sealed is still detected.
+3. Functions that make a frame raise ValueError or TypeError: the caller is wrong. Functions that
+   read a frame raise ProtocolError: the sender is wrong.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def check_publish(message: object) -> None:
-    """A frame that a producer packed elsewhere is checked before anything is made of it.
+    """Check a frame that a producer packed elsewhere, before any use of the frame.
 
     Raises:
-        ProtocolError: it is no sound publish frame.
+        ProtocolError: the message has no sound publish frame.
     """
     if isinstance(message, SessionRequest) and isinstance(message.request, Publish):
         check(message.request.frame)
@@ -71,8 +71,8 @@ _ZEROS = tuple(bytes(size) for size in range(8))
 _values_decoder = msgspec.msgpack.Decoder(list[bytes])
 _LIST_COUNT_MIN = 8
 _LIST_VALUE_SIZE_MAX = 1024
-"""From so many values on, and up to this mean size, a MessagePack list that C writes and the
-decoder takes apart is quicker than slicing, though it copies the values twice."""
+"""Above `_LIST_COUNT_MIN` values of at most this mean size, a MessagePack list that C writes and
+the decoder splits is quicker than slicing, although the values are copied twice."""
 
 
 def _pointer(data: Frame) -> Bytes:
@@ -84,7 +84,7 @@ def _text(code: int) -> str:
 
 
 def _refuse(code: int, frame: Frame, what: str = "a frame") -> NoReturn:
-    """Raise what `code` says of `frame`, with the values of its header."""
+    """Raise the error of `code` about `frame`, with the values of its header."""
     what = f"{what} of {len(frame)} bytes"
     if len(frame) < HEADER_SIZE:
         raise ProtocolError(f"{what} was refused: {_text(code)}")
@@ -99,21 +99,21 @@ def _refuse(code: int, frame: Frame, what: str = "a frame") -> NoReturn:
 
 
 Pieces = tuple[Sequence[Frame], int]
-"""What a column is joined of: the lengths of its values, the values, and how many bytes these
-are."""
+"""Parts of a column: the lengths of its values, then the values. With the number of bytes of the
+values."""
 
 
 def lengths_of(values: Sequence[Frame]) -> bytes:
     """Return the lengths of values as int32.
 
     Raises:
-        ValueError: one has more than 2^31 - 1 bytes.
+        ValueError: a value has more than 2^31 - 1 bytes.
     """
     found = list(map(len, values))
     first = found[0] if found else 0
     try:
         if found.count(first) == len(found):
-            # Most producers' bodies are of one length.
+            # Bodies of most producers have the same length.
             return _OFFSET.pack(first) * len(found)
         return struct.pack(f"{len(found)}i", *found)
     except struct.error as error:
@@ -121,10 +121,10 @@ def lengths_of(values: Sequence[Frame]) -> bytes:
 
 
 def lengths_between(offsets: Frame) -> tuple[bytes, int]:
-    """Return what lies between offsets, int32 as Arrow has them: the lengths, and the largest.
+    """Return the lengths between offsets, int32 as in Arrow, and the largest length.
 
     Raises:
-        ValueError: they begin below 0 or fall, or are no whole number of int32.
+        ValueError: the offsets begin below 0 or fall, or are not whole int32 numbers.
     """
     count = len(offsets) // 4 - 1
     if count < 0 or len(offsets) % 4:
@@ -144,7 +144,7 @@ def _seal(frame: bytes, body_size: int, properties_size: int) -> bytes:
 
 
 def pieces_of(values: Sequence[Frame]) -> Pieces:
-    """The pieces of a column whose values are objects."""
+    """Return the pieces of a column whose values are objects."""
     column = b"".join(values)
     return (lengths_of(values), column), len(column)
 
@@ -209,9 +209,9 @@ def pack_pieces(
     delay_ms: int = 0,
     ttl_ms: int = 0,
 ) -> bytes:
-    """As `pack_publish`, of columns that are not lists of objects: joined once, into the frame."""
+    """Pack a frame like `pack_publish`, of columns that are not lists of objects: one join."""
     pieces, body_size = bodies
-    # What C seals: 0, then the lengths, which become offsets.
+    # Input of the sealing C call: 0, then the lengths, which become offsets.
     joined: list[Frame] = [b"", _ZEROS[4], *pieces]
     properties_size = 0
     length = HEADER_SIZE + 4 * (count + 1) + body_size
@@ -322,11 +322,11 @@ def cut(frame: bytes, start: int, stop: int) -> bytes:
 
 
 def shifted(frame: Frame, first: int, last: int, shift: int, timestamp_us: int) -> bytes:
-    """Return the frame of what a checked publish frame holds of sequences first to last, as the
-    messages of sequences higher by `shift`, published at another time.
+    """Return a frame of messages first to last of a checked publish frame. Sequences are higher by
+    `shift`, and the timestamp is new.
 
     Raises:
-        ValueError: it holds none of them, or they would be above 2^63 - 1.
+        ValueError: the frame holds none of the messages, or a sequence would exceed 2^63 - 1.
     """
     old = header(frame)
     start = max(first - old.first_sequence, 0)
@@ -348,7 +348,7 @@ def header(frame: Frame) -> Header:
     """Return the header of a frame that has been checked before.
 
     Raises:
-        ProtocolError: there are too few bytes for one.
+        ProtocolError: there are too few bytes for a header.
     """
     try:
         (
@@ -370,7 +370,7 @@ def check(frame: Frame) -> Header:
     """Check every byte of one frame: layout, offsets, padding, checksum.
 
     Raises:
-        ProtocolError: the bytes are not exactly one frame; it says why, with the values.
+        ProtocolError: the bytes are not exactly one frame; the error names cause and values.
     """
     code = lib.mq_check(_pointer(frame), len(frame))
     if code:
@@ -379,14 +379,14 @@ def check(frame: Frame) -> Header:
 
 
 def _column(frame: Frame, at: int, count: int) -> tuple[int, int]:
-    """Where the values of the column at `at` begin, and where they end."""
+    """Return begin and end of the values of the column at `at`."""
     values_at = at + 4 * (count + 1)
     (size,) = _OFFSET.unpack_from(frame, values_at - 4)
     return values_at, values_at + size
 
 
 def _values(frame: bytes, column: int, at: int, count: int) -> list[bytes]:
-    """Make the list of one column's values; `at` is where its offsets are."""
+    """Return the list of one column's values; `at` is the position of its offsets."""
     values_at, end = _column(frame, at, count)
     size = end - values_at
     if count < _LIST_COUNT_MIN or size > count * _LIST_VALUE_SIZE_MAX:
@@ -401,7 +401,7 @@ def _values(frame: bytes, column: int, at: int, count: int) -> list[bytes]:
 
 
 def _shape(frame: Frame) -> tuple[int, int]:
-    """How many values each column holds, and the flags."""
+    """Return the number of values in each column, and the flags."""
     kind, flags, count = _SHAPE.unpack_from(frame)
     return (count if kind == _PUBLISH else 1), flags
 
@@ -415,7 +415,7 @@ def split(frame: Frame) -> list[bytes]:
 
 
 def split_properties(frame: Frame) -> list[bytes] | None:
-    """Return each message's properties of a checked publish frame, or None if it has none."""
+    """Return each message's properties of a checked publish frame, or None without properties."""
     if type(frame) is not bytes:
         frame = bytes(frame)
     count, flags = _shape(frame)
@@ -432,8 +432,8 @@ def offsets(frame: Frame) -> bytes:
 
 
 def columns(frame: bytes) -> tuple[TwoBuffers, TwoBuffers | None]:
-    """Return the bodies of a checked publish frame, and its properties if it has any, as they
-    stand: each (int32 offsets, values), views of the frame. That is an Arrow binary array."""
+    """Return (bodies, properties or None) of a checked publish frame, without a copy. Each is an
+    Arrow binary array: (int32 offsets, values), views of the frame."""
     count, flags = _shape(frame)
     view = memoryview(frame)
     at, end = _column(frame, HEADER_SIZE, count)
@@ -446,19 +446,19 @@ def columns(frame: bytes) -> tuple[TwoBuffers, TwoBuffers | None]:
 
 
 def payload(frame: Frame) -> bytes:
-    """Return the payload of a checked frame that is no publish."""
+    """Return the payload of a checked frame other than a publish frame."""
     start, end = _column(frame, HEADER_SIZE, 1)
     return bytes(frame[start:end])
 
 
 def split_run(run: Frame) -> list[memoryview]:
-    """Split frames that stand end to end; one C call checks them all.
+    """Split frames that stand end to end; one C call checks all frames.
 
     Returns:
-        The frames, as views of `run`: they keep it alive.
+        The frames, as views of `run`: the views keep `run` alive.
 
     Raises:
-        ProtocolError: one is wrong; it names the offset.
+        ProtocolError: a frame is wrong; the error names the offset.
     """
     view = memoryview(run)
     size = len(view)

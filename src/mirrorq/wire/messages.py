@@ -1,18 +1,18 @@
 """Messages between processes, as the parts of one multipart message.
 
-The first part, the *head*, is MessagePack: `[version, [tag, field, …]]`, fields in the order
-of the message's class, nested values as arrays of their own. Every `bytes` and every frame
-of an entry travels as a further part, in the order of the fields, uncopied; the head holds
-its size in its place.
+The first part, the *head*, is MessagePack: `[version, [tag, field, …]]`, fields in the order of the
+message's class, nested values as arrays of their own. Every `bytes` and every frame of an entry
+travels as a further part, in the order of the fields, uncopied; the head holds the size of the part
+in its place.
 
-Guarantees: `decode(encode(m)) == m`; whatever arrives, `decode` returns a message whose
-fields have the types that its class declares (integers from 0 to 2^63 - 1), or raises
-`ProtocolError`. Frames of entries are checked by their checksum; other frames are checked by
-who stores or splits them. What the values *mean* is for the machines to judge.
+Guarantees: `decode(encode(m)) == m`. For any input, `decode` returns a message whose fields have
+the declared types of its class (integers from 0 to 2^63 - 1), or raises `ProtocolError`. `decode`
+checks the checksum of frames of entries. Other frames are checked by the code that stores or splits
+them. The machines judge the *meaning* of the values.
 
-Compatibility: a class may get a new field at its end, with a default, under the same version;
-older nodes ignore it. Everything else needs a new version, which older nodes refuse by name.
-How a class is written follows from its type hints; only its tag is given here.
+Compatibility: a class may get a new field at its end, with a default, under the same version; older
+nodes ignore the field. Any other change needs a new version, which older nodes refuse by name. The
+form of a class follows from its type hints; only its tag is given here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.wire.ops import make_entry
 
 VERSION = 1
-"""Of everything in this module. On the wire as the first byte after the head's array mark."""
+"""Version of this module's formats. On the wire: the first byte after the head's array mark."""
 HEAD_BYTES_MAX = 16 * 1024 * 1024
-"""Some 700,000 deliveries in one message. Frames are not in the head."""
+"""Limit of a head: some 700,000 deliveries in one message. Frames are not in the head."""
 
 Part = bytes | bytearray | memoryview
 WireMessage = (
@@ -182,13 +182,13 @@ _Parts = Iterator[Part]
 
 @attrs.frozen
 class _Form:
-    """How values of one type are written in the head, and made again.
+    """The form of values of one type in the head: how to write and how to read them.
 
-    `pack` and `unpack` are None when the value stands in the head as it is.
+    `pack` and `unpack` are None when the value stands unchanged in the head.
     """
 
     wire: Any
-    """The type that msgspec checks."""
+    """Type that msgspec checks."""
     pack: Callable[[Any, _Raw], Any] | None = None
     unpack: Callable[[Any, _Parts], Any] | None = None
 
@@ -223,7 +223,7 @@ _FORMS: dict[Any, _Form] = {
     bytes: _Form(_Number, _pack_bytes, _unpack_bytes),
     Entry: _Form(_Number, _pack_entry, _unpack_entry),
 }
-"""Forms made so far; classes are added as they are met."""
+"""Forms made so far; a class is added at its first use."""
 
 
 def _form(hint: Any) -> _Form:
@@ -241,7 +241,7 @@ def _form(hint: Any) -> _Form:
 
 
 def _tuple_form(items: tuple[Any, ...]) -> _Form:
-    """A run of one type, or a fixed row of plain ones."""
+    """Return the form of a tuple: items of one type, or a fixed row of plain items."""
     if items[-1] is not Ellipsis:
         forms = [_form(item) for item in items]
         if any(form.pack for form in forms):
@@ -260,7 +260,7 @@ def _tuple_form(items: tuple[Any, ...]) -> _Form:
 
 
 def _union_form(items: tuple[Any, ...]) -> _Form:
-    """One of several classes, told apart by their tags; perhaps None."""
+    """Return the form of a union of classes, told apart by their tags; None may be a member."""
     classes = [item for item in items if item is not type(None)]
     is_optional = len(classes) < len(items)
     forms = [_form(cls) for cls in classes]
@@ -283,7 +283,7 @@ def _union_form(items: tuple[Any, ...]) -> _Form:
 
 
 def _class_form(cls: type[msgspec.Struct]) -> _Form:
-    """An array of the fields, after the tag if the class has one."""
+    """Return the form of a class: an array of the fields, after the tag if the class has a tag."""
     hints = get_type_hints(cls)
     names, defaults = cls.__struct_fields__, cls.__struct_defaults__
     required = len(names) - len(defaults)
@@ -329,7 +329,7 @@ def _class_form(cls: type[msgspec.Struct]) -> _Form:
 
 
 def _wire_default(default: Any) -> Any:
-    """A default as it stands in the head: one that is plain, for a field of an older node."""
+    """Return a default value for a field missing from an older node. The value must be plain."""
     if default is None or isinstance(default, bool | int | str) or default == ():
         return default
     raise TypeError(f"the default {default!r} has no form on the wire")
@@ -346,7 +346,7 @@ _UNPACK_OF = {_FORMS[cls].wire: _FORMS[cls].unpack for cls in _classes(WireMessa
 
 
 class _Envelope(msgspec.Struct, array_like=True, gc=False):
-    """What every message travels in."""
+    """Outer array of every message."""
 
     version: int
     body: _MESSAGE.wire  # type: ignore[name-defined]
@@ -387,7 +387,7 @@ def decode(parts: Sequence[Part]) -> WireMessage:
     """Read a message.
 
     Raises:
-        ProtocolError: the parts are no message of this version; says what is wrong.
+        ProtocolError: the parts are no message of this version; the error says why.
     """
     if not parts:
         raise ProtocolError("a message has no parts")
@@ -411,7 +411,7 @@ def decode(parts: Sequence[Part]) -> WireMessage:
 
 
 def _malformed(head: Part, error: BaseException) -> ProtocolError:
-    """What is wrong with a head: its version if that can be read and differs."""
+    """Return the error of a malformed head: its version if readable and different."""
     try:
         version = _decode_version(head).version
     except MALFORMED:

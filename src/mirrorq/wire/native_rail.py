@@ -1,4 +1,4 @@
-"""The rail's C part as Python sees it; loaded only where there is a rail."""
+"""Python's interface to the C part of the rail; loaded only on a node with a rail."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from mirrorq._native._rail import CData
 
 GROUP_BYTES_MAX = 64 << 10
-"""Of frames in a record. A message of more is not taken."""
+"""Maximum bytes of frames in a record. The rail takes no larger message."""
 TAKES_MAX = 4
-"""Where more comes all the time, a node's thread has other things to do, too."""
+"""Maximum number of takes in one call. A node's thread has other work, too."""
 LATE_US = 10_000
-"""What the rail has taken waits so long for Python, unless it is much."""
+"""Time that taken ops wait before the rail wakes Python, unless they are urgent."""
 
 
 def finds_libzmq(library: str) -> bool:
-    """Whether libzmq is found through this shared library that uses it: else no rail begins."""
+    """Return true if libzmq is found through a library that uses it; the rail needs libzmq."""
     return lib.mq_rail_load_zmq(library.encode()) == 0
 
 
 class NativeRail:
-    """The rail of one node. The node's thread calls it, and at last `free`; no other one then."""
+    """The rail of one node. Only the node's thread may call, and after `free` no thread may."""
 
     def __init__(self, salt: int, half_bytes: int) -> None:
         """Raises: MemoryError."""
@@ -48,11 +48,11 @@ class NativeRail:
         return lib.mq_rail_start(self._rail, log, notify, LATE_US) == 0
 
     def stop(self) -> None:
-        """End the thread; what it has taken is still there. In a forked child: nothing."""
+        """End the thread; taken ops stay available. Does nothing in a forked child."""
         lib.mq_rail_stop(self._rail)
 
     def free(self) -> None:
-        """Stop, and give its memory back: any other call raises RuntimeError from then on."""
+        """Stop, and free the memory: any later call raises RuntimeError."""
         memory, self._memory = self._rail, None
         lib.mq_rail_stop(memory)
         lib.mq_rail_free(memory)
@@ -66,24 +66,24 @@ class NativeRail:
     def arm(
         self, queue_id: int, epoch: int, after: int, peer: int, *, at_receipt: bool = False
     ) -> bool:
-        """Whether the rail has the queue from now on. At receipt: what it takes is handed over
-        `RAW`, for nothing is logged."""
+        """Arm the rail for a queue; return true on success. With `at_receipt` the rail hands ops
+        over as `RAW`, because the rail logs nothing."""
         return lib.mq_rail_arm(self._rail, queue_id, epoch, after, peer, at_receipt) == 0
 
     def disarm(self, queue_id: int) -> bool:
-        """Whether `STOPPED` comes, or waits to be taken: not of one that it had not."""
+        """Return true if `STOPPED` comes or waits, false if the rail did not have the queue."""
         return lib.mq_rail_disarm(self._rail, queue_id) == 0
 
     def cut(self, number: int) -> None:
-        """LMDB has all records up to this one."""
+        """Report that LMDB has all records up to `number`."""
         lib.mq_rail_cut(self._rail, number)
 
     def number(self) -> int:
-        """Of the last record; of one that is being written, or has failed, too."""
+        """Return the number of the last record, even if still being written, or failed."""
         return int(lib.mq_rail_number(self._rail))
 
     def take(self) -> list[Handed]:
-        """All that waits, whole records, and what comes meanwhile, but for `is_left`."""
+        """Return all waiting items, and items that come meanwhile; see `is_left`."""
         handed: list[Handed] = []
         for _ in range(TAKES_MAX):
             size = lib.mq_rail_waiting(self._rail)
@@ -95,6 +95,6 @@ class NativeRail:
         return handed
 
     def is_left(self) -> bool:
-        """Whether more came during `take` than that takes. Its thread may not tell of it for long:
-        it has told of what was there before."""
+        """Return true if more items came during `take` than `take` returns. The rail's thread may
+        not signal them for long: it has signalled the items before."""
         return bool(lib.mq_rail_waiting(self._rail))

@@ -1,10 +1,10 @@
-"""Ops: the payload of a frame that is no publish, and entries made of frames.
+"""Ops: the payload of a frame other than a publish, and entries made of frames.
 
-A payload is a MessagePack array of the op's fields, in the order of its class. It is taken as
-it stands or not at all: an array that is longer than this version knows is refused, because two
-members that understood one op differently would no longer hold the same queue. What an op means
-changes only with a new kind, and a kind that is not known here is an `UnknownOp`: its queue stops
-and says so (docs/disk-format.md, Op payloads).
+A payload is a MessagePack array of the op's fields, in the order of its class. A payload is taken
+whole or refused: an array longer than this version knows is refused, because two members that
+understood one op differently would no longer hold the same queue. The meaning of an op changes only
+with a new kind. An unknown kind is an `UnknownOp`: its queue stops and says so
+(docs/disk-format.md, Op payloads).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from mirrorq.wire import frames
 from mirrorq.wire.properties import key_of
 
 NAME_LENGTH_MAX = 512
-"""Of transactions, runs and reasons: what a queue keeps of each for as long as it lives."""
+"""Limit for names of transactions and runs, and reasons: a queue keeps each for ever."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What fits a frame's header, the store's keys and Arrow's int64."""
+"""Range that fits a frame's header, the store's keys and Arrow's int64."""
 _Sequence = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Priority = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_MAX)]
 _Ranges = tuple[tuple[_Sequence, _Sequence], ...]
@@ -68,7 +68,7 @@ _Outcome = Literal["confirmed", "cycle", "refused", "deleted"]
 
 @frozen
 class _Form:
-    """How one kind of op is written."""
+    """The form of one kind of op on the wire."""
 
     kind: OpKind
     op: Any
@@ -148,10 +148,10 @@ def decode_payload(kind: int, payload: bytes) -> Payload:
     """Read an op's fields.
 
     Returns:
-        The op; `UnknownOp` for a kind of a version to come.
+        The op; `UnknownOp` for a kind of a later version.
 
     Raises:
-        ProtocolError: the payload is not what this kind has.
+        ProtocolError: the payload does not match the kind.
     """
     form = _FORM_OF_KIND.get(kind)
     if form is None:
@@ -187,7 +187,7 @@ _STEP = msgspec.msgpack.Decoder(tuple[_Ranges, _Number])
 
 
 def encode_step(step: Step) -> bytes:
-    """The first body of a frame that carries this step."""
+    """Return the first body of a frame that carries this step."""
     return _encoder.encode((step.ranges, step.target))
 
 
@@ -204,10 +204,10 @@ def encode_staged(asked: Stage | Staging) -> bytes:
 
 
 def staged_of(header: Header, frame: bytes) -> Stage | Staging:
-    """What the first body of a checked frame with FLAG_STAGED says.
+    """Return the staged request in the first body of a checked frame with FLAG_STAGED.
 
     Raises:
-        ProtocolError: it says nothing of staged messages.
+        ProtocolError: the body is no staged request.
     """
     (body,) = frames.split(frames.cut(frame, 0, 1))
     try:
@@ -225,10 +225,10 @@ def staged_of(header: Header, frame: bytes) -> Stage | Staging:
 
 
 def step_of(header: Header, frame: bytes) -> Step | Stage | None:
-    """What comes with the messages of a checked publish frame in the log.
+    """Return the step that comes with the messages of a checked publish frame in the log, or None.
 
     Raises:
-        ProtocolError: its first body is no step, or there is nothing but a step for elsewhere.
+        ProtocolError: its first body is no step, or the frame has only a step for elsewhere.
     """
     if not header.flags & FLAG_STEP:
         return None
@@ -275,7 +275,7 @@ def _read(header: Header, frame: bytes) -> Entry:
 
 
 def make_entry(frame: frames.Frame) -> Entry:
-    """Check a frame and read its op. A view of something larger is copied out of it.
+    """Check a frame and read its op. A view of a larger buffer is copied.
 
     Raises:
         ProtocolError: the frame or its payload is wrong.
@@ -285,11 +285,11 @@ def make_entry(frame: frames.Frame) -> Entry:
 
 
 def make_logged_entry(frame: frames.Frame) -> Entry:
-    """As `make_entry`, of a frame that is in a log. Who wrote it, as the rail, may have checked the
-    frame alone: a payload that cannot be read stops its queue, and nobody else.
+    """Read an entry like `make_entry`, from a frame in a log. The log's writer, such as the rail,
+    may have checked the frame alone: an unreadable payload stops its queue, and no other queue.
 
     Raises:
-        ProtocolError: the frame is not as it was written.
+        ProtocolError: the frame is damaged.
     """
     frame = bytes(frame)
     header = frames.check(frame)
@@ -300,7 +300,7 @@ def make_logged_entry(frame: frames.Frame) -> Entry:
 
 
 class FrameCodec:
-    """What the pure core is given to make entries with (see mirrorq.protocol.codec.OpCodec)."""
+    """Codec that the pure core gets to make entries (see mirrorq.protocol.codec.OpCodec)."""
 
     def header(self, frame: bytes) -> Header:
         """Return the header of a frame that has been checked before."""
@@ -311,11 +311,11 @@ class FrameCodec:
         return frames.cut(frame, start, stop)
 
     def offsets(self, frame: bytes) -> bytes:
-        """Return the offsets of a checked publish frame's bodies, as they stand in it."""
+        """Return the offsets of a checked publish frame's bodies, unchanged."""
         return frames.offsets(frame)
 
     def step(self, frame: bytes) -> Step | Stage | None:
-        """Return what comes with the messages of a checked publish frame."""
+        """Return the step that comes with the messages of a checked publish frame."""
         return step_of(frames.header(frame), frame)
 
     def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
@@ -323,11 +323,11 @@ class FrameCodec:
         return keys_of(frames.header(frame), frame)
 
     def staged(self, frame: bytes) -> Stage | Staging:
-        """Return what the first body of a checked publish frame says of staged messages."""
+        """Return the staged request in the first body of a checked publish frame."""
         return staged_of(frames.header(frame), frame)
 
     def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
-        """Make an unstamped frame that asks something of staged messages."""
+        """Return an unstamped frame with a request about staged messages."""
         return frames.pack_publish(
             [encode_staged(asked)],
             producer=producer,
@@ -370,7 +370,7 @@ class FrameCodec:
         first_number: int = 0,
         settled: int = 0,
     ) -> Entry:
-        """Make an op that is no publish; its kind is that of the payload's class."""
+        """Return an entry of an op other than a publish, of the kind of the payload's class."""
         frame = frames.pack_op(
             _form_of(payload).kind,
             encode_payload(payload),

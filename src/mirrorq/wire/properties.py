@@ -1,8 +1,7 @@
-"""What travels beside a message's body, packed: its headers, its key, and what ids and names users
-have given it.
+"""Packed properties of a message: its headers, its key, and ids and names that users gave.
 
-Bytes: an array of headers, message id and key; behind them, when one of these is there, reply_to,
-correlation_id, content_type and unique.
+Bytes: an array of headers, message id and key. If any of reply_to, correlation_id, content_type and
+unique is set, all four follow.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mirrorq.protocol.ops import UniqueKey
 HeaderValue: TypeAlias = (
     "str | bytes | int | float | bool | Sequence[HeaderValue] | Mapping[str, HeaderValue] | None"
 )
-"""What a header may be; a nested one comes back of lists and dicts."""
+"""Type of a header's value; a nested value comes back as lists and dicts."""
 
 
 class Properties(msgspec.Struct, array_like=True):
@@ -34,8 +33,8 @@ class Properties(msgspec.Struct, array_like=True):
     correlation_id: str | None = None
     content_type: str | None = None
     unique: tuple[bytes, int] | None = None
-    """The digest of its unique key, and for how many ms the queue remembers it (0: its policy
-    says)."""
+    """Digest of the message's unique key, and the number of ms for which the queue remembers the
+    key (0: as in its policy)."""
 
 
 class _Three(msgspec.Struct, array_like=True):
@@ -64,7 +63,7 @@ KEPT_KEYS = 4096
 
 
 KEPT_KEY_LENGTH = 64
-"""Longer ones are packed each time: what is kept stays small."""
+"""Longer keys are packed each time: the cache stays small."""
 
 
 def pack_properties(
@@ -76,11 +75,10 @@ def pack_properties(
     content_type: str | None = None,
     unique: tuple[bytes, int] | None = None,
 ) -> bytes:
-    """The properties as bytes, b"" when there are none.
+    """Return the properties as bytes, b"" without properties.
 
     Raises:
-        TypeError: a header's name is no str, its value is none that travels, or what is a text is
-            none.
+        TypeError: a header's name or a text property is no str, or a value has a wrong type.
         ConfigError: a value is too deep, too large, or cannot be written as UTF-8.
     """
     texts = (message_id, reply_to, correlation_id, content_type)
@@ -128,7 +126,7 @@ def _packed(checked: Properties) -> bytes:
 
 
 def _plain(header: object, name: object, value: object, depth: int) -> Any:
-    """A header's value of nothing but lists, dicts and what else travels. Raises for others."""
+    """Return a header's value made of lists, dicts and plain types. Raises for other types."""
     if depth < 0:
         raise ConfigError(
             f"header {header!r} has more than {DEPTH_MAX} lists and mappings in each other"
@@ -148,7 +146,7 @@ def _plain(header: object, name: object, value: object, depth: int) -> Any:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """The bytes of properties that were packed before, or are checked."""
+    """Return the bytes of properties that were packed before, or are checked."""
     one = properties
     rest = (one.reply_to, one.correlation_id, one.content_type, one.unique)
     if rest == (None, None, None, None):
@@ -160,16 +158,16 @@ DIGEST_BYTES = 16
 
 
 def digest_of(unique: str | bytes) -> bytes:
-    """What stands for a user's unique key."""
+    """Return the digest that stands for a user's unique key."""
     data = unique.encode() if isinstance(unique, str) else unique
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def key_of(packed: bytes) -> UniqueKey | None:
-    """The unique key in a message's properties.
+    """Return the unique key in a message's properties, or None.
 
     Raises:
-        ProtocolError: they are no properties.
+        ProtocolError: the bytes are not properties.
     """
     unique = unpack_properties(packed).unique
     if unique is None:
@@ -182,10 +180,10 @@ def key_of(packed: bytes) -> UniqueKey | None:
 
 
 def unpack_properties(packed: bytes) -> Properties:
-    """What `pack_properties` made.
+    """Read the bytes of `pack_properties`.
 
     Raises:
-        ProtocolError: it is something else.
+        ProtocolError: the bytes are malformed.
     """
     try:
         return _DECODER.decode(packed) if packed else Properties()

@@ -1,4 +1,4 @@
-"""The rail's messages, and what it hands over, as bytes: `_native`, rail.h, has the layouts."""
+"""Messages and output of the rail as bytes: `_native`, rail.h, has the layouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirrorq.wire.ops import make_logged_entry
 
 RAW, LOGGED, STOPPED = 1, 2, 3
 DISK = 7
-"""Why it has `STOPPED`: its log could not be written, and is not used any more."""
+"""Reason of `STOPPED`: the rail could not write its log, and no longer uses the log."""
 _MAGIC = 0x3172716D
 _DATA = struct.Struct("<IIQQQQ")
 _MARK = struct.Struct("<IIQQQ")
@@ -24,16 +24,16 @@ _BATCH = struct.Struct("<IIQQQQQQQ")
 
 
 def pack_data(message: Data) -> bytes:
-    """What the rail takes: the same ops."""
+    """Return a message for the rail: the same ops."""
     head = _DATA.pack(_MAGIC, 1, message.queue_id, message.epoch, message.stable, message.time_us)
     return b"".join((head, *[entry.frame for entry in message.entries]))
 
 
 def unpack_mark(parts: Sequence[bytes]) -> tuple[int, int, int] | None:
-    """Queue, epoch and lsn of a mark; None: the rail only says that it is there.
+    """Return queue, epoch and lsn of a mark; None: the rail only announces itself.
 
     Raises:
-        ProtocolError: it is nothing that a rail says.
+        ProtocolError: the message is not from a rail.
     """
     if len(parts) == 1 and parts[0] == _HELLO:
         return None
@@ -45,21 +45,21 @@ def unpack_mark(parts: Sequence[bytes]) -> tuple[int, int, int] | None:
 
 
 class Handed(Struct, frozen=True, gc=False):
-    """What the rail hands over, in the order of receipt."""
+    """An item that the rail hands over, in the order of receipt."""
 
     kind: int
-    """`RAW`: as it came. `LOGGED`: it is in the record `number`. `STOPPED`: it has let go of the
-    queue."""
+    """`RAW`: unchanged from the wire. `LOGGED`: in the record `number`. `STOPPED`: the rail has
+    released the queue."""
     peer: int
     queue_id: int
     message: Data | None
     number: int = 0
     why: int = 0
-    """Of `STOPPED`."""
+    """Reason of `STOPPED`."""
 
 
 def handed_in(data: memoryview) -> Iterator[Handed]:
-    """What stands in these bytes, end to end."""
+    """Yield the items that stand end to end in `data`."""
     at = 0
     while at < len(data):
         kind, peer, queue_id, epoch, stable, time_us, number, size, _ = _BATCH.unpack_from(data, at)
@@ -75,7 +75,7 @@ def handed_in(data: memoryview) -> Iterator[Handed]:
 
 
 def _entries(run: memoryview, *, is_checked: bool) -> tuple[Entry, ...] | None:
-    """The ops of a run; None: they are damaged, and lost as on a link that breaks."""
+    """Return the ops of a run; None: they are damaged, and lost as on a broken link."""
     try:
         return tuple([make_logged_entry(bytes(frame)) for frame in split_run(run)]) if run else ()
     except ProtocolError:

@@ -9,14 +9,14 @@
     }
 
 - `enqueue()` returns when the task is on disk on every mirror in sync.
-- A task is acked when it has been run; what a killed worker was at comes again, and says so:
-  `context.attempt` is above 1.
+- A task is acked after its run; a killed worker's task comes again, with `context.attempt`
+  above 1.
 - `run_after` and `priority` are the queue's own.
 - Results are kept in one of Django's caches, when one is named.
 
-Django 6 has tasks of its own; for Django 5.2 they are the package django-tasks.
-`docs/django.md` says what holds when something is killed.
+Django 6 has tasks of its own; for Django 5.2 they are the package django-tasks. `docs/django.md`
+describes the guarantees after a kill.
 
-    backend     what Django asks of a backend; tasks and results as JSON
+    backend     the backend's methods; tasks and results as JSON
     worker      threads that run tasks; `management` has the command `mirrorq_worker`
 """

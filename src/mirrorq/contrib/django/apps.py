@@ -1,4 +1,4 @@
-"""What Django calls an app: it brings the command `mirrorq_worker`."""
+"""The Django app that brings the command `mirrorq_worker`."""
 
 from __future__ import annotations
 

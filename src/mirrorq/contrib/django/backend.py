@@ -1,7 +1,7 @@
-"""`MirrorQBackend`: what Django asks of a backend of tasks, and tasks and results as JSON.
+"""`MirrorQBackend`: a backend of Django's tasks, and tasks and results as JSON.
 
-A backend is made for each thread that uses one; the client below is the process's, shared by all
-of them and by forked children, which connect for themselves.
+Django makes a backend for each thread. The client belongs to the process: all backends share the
+client. Forked children connect for themselves.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ KEY = "mirrorq.task."
 """In a cache, before a task's id."""
 
 _clients: dict[str, mirrorq.Client] = {}
-"""Of this process, by what they were connected with."""
+"""Clients of this process, by their options."""
 
 
 class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
     """Tasks over queues of mirrorq.
 
     OPTIONS of its entry in TASKS:
-        url: where to connect to, as of `mirrorq.connect`; without it `MIRRORQ_URL`.
+        url: address to connect to, as of `mirrorq.connect`; without it `MIRRORQ_URL`.
         connect: other arguments of `mirrorq.connect`, by name.
         confirm_timeout: seconds that `enqueue` waits until the task is on disk (30).
-        queue_prefix: before the names of QUEUES, as mirrorq knows them ("django.").
-        result_cache: alias of the cache that keeps results. Without it `enqueue` returns a result
-            that cannot be refreshed.
-        result_ttl: seconds for which it keeps them, from the last change (86,400).
+        queue_prefix: prefix of the names of QUEUES in mirrorq ("django.").
+        result_cache: alias of the cache that keeps results. Without a cache `enqueue` returns a
+            result that cannot be refreshed.
+        result_ttl: seconds for which the cache keeps results, from the last change (86,400).
     """
 
     supports_defer = True
@@ -70,11 +70,11 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
 
     @property
     def supports_get_result(self) -> bool:
-        """With a cache, from any process that has the same one."""
+        """With a cache, from any process with the same cache."""
         return self._cache is not None
 
     def check(self, **_: Any) -> list[checks.CheckMessage]:
-        """What `manage.py check` says of the settings."""
+        """Return the messages of `manage.py check` about the settings."""
         found = [
             checks.Error(f"TASKS[{self.alias!r}] has the option {name!r}: there are {OPTIONS}")
             for name in self.options
@@ -91,7 +91,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
 
     @property
     def client(self) -> mirrorq.Client:
-        """The process's connection; made when it is first asked for, or is closed."""
+        """The process's connection; made at first use and after a close."""
         key = repr(sorted(self.options.items(), key=str))
         client = _clients.get(key)
         if client is not None and client.is_closed:
@@ -106,11 +106,11 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         return client
 
     def queue(self, name: str) -> mirrorq.MirroredQueue:
-        """A new handle on the queue of this name in QUEUES, which is made if it is not there."""
+        """Return a new handle on the queue of this name in QUEUES; a missing queue is made."""
         return self.client.queue(self._prefix + name, timeout=self.confirm_timeout)
 
     def _target(self, name: str) -> mirrorq.MirroredQueue:
-        """This thread's handle to put with."""
+        """Return this thread's handle for puts."""
         client = self.client  # first: it may be a new one
         target = self._targets.get(name)
         if target is None:
@@ -119,12 +119,12 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         return target
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Put a task, and wait until it is on disk.
+        """Put a task, and wait until the task is on disk.
 
         Raises:
-            InvalidTask: it is none for this backend.
-            NotConfirmed: it is certainly not stored.
-            TimeoutError, NoQuorum, …: nobody has said so in time; it may be stored.
+            InvalidTask: the task is not valid for this backend.
+            NotConfirmed: the task is certainly not stored.
+            TimeoutError, NoQuorum, …: no answer came in time; the task may be stored.
         """
         self.validate_task(task)
         result = TaskResult(
@@ -141,7 +141,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
             errors=[],
             worker_ids=[],
         )
-        # First: a worker may be done with it before `put` returns.
+        # First: a worker may finish the task before `put` returns.
         self.keep(result)
         self._put(result)
         signals.task_enqueued.send(type(self), task_result=result)
@@ -160,7 +160,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
                 ).result(self.confirm_timeout)
                 return
             except mirrorq.ShutDown:
-                # The queue was deleted: there is a new one of its name, or will be.
+                # The queue was deleted: a new queue of its name exists, or will exist.
                 self._targets.pop(task.queue_name, None)
                 if is_last:
                     raise
@@ -168,15 +168,15 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
     # --- Results ------------------------------------------------------------------------
 
     def keep(self, result: Any) -> None:
-        """Have others see how far a task is. Raises what the cache does."""
+        """Store a task's state for other processes. Raises the cache's errors."""
         if self._cache is not None:
             caches[self._cache].set(KEY + result.id, recorded(result), self._ttl)
 
     def get_result(self, result_id: str) -> Any:
-        """How far a task is.
+        """Return the state of a task.
 
         Raises:
-            TaskResultDoesNotExist: the cache does not have it, or no longer.
+            TaskResultDoesNotExist: the cache does not have the result, or no longer.
             NotImplementedError: there is no `result_cache`.
         """
         if self._cache is None:
@@ -191,14 +191,14 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
 
 
 def priority_of(priority: int) -> int:
-    """Django's -100 to 100 as 0 to 31: six or seven neighbours are one."""
+    """Return Django's -100 to 100 as 0 to 31: six or seven neighbours map to the same number."""
     span = TASK_MAX_PRIORITY - TASK_MIN_PRIORITY
     level: int = round((priority - TASK_MIN_PRIORITY) * PRIORITY_MAX / span)
     return level
 
 
 def delay_of(run_after: datetime | None) -> float | None:
-    """Seconds until a task is due, None of one that is due now."""
+    """Return the seconds until a task is due, None if due now."""
     if run_after is None:
         return None
     now = datetime.now(UTC) if timezone.is_aware(run_after) else datetime.now()
@@ -207,7 +207,7 @@ def delay_of(run_after: datetime | None) -> float | None:
 
 
 def sealed(result: Any) -> bytes:
-    """A task with its arguments, as it goes through its queue."""
+    """Return a task with its arguments as the body of a message."""
     task = result.task
     return json.dumps(
         {
@@ -224,7 +224,7 @@ def sealed(result: Any) -> bytes:
 
 
 def opened(body: bytes | str, alias: str) -> Any:
-    """A task that nobody has begun, as a result. Raises whatever its import does."""
+    """Return a new task as a result. Raises any error of the task's import."""
     told = json.loads(body)
     task = import_string(told["task"]).using(
         priority=told["priority"],
@@ -249,7 +249,7 @@ def opened(body: bytes | str, alias: str) -> Any:
 
 
 def recorded(result: Any) -> str:
-    """A result as the cache keeps it."""
+    """Return a result in the cache's format."""
     return json.dumps(
         {
             "task": sealed(result).decode(),
@@ -265,7 +265,7 @@ def recorded(result: Any) -> str:
 
 
 def remembered(record: str, alias: str) -> Any:
-    """What `recorded` was given."""
+    """Return the result from the text of `recorded`."""
     told = json.loads(record)
     result = opened(told["task"], alias)
     result.errors.extend(
@@ -284,7 +284,7 @@ def remembered(record: str, alias: str) -> Any:
 
 
 def change(result: Any, **values: Any) -> None:
-    """Django's results are frozen for who reads them, and changed so by its own backends."""
+    """Change a result, which Django freezes for readers, as Django's own backends do."""
     for name, value in values.items():
         object.__setattr__(result, name, value)
 

@@ -1,7 +1,7 @@
 """`Worker`: threads that run the tasks of one backend.
 
-*Threads*: consumers' threads put what they are given into one inbox, from which the worker's own
-threads take it. What is in the inbox when the worker stops goes back to its queue.
+*Threads*: consumers' threads put messages into one inbox, from which the worker's own threads take
+them. Messages left in the inbox when the worker stops go back to their queue.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ __all__ = ["Worker"]
 log = logging.getLogger("mirrorq")
 
 UNKNOWN_S = 10.0
-"""A task that this worker cannot import goes back for so long: another one may have its code."""
+"""Delay of a task that this worker cannot import: another worker may have the code."""
 EARLIER = "not-known"
-"""Stands for each worker that was handed a task before, whatever came of it."""
+"""Stands for each earlier worker that was given a task, with any outcome."""
 
 
 class Worker:
     """Runs tasks until `stop`.
 
     Args:
-        backend: whose tasks.
+        backend: backend of the tasks.
         queues: names, as in its QUEUES.
-        threads: so many tasks at once; from each queue so many more are fetched ahead at most.
-        name: stands in the results of what it has run.
+        threads: number of tasks run at once, and the most messages fetched ahead from each queue.
+        name: worker's name in the results of its tasks.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class Worker:
         self._count = threads
         self._name = name
         self._inbox = new_mailbox()
-        """A message; the name of a queue that has ended its consumer; None: stop."""
+        """Items: a message; the name of a queue that has ended its consumer; None: stop."""
         self._ended = new_mailbox()
-        """A thread that has ended puts something into it."""
+        """A thread that has ended puts an item here."""
         self._handles: dict[str, mirrorq.MirroredQueue] = {}
         self._failure: BaseException | None = None
         self._is_stopping = False
 
     def run(self) -> None:
-        """Work until `stop` is called. Raises what has ended a thread of it."""
+        """Work until `stop` is called. Raises the error that has ended a thread."""
         for name in self._queues:
             self._consume(name)
         for _ in range(self._count):
@@ -76,14 +76,14 @@ class Worker:
             raise self._failure
 
     def stop(self) -> None:
-        """Let the tasks that are running end, and give back all others. May be called by a
-        signal's handler."""
+        """Let running tasks end, and give back all other tasks. May be called by a signal
+        handler."""
         self._is_stopping = True
         for _ in range(self._count):
             self._inbox.put(None)
 
     def _consume(self, name: str) -> None:
-        """Take from a queue, anew when it has ended its consumer."""
+        """Consume from a queue, again after the queue has ended its consumer."""
         old = self._handles.pop(name, None)
         if old is not None:
             old.close()
@@ -130,7 +130,7 @@ class Worker:
         message.ack()
 
     def _run(self, result: Any) -> None:
-        """Run a task, and keep what came of it: an exception too."""
+        """Run a task, and keep its result, even an exception."""
         sent = partial(self._tell, result)
         now = timezone.now()
         result.worker_ids.append(self._name)
@@ -153,8 +153,8 @@ class Worker:
             sent(signals.task_finished)
 
     def _tell(self, result: Any, signal: Any) -> None:
-        """Keep a result's new state, and send its signal. A cache that fails, or who listens, is
-        told in the log: neither is to have a task done twice."""
+        """Keep a result's new state, and send its signal. Errors of the cache or of a listener go
+        to the log: no such error may run a task twice."""
         try:
             self._backend.keep(result)
         except BaseException:

@@ -1,27 +1,27 @@
 """A transport of kombu, so that Celery runs over mirrorq, without a broker.
 
-kombu has no entry point for transports: importing this module registers it, so a Celery app does
-that once, beside its settings::
+kombu has no entry point for transports: importing this module registers the transport, so a Celery
+app imports it once, beside its settings::
 
     import mirrorq.contrib.kombu
 
     app = Celery("shop", broker="mirrorq://host-a:7400,host-b:7400,host-c:7400//", backend="rpc://")
 
-What an app sees is AMQP: exchanges, bindings, queues, deliveries that are acked by their tags.
-Underneath, queues, exchanges and bindings are mirrorq's own, and
+An app sees AMQP: exchanges, bindings, queues, deliveries that are acked by their tags. Underneath,
+queues, exchanges and bindings are mirrorq's own, and
 
-- a publish returns when every queue that it reaches has the message on disk on all its members in
+- a publish returns when every reached queue has the message on disk on all its members in
   sync, or raises;
-- an ack is a mirrorq ack; what a channel holds unacked comes again when it closes or its process
-  dies;
+- an ack is a mirrorq ack; unacked messages of a channel come again when the channel closes or its
+  process dies;
 - a task with an eta waits in its queue, not in a worker.
 
-`docs/celery.md` says what holds when something is killed, and what AMQP has and this has not.
+`docs/celery.md` describes the guarantees after a kill, and differences from AMQP.
 
-    transport    what kombu asks of a transport; where it connects to
-    connection   one client of mirrorq, and what its channels share: deliveries on their way
-    channel      the methods of an AMQP channel; declarations: those that make queues and bind,
-                 arguments: what a queue's x- arguments are here
+    transport    the transport for kombu; the address to connect to
+    connection   one client of mirrorq, and state shared by its channels: deliveries on their way
+    channel      the methods of an AMQP channel; declarations: methods that make queues and bind,
+                 arguments: a queue's x- arguments as mirrorq's
     envelope     a message's properties and headers as one header of mirrorq's
 """
 
@@ -38,5 +38,5 @@ from mirrorq.contrib.kombu.transport import Transport
 
 __all__ = ["Channel", "Connection", "Transport"]
 
-# A name that kombu looks up: this is what `import mirrorq.contrib.kombu` is for.
+# A name that kombu looks up: the purpose of `import mirrorq.contrib.kombu`.
 TRANSPORT_ALIASES["mirrorq"] = "mirrorq.contrib.kombu:Transport"

@@ -1,8 +1,8 @@
 """AMQP's arguments of a queue's declaration, `x-…`, as mirrorq's own.
 
-What would change what becomes of messages, and cannot be had, is refused: a queue that quietly
-kept no dead letters would lose them. What says where copies are, or how a broker stores them, is
-told in the log, once a process: policies say that.
+An argument that changes the fate of messages, and is not supported, is refused: a queue that
+silently kept no dead letters would lose messages. Arguments about the place of copies, or about a
+broker's storage, go to the log, once a process: policies cover them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOLD = {
     "x-quorum-target-group-size": "a policy says ha-mode and ha-params",
     "x-ha-policy": "a policy says ha-mode and ha-params",
 }
-"""What is left out, and why."""
+"""Ignored argument -> reason."""
 
 _told: set[str] = set()
 
@@ -81,17 +81,17 @@ KNOWN: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "x-queue-type": ("", _queue_type),
     "x-single-active-consumer": ("", _single_active),
 }
-"""By name: the argument of `Client.queue`, "" where there is nothing to say, and how it is read."""
+"""Name -> argument of `Client.queue`, "" for no argument, and the reader of the value."""
 UNBOUNDED = -1
-"""Of a delivery limit, in RabbitMQ 4."""
+"""Value of a delivery limit in RabbitMQ 4: no limit."""
 DEAD_LETTERS = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
 
 
 def declared_arguments(queue: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `Client.queue` is to be given.
+    """Return the arguments for `Client.queue`.
 
     Raises:
-        PreconditionFailed: mirrorq has no such thing, or the value is none.
+        PreconditionFailed: mirrorq does not support the argument, or the value is invalid.
     """
     found: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -110,7 +110,7 @@ def declared_arguments(queue: str, arguments: Mapping[str, Any]) -> dict[str, An
         if ours:
             found[ours] = said
     if {"max_length", "max_length_bytes"} & found.keys():
-        # RabbitMQ's own when it is not said.
+        # RabbitMQ's own default.
         found.setdefault("overflow", "drop-head")
     if any(arguments.get(name) is not None for name in DEAD_LETTERS[:2]):
         found["dead_letter_queue"] = _dead_letter_queue(queue, arguments)
@@ -133,7 +133,7 @@ def _refused(queue: str, name: str, value: Any, why: str) -> Exception:
 
 
 def _tell(queue: str, name: str) -> None:
-    """Say once a process what is left out of a declaration."""
+    """Log an ignored argument of a declaration once a process."""
     if name in _told:
         return
     _told.add(name)

@@ -1,9 +1,9 @@
-"""`Channel`: the methods of an AMQP channel, on mirrorq's queues and exchanges. Those that make,
+"""`Channel`: the methods of an AMQP channel, on mirrorq's queues and exchanges. Methods that make,
 bind and end queues are in `declarations`.
 
-A channel has a handle of its own on each queue that it takes from: what it holds goes back when it
-closes. Acks are not waited for, as in AMQP; one that comes too late is told in the log, and its
-message comes again.
+A channel has a handle of its own on each queue that it takes from: held messages go back when the
+channel closes. Acks are not waited for, as in AMQP; a late ack is logged, and its message comes
+again.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ PROPERTIES = (
     *("reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id"),
     "cluster_id",
 )
-"""What AMQP has. As with AMQP, others that a publisher names stay behind."""
+"""Properties of AMQP. As with AMQP, other properties of a publisher are dropped."""
 UNBOUNDED = 65_535
-"""What a consumer without a prefetch count holds at most."""
+"""The most messages that a consumer without a prefetch count holds."""
 LOOK_S = 0.02
-"""Who waits for a node or a binding looks this often."""
+"""Interval of looks while waiting for a node or a binding."""
 BOUND_S = 0.2
-"""A binding that another connection has just made is known here a moment later. Who answers to a
-direct exchange looks again for so long whether its asker's queue is bound."""
+"""A binding made by another connection is known here a moment later. An answer to a direct exchange
+waits this long for the binding of the asker's queue."""
 
 
 @frozen
 class Delivery:
-    """A message as a consumer or `basic_get` is given it."""
+    """A message in the form for a consumer or for `basic_get`."""
 
     message: mirrorq.Message
     tag: int
@@ -71,7 +71,7 @@ class Channel(Declarations):
         self.channel_id = channel_id
         self.no_ack_consumers: set[str] = set()
         self.events: defaultdict[str, set[Callable[..., object]]] = defaultdict(set)
-        """kombu adds who is told of what comes back as `basic_return`."""
+        """Event -> callbacks that kombu adds for `basic_return`."""
         self._tags = itertools.count(1)
         self._consumer_numbers = itertools.count(1)
         self._unacked: dict[int, mirrorq.Message] = {}
@@ -84,7 +84,7 @@ class Channel(Declarations):
         self._held: list[tuple[str, mirrorq.Message | None]] = []
 
     def close(self) -> None:
-        """Stop consuming and give back what is not acked. Acks on their way are waited for."""
+        """Stop consuming and give back unacked messages. Waits for acks on their way."""
         connection, self.connection = self.connection, None
         if not self.is_open or connection is None:
             return
@@ -101,10 +101,10 @@ class Channel(Declarations):
         """As `close`: nothing of a channel is anywhere else."""
         self.close()
 
-    # --- Queues that are taken from ------------------------------------------------------
+    # --- Queues of consumers -------------------------------------------------------------
 
     def forget_queue(self, name: str) -> None:
-        """It was deleted, and its consumers ended."""
+        """Drop a deleted queue, whose consumers have ended."""
         for tag in [tag for tag, taker in self._takers.items() if taker.queue == name]:
             del self._takers[tag]
         handle = self._handles.pop(name, None)
@@ -112,7 +112,7 @@ class Channel(Declarations):
             handle.close()
 
     def after_reply_message_received(self, queue: str) -> None:
-        """A pidbox has its reply: its queue is of no more use."""
+        """Delete the reply queue of a pidbox after the reply."""
         self.queue_delete(queue)
 
     # --- Publishing ---------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Channel(Declarations):
         headers: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> Letter:
-        """What `basic_publish` takes."""
+        """Return a message for `basic_publish`."""
         known = {
             "priority": priority,
             "content_type": content_type,
@@ -154,14 +154,14 @@ class Channel(Declarations):
         confirm_timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """Publish, and wait until the message is on disk wherever it goes; with the transport
-        option `confirm` "later" until it is accepted.
+        """Publish, and wait until the message is on disk in every reached queue; with the transport
+        option `confirm` "later" until the message is accepted.
 
         Raises:
-            NotConfirmed: it is certainly not stored.
+            NotConfirmed: the message is certainly not stored.
             NotFound: there is no such exchange.
-            RecoverableConnectionError, NoQuorum, …: nobody has said so within `confirm_timeout`
-                seconds; it may be stored. kombu connects anew, and publishes again when told to.
+            RecoverableConnectionError, NoQuorum, …: no answer came within `confirm_timeout`
+                seconds; the message may be stored. kombu reconnects, and republishes when asked.
         """
         connection = self._host()
         wait_s = confirm_timeout or timeout or connection.confirm_timeout
@@ -171,17 +171,18 @@ class Channel(Declarations):
         delay = delay_of(message.headers) if connection.eta == "queue" else None
         if delay is not None:
             terms["delay"] = delay
-            # A worker judges it when it is due, as with other brokers: who waits for it is told.
+            # A worker judges the ttl when the task is due, as with other brokers: waiting callers
+            # are told.
             terms.pop("ttl", None)
         headers = sealed(message, exchange or "", routing_key or "")
-        # Who wants to know whether it reaches a queue waits for that.
+        # A mandatory publish must wait for its route.
         is_waited_for = connection.confirm == "wait" or mandatory
         publish = self._publish if is_waited_for or exchange else self._put_only
         with translated():
             try:
                 is_routed = publish(exchange, routing_key, message, headers, terms, wait_s)
             except mirrorq.ShutDown:
-                # Its queue, not the client, has ended: there may be another of its name.
+                # The queue, not the client, has ended: another queue of its name may exist.
                 connection.check_open()
                 connection.queues.drop(routing_key)
                 connection.exchanges.drop(exchange)
@@ -200,7 +201,7 @@ class Channel(Declarations):
         terms: dict[str, Any],
         wait_s: float,
     ) -> bool:
-        """Publish, wait, and tell whether it reached a queue."""
+        """Publish, wait, and return true if the message reached a queue."""
         connection = self._host()
         if exchange:
             end = time.monotonic() + BOUND_S
@@ -241,7 +242,7 @@ class Channel(Declarations):
     # --- Taking -------------------------------------------------------------------------
 
     def _handle(self, name: str) -> mirrorq.MirroredQueue:
-        """This channel's handle on a queue."""
+        """Return this channel's handle on a queue."""
         handle = self._handles.get(name)
         if handle is None:
             connection = self._host()
@@ -292,14 +293,14 @@ class Channel(Declarations):
         )
 
     def basic_cancel(self, consumer_tag: str, **_: Any) -> None:
-        """Stop a consumer. What it was given stays with the channel until it is acked."""
+        """Stop a consumer. Delivered messages stay with the channel until their acks."""
         self.no_ack_consumers.discard(consumer_tag)
         taker = self._takers.pop(consumer_tag, None)
         if taker is not None:
             taker.consumer.cancel()
 
     def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
-        """Give a consumer what has arrived for it."""
+        """Give a consumer an arrived message."""
         if not self.is_open:
             return  # it went back when the channel closed
         if not self._is_flowing:
@@ -323,7 +324,7 @@ class Channel(Declarations):
         return Delivery(message, tag, consumer_tag)
 
     def _on_cancelled(self, tag: str, taker: Taker) -> None:
-        """The queue has ended a consumer: it was deleted, or the consumer hung."""
+        """Handle a consumer ended by its queue, which was deleted, or whose consumer hung."""
         self._takers.pop(tag, None)
         self.no_ack_consumers.discard(tag)
         if taker.on_cancel is not None:
@@ -332,7 +333,7 @@ class Channel(Declarations):
         raise amqp.ConsumerCancelled(f"queue {taker.queue!r} has ended consumer {tag}")
 
     def basic_get(self, queue: str = "", no_ack: bool = False, **_: Any) -> Delivery | None:
-        """Take one message, if there is one; what this channel has given back is there again."""
+        """Take a message, if there is any, even one that this channel has given back."""
         returning, self._returning = self._returning, []
         for settlement in returning:
             settlement.exception(self._host().confirm_timeout)
@@ -341,8 +342,8 @@ class Channel(Declarations):
         return None if message is None else self._deliver(message, "", no_ack)
 
     def _taken(self, queue: str) -> mirrorq.Message | None:
-        """A message that is there now. While nobody can say whether there is one, wait as for a
-        confirmation: `rpc://` asks so for results, and fails a task's caller when this raises."""
+        """Return a message that is there now. While no master answers, wait as for a confirmation:
+        `rpc://` asks for results in this way, and an error here fails a task's caller."""
         end = time.monotonic() + self._host().confirm_timeout
         while True:
             try:
@@ -354,7 +355,7 @@ class Channel(Declarations):
             except mirrorq.Empty:
                 return None
             except mirrorq.ShutDown:
-                # Its queue, not the client, has ended: there may be another of its name.
+                # The queue, not the client, has ended: another queue of its name may exist.
                 self._host()
                 self.forget_queue(queue)
                 if time.monotonic() >= end:
@@ -365,7 +366,7 @@ class Channel(Declarations):
         message = delivery.message
         found = opened(message)
         properties = dict(found["properties"])
-        # What was a message's own tag elsewhere means nothing here.
+        # The tag of another delivery has no meaning here.
         properties["delivery_tag"] = delivery.tag
         info = {
             "consumer_tag": delivery.consumer_tag,
@@ -390,7 +391,7 @@ class Channel(Declarations):
     # --- Settling -----------------------------------------------------------------------
 
     def _settled(self, delivery_tag: int, multiple: bool) -> list[mirrorq.Message]:
-        """Take out what a tag stands for."""
+        """Remove and return the messages of a tag."""
         if multiple:
             tags = [tag for tag in list(self._unacked) if tag <= delivery_tag or not delivery_tag]
         else:
@@ -401,7 +402,7 @@ class Channel(Declarations):
         return [message for message in found if message is not None]
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False, **_: Any) -> None:
-        """Tell the queue that a message, with `multiple` all up to it, is done with."""
+        """Ack a message; with `multiple` all messages up to the tag."""
         self._host()
         for message in self._settled(delivery_tag, multiple):
             message.ack()
@@ -420,7 +421,7 @@ class Channel(Declarations):
             self._returning.append(message.nack(requeue=bool(requeue)))
 
     def basic_recover(self, requeue: bool = False, **_: Any) -> None:
-        """Give back all that is held: it is delivered again, to whoever is next."""
+        """Give back all held messages: they are delivered again, to the next consumer."""
         self.basic_nack(0, multiple=True)
 
     def basic_qos(
@@ -430,7 +431,7 @@ class Channel(Declarations):
         a_global: bool = False,
         **_: Any,
     ) -> None:
-        """Bound what each consumer of this channel holds unacked; 0 takes the bound away."""
+        """Bound the unacked messages of each consumer of this channel; 0 removes the bound."""
         self._host()
         self._prefetch = prefetch_count or UNBOUNDED
         for taker in list(self._takers.values()):

@@ -1,11 +1,11 @@
-"""`Connection`: one client of mirrorq, and what its channels share.
+"""`Connection`: one client of mirrorq, and state shared by its channels.
 
-A consumer's thread puts what is delivered into the inbox of the connection; nothing is dispatched
-but in `drain_events`, on the thread that calls it. An event loop waits for a pipe that has a byte
-in it while the inbox is not empty.
+A consumer's thread puts deliveries into the inbox of the connection. Only `drain_events`
+dispatches, on the thread of its caller. An event loop waits for a pipe that holds a byte while the
+inbox is not empty.
 
-*Threads*: `arrive` is called by consumers' threads, all else by the users of the connection. A
-forked child finds it closed, and closes nothing of its parent's.
+*Threads*: consumers' threads call `arrive`, users of the connection all else. A forked child finds
+the connection closed, and closes nothing of its parent's.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ __all__ = ["Arrival", "Connection", "Terms", "translated"]
 log = logging.getLogger("mirrorq")
 
 LOOK_S = 1.0
-"""A wait without end looks this often whether the client is still there."""
+"""Interval in which an endless wait checks the client."""
 DRAIN_MAX = 256
-"""Deliveries that one `drain_events` dispatches, however many come meanwhile."""
+"""The most deliveries that one `drain_events` dispatches."""
 KNOWN_S = 1.0
 """A queue that is declared again within this time is not asked for again."""
 TARGETS_MAX = 512
-"""Handles for publishing that a connection keeps: of reply queues there is one a producer."""
+"""Handles for publishing that a connection keeps: each producer has its own reply queue."""
 
 
 class Channel(Protocol):
-    """What a connection asks of its channels."""
+    """A channel, as a connection needs it."""
 
     def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
-        """Give a consumer what has arrived for it."""
+        """Give a consumer an arrived message."""
         ...
 
     def forget_queue(self, name: str) -> None:
-        """It was deleted."""
+        """Drop a deleted queue."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back held messages."""
         ...
 
 
@@ -62,7 +62,7 @@ Arrival = tuple[Channel, str, mirrorq.Message | None]
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise what AMQP calls it, where it has a name for it."""
+    """Raise AMQP's errors in place of mirrorq's, if AMQP has one."""
     try:
         yield
     except mirrorq.QueueNotFound as error:
@@ -77,7 +77,7 @@ def translated() -> Iterator[None]:
 
 @frozen
 class Terms:
-    """What a queue was declared with."""
+    """Terms of a queue's declaration."""
 
     durable: bool
     exclusive: bool
@@ -93,7 +93,7 @@ class Targets:
         self._lock = threading.RLock()
 
     def get(self, name: str) -> Any:
-        """The handle of this name, None when there is none."""
+        """Return the handle of this name, None if there is none."""
         with self._lock:
             if name in self._handles:
                 self._handles.move_to_end(name)
@@ -118,7 +118,7 @@ class Targets:
             handle.close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all handles."""
         with self._lock:
             handles = list(self._handles.values())
             self._handles.clear()
@@ -127,7 +127,7 @@ class Targets:
 
 
 class Connection:
-    """A connection to a cluster, as kombu sees it. Made by `Transport.establish_connection`."""
+    """A connection to a cluster for kombu. Made by `Transport.establish_connection`."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Connection:
         has_unique_ids: bool = False,
     ) -> None:
         self.client = client
-        """kombu's own connection, which looks for itself here."""
+        """kombu's own connection, which kombu looks up here."""
         self.mirrorq = node
         self._make_channel = channel
         self.confirm_timeout = confirm_timeout
@@ -152,18 +152,18 @@ class Connection:
         self.queues = Targets()
         self.exchanges = Targets()
         self.kinds: dict[str, str] = {}
-        """Of the exchanges that were declared here."""
+        """Exchange that was declared here -> kind."""
         self.terms: dict[str, Terms] = {}
-        """Of the queues that were declared here."""
+        """Queue that was declared here -> terms."""
         self._counts: dict[str, tuple[tuple[int, int] | None, float]] = {}
-        """What the masters of those said last, and until when that is taken to hold."""
+        """Queue -> last counts of its master, and the time until which they are valid."""
         self.exclusive: set[str] = set()
         """Queues that end with this connection."""
         self._pid = os.getpid()
         self._is_closed = False
         self._channel_number = 0
         self._inbox: deque[Arrival] = deque()
-        # No lock is held while anything waits: Celery's time-outs raise in calls.
+        # No lock is held during a wait: Celery's time-outs raise in calls.
         self._lock = threading.RLock()
         self._arrived = Waiters()
         self._pipe: tuple[int, int] | None = None
@@ -174,11 +174,11 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether it may be used here: its client reconnects by itself."""
+        """True if usable in this process: the client reconnects by itself."""
         return not self._is_closed and self._pid == os.getpid() and not self.mirrorq.is_closed
 
     def channel(self, channel_id: int | None = None) -> Any:
-        """Open a channel, or find the one of this number."""
+        """Open a channel, or find the channel of this number."""
         self.check_open()
         if channel_id is not None and channel_id in self.channels:
             return self.channels[channel_id]
@@ -189,7 +189,7 @@ class Connection:
         return channel
 
     def close(self) -> None:
-        """Close its channels, which give back what they hold, and its client."""
+        """Close the channels, which give back held messages, and the client."""
         if self._is_closed:
             return
         with self._lock:
@@ -212,14 +212,14 @@ class Connection:
             os.close(end)
 
     def check_open(self) -> None:
-        """Raise what has kombu connect anew when this is closed, or of before a fork."""
+        """Raise an error that makes kombu reconnect, if closed or opened before a fork."""
         if not self.connected:
             raise amqp.RecoverableConnectionError("the connection to mirrorq is closed")
 
     # --- Handles to publish with --------------------------------------------------------
 
     def queue(self, name: str) -> mirrorq.MirroredQueue:
-        """A handle on a queue that exists. Raises QueueNotFound when it does not."""
+        """Return a handle on an existing queue. Raises QueueNotFound without one."""
         handle: mirrorq.MirroredQueue | None = self.queues.get(name)
         if handle is None:
             handle = self.mirrorq.queue(name, passive=True, timeout=self.confirm_timeout)
@@ -227,11 +227,11 @@ class Connection:
         return handle
 
     def declared(self, name: str, terms: Terms) -> tuple[int, int] | None:
-        """Ready messages and consumers of a queue that was declared here in the same way and is
-        still there; else None.
+        """Return ready messages and consumers of a queue that was declared here in the same way and
+        still exists; else None.
 
-        `rpc://` declares its reply queue for each task. What its master has said of it is taken to
-        hold for `KNOWN_S`; a queue that is deleted over this connection is forgotten at once.
+        `rpc://` declares its reply queue for each task. Counts of the master stay valid for
+        `KNOWN_S`; a queue that is deleted over this connection is forgotten at once.
         """
         handle: mirrorq.MirroredQueue | None = self.queues.get(name)
         if handle is None or self.terms.get(name) != terms:
@@ -249,7 +249,7 @@ class Connection:
         return counts
 
     def exchange(self, name: str) -> mirrorq.Exchange:
-        """A handle on an exchange that exists. Raises QueueNotFound when it does not."""
+        """Return a handle on an existing exchange. Raises QueueNotFound without one."""
         handle: mirrorq.Exchange | None = self.exchanges.get(name)
         if handle is None:
             handle = self.mirrorq.exchange(name, passive=True, timeout=self.confirm_timeout)
@@ -257,7 +257,7 @@ class Connection:
         return handle
 
     def forget_queue(self, name: str) -> None:
-        """It was deleted: whoever makes one of its name makes another queue."""
+        """Drop a deleted queue: a later queue of the same name is another queue."""
         self.exclusive.discard(name)
         self.terms.pop(name, None)
         self._counts.pop(name, None)
@@ -268,7 +268,7 @@ class Connection:
     # --- Deliveries ---------------------------------------------------------------------
 
     def arrive(self, arrival: Arrival) -> None:
-        """Take what a consumer was given. Called on the consumer's thread."""
+        """Take a delivery of a consumer. Called on the consumer's thread."""
         self._inbox.append(arrival)
         self._arrived.notify()
         self._ring()
@@ -288,7 +288,7 @@ class Connection:
             self._is_rung = False
 
     def fileno(self) -> int:
-        """What an event loop waits for: readable while there is something to drain. -1 when it is
+        """Return a descriptor for an event loop: readable while the inbox has items. -1 when
         closed, as of a socket."""
         with self._lock:
             if self._is_closed:
@@ -302,7 +302,7 @@ class Connection:
         return number
 
     def drain_events(self, timeout: float | None = None, **_: Any) -> None:
-        """Dispatch what has arrived; wait for it, up to `timeout` seconds, None without end.
+        """Dispatch arrived messages; wait for a message, up to `timeout` seconds, None without end.
 
         Raises:
             socket.timeout: nothing came.

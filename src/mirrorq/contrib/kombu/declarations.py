@@ -1,4 +1,4 @@
-"""What a channel makes and ends: exchanges, queues, bindings."""
+"""Declarations and deletions of a channel: exchanges, queues, bindings."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Declarations"]
 
 LOG = logging.getLogger(__name__)
 CONTROL_SUFFIX = ".pidbox"
-"""Of the names of queues by which workers are told what to do: before it stands a worker's name."""
+"""Suffix of the names of queues with commands for workers, behind a worker's name."""
 RETURN_S = 60.0
-"""So long a worker waits for the queue of the one of its name that was before it: a killed one's is
-kept for `consumer_return_ms`, for nobody can tell yet that it does not come back."""
+"""Time that a worker waits for the queue of a former worker of its name. A killed worker's queue is
+kept for `consumer_return_ms`, because the worker may come back."""
 LOOK_S = 0.5
 """Between two tries."""
 
@@ -55,7 +55,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         nowait: bool = False,
         **_: Any,
     ) -> None:
-        """Make an exchange, or find it. All are durable."""
+        """Make an exchange, or find one. All are durable."""
         if not exchange:
             return  # the one that every queue is bound to by its name
         connection = self._host()
@@ -73,7 +73,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 connection.kinds[exchange] = type
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
-        """Delete an exchange; one that is not there is no error."""
+        """Delete an exchange; a missing exchange is no error."""
         connection = self._host()
         with translated():
             try:
@@ -104,10 +104,10 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> Any:
-        """Make a queue, or find it; returns its name, ready messages and consumers.
+        """Make a queue, or find one; returns name, ready messages and consumers.
 
         Raises:
-            PreconditionFailed: it exists with other properties, or an argument cannot be had.
+            PreconditionFailed: the queue exists with other properties, or an argument is refused.
         """
         connection = self._host()
         name = queue or f"amq.gen-{uuid.uuid4().hex}"
@@ -162,7 +162,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         arguments: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Have what is published to an exchange reach a queue."""
+        """Bind a queue to an exchange."""
         if not exchange:
             return
         connection = self._host()
@@ -184,14 +184,14 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
             connection.exchange(exchange).unbind(queue, routing_key or "", arguments=arguments)
 
     def queue_purge(self, queue: str = "", nowait: bool = False, **_: Any) -> int:
-        """End what is ready or delayed; returns how many."""
+        """End ready and delayed messages; returns how many."""
         with translated():
             return self._fresh(queue).purge()
 
     def queue_delete(
         self, queue: str = "", if_unused: bool = False, if_empty: bool = False, **_: Any
     ) -> int:
-        """Delete a queue; one that is not there is no error. Returns how many messages it had."""
+        """Delete a queue; a missing queue is no error. Returns the number of its messages."""
         connection = self._host()
         with translated():
             try:
@@ -199,14 +199,14 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 count = handle.qsize()
                 handle.delete(if_empty=if_empty, if_unused=if_unused)
             except (mirrorq.QueueNotFound, mirrorq.ShutDown):
-                # An auto-delete queue may go this moment, with the consumer that was cancelled.
+                # An auto-delete queue may go at this moment, with the cancelled consumer.
                 connection.check_open()
                 count = 0
         connection.forget_queue(queue)
         return count
 
     def _fresh(self, name: str) -> mirrorq.MirroredQueue:
-        """A handle on the queue that has this name now."""
+        """Return a new handle on the queue that has this name now."""
         connection = self._host()
         connection.queues.drop(name)
         return connection.queue(name)

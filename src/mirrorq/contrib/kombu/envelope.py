@@ -1,7 +1,7 @@
-"""A message of kombu as mirrorq carries it.
+"""A message of kombu in mirrorq's form.
 
-The body goes as it is. Properties and headers, which may be nested and hold None, are one header
-of mirrorq's, as JSON; who puts a message without it is understood too.
+The body is unchanged. Properties and headers, which may be nested and hold None, are one header of
+mirrorq's, as JSON. A message of another producer without this header is understood too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Letter", "delay_of", "opened", "sealed"]
 log = logging.getLogger("mirrorq")
 
 HEADER = "amqp"
-"""Name of the header that holds them."""
+"""Name of the header with properties and headers."""
 PRIORITY_MAX = 31
 """mirrorq's highest; AMQP's is 255, and Celery's 9."""
 DELAY_MAX_S = 100 * 365 * 24 * 3600.0
-"""No message is delayed for longer; its worker waits for the rest."""
+"""Longest delay in the queue; the task's worker waits for the rest."""
 FOREIGN = {"content_type": "application/data", "content_encoding": "binary"}
-"""Properties of a message that was not put by this transport."""
+"""Properties of a message that another producer put."""
 
 
 @frozen
 class Letter:
-    """What kombu's producer hands to `basic_publish`."""
+    """A message of kombu's producer for `basic_publish`."""
 
     body: bytes
     properties: dict[str, Any]
@@ -40,7 +40,7 @@ class Letter:
 
     @property
     def terms(self) -> dict[str, Any]:
-        """Arguments of `put` and `publish` that its properties stand for."""
+        """Arguments of `put` and `publish` that follow from the properties."""
         properties = self.properties
         terms: dict[str, Any] = {
             "priority": min(max(int(properties.get("priority") or 0), 0), PRIORITY_MAX),
@@ -69,12 +69,12 @@ def sealed(letter: Letter, exchange: str, routing_key: str) -> dict[str, Any]:
         for name, value in letter.headers.items()
         if isinstance(value, str | bytes | int | float | bool) and name != HEADER
     }
-    # An exchange of headers looks at the plain ones.
+    # An exchange of headers looks at the plain headers.
     return {**plain, HEADER: text}
 
 
 def opened(message: mirrorq.Message) -> dict[str, Any]:
-    """What `sealed` was given: properties, headers, exchange and routing_key."""
+    """Return properties, headers, exchange and routing_key from a message of `sealed`."""
     headers = message.headers
     text = headers.get(HEADER)
     if isinstance(text, str):
@@ -94,9 +94,9 @@ def opened(message: mirrorq.Message) -> dict[str, Any]:
 
 
 def delay_of(headers: Mapping[str, Any]) -> float | None:
-    """Seconds until a Celery task is due, None of one that is due now, and of anything else.
+    """Return the seconds until a Celery task is due, None if due now or for other messages.
 
-    Its worker looks at the time as well, so it never begins before its eta, whosever clock is
+    The worker looks at the time as well, so no task begins before its eta, even if a clock is
     ahead.
     """
     eta = headers.get("eta")

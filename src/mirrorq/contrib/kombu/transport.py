@@ -1,19 +1,19 @@
-"""`Transport`: what kombu asks of a transport, and where it connects to.
+"""`Transport`: the transport for kombu, and the address to connect to.
 
-What stands in the URL is `mirrorq.connect`'s to read:
+`mirrorq.connect` reads the URL:
 
     mirrorq://host:7400,host2:7401//    nodes, any of which will do
     mirrorq:///var/lib/shop/node        this machine's node in a folder, as of `mirrorq.local`
 
-Alternates (`;`) are tried here, in their order, at each connection. kombu would switch to one by a
-parser of its own, which reads neither several hosts nor what stands behind `?`.
+Alternates (`;`) are tried here, in their order, at each connection. kombu would read alternates by
+a parser of its own, which reads neither several hosts nor options behind `?`.
 
 `transport_options`: `security` and `insecure` and `config` as for `mirrorq.connect`;
 `confirm_timeout`, seconds that a publish waits for its confirmation (30); `eta`: "queue" (tasks
-wait in their queue) or "worker" (in the worker that they were delivered to, as with other brokers);
-`confirm`: "wait" or "later" (a publish to a queue returns when it is accepted, and what then fails
-is told in the log); `unique`: "" or "message_id" (a queue stores one message of each id within its
-`unique-window`; not for Celery's tasks, which are retried under their own ids).
+wait in their queue) or "worker" (in the worker that has them, as with other brokers); `confirm`:
+"wait" or "later" (a publish to a queue returns when accepted, and later errors go to the log);
+`unique`: "" or "message_id" (a queue stores one message of each id within its `unique-window`; not
+for Celery's tasks, which are retried under their own ids).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Transport(base.Transport):  # type: ignore[misc]
     implements = base.Transport.implements.extend(asynchronous=True, heartbeats=False)
 
     def driver_version(self) -> str:
-        """Of mirrorq."""
+        """Return the version of mirrorq."""
         try:
             return version("mirrorq")
         except PackageNotFoundError:
@@ -83,8 +83,8 @@ class Transport(base.Transport):  # type: ignore[misc]
         """Connect to the first node that answers.
 
         Raises:
-            NoQuorum: none does within the connection's `connect_timeout`.
-            AccessRefused: it does not know this client's key.
+            NoQuorum: no node answers within the connection's `connect_timeout`.
+            AccessRefused: the node does not know this client's key.
         """
         told = self.client
         options = dict(told.transport_options or {})
@@ -103,7 +103,7 @@ class Transport(base.Transport):  # type: ignore[misc]
             insecure=bool(options.get("insecure", False)),
             security=options.get("security"),
             timeout=told.connect_timeout or None,
-            # The next URL, or kombu's next try, comes soon: it need not wait for absent nodes.
+            # The next URL, or kombu's next try, comes soon: no wait for absent nodes.
             fail_fast=True,
         )
         return Connection(
@@ -117,7 +117,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         )
 
     def _connected(self, connect: Callable[[str], mirrorq.Client]) -> mirrorq.Client:
-        """Connect by the first URL that answers; raise the last one's error when none does."""
+        """Connect by the first URL that answers; raise the last URL's error if none answers."""
         *others, last = self._urls()
         for url in others:
             with contextlib.suppress(*self.connection_errors), translated():
@@ -126,7 +126,7 @@ class Transport(base.Transport):  # type: ignore[misc]
             return connect(last)
 
     def _urls(self) -> list[str]:
-        """The URL, and kombu's alternates where all of them are mirrorq's."""
+        """Return the URL, and kombu's alternates if all of them are mirrorq's."""
         first, alternates = self._url(), self.client.alt
         if not all(url.startswith(f"{self.driver_name}://") for url in alternates):
             return [first]
@@ -134,7 +134,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         return [first, *(url for url in alternates if url != first)]
 
     def _url(self) -> str:
-        """Where to connect to: the URL, or what kombu has made of an alternate one."""
+        """Return the address: the URL, or the parts that kombu has made of an alternate."""
         host = self.client.hostname or ""
         if "://" in host:
             url: str = host
@@ -145,15 +145,15 @@ class Transport(base.Transport):  # type: ignore[misc]
         return f"mirrorq://{host or '127.0.0.1'}:{self.client.port or DEFAULT_PORT}"
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The URL as it was given: a secret never stands in it."""
+        """Return the URL unchanged: a secret never stands there."""
         return uri
 
     def verify_connection(self, connection: Connection) -> bool:
-        """Whether it may still be used, by this process."""
+        """Return true if this process may still use the connection."""
         return connection.connected
 
     def close_connection(self, connection: Connection) -> None:
-        """Close it, with its channels."""
+        """Close a connection with its channels."""
         connection.client = None
         connection.close()
 
@@ -167,7 +167,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         channel.close()
 
     def drain_events(self, connection: Connection, **options: Any) -> None:
-        """Dispatch what has arrived."""
+        """Dispatch arrived messages."""
         connection.drain_events(**options)
 
     def register_with_event_loop(self, connection: Connection, loop: Any) -> None:
@@ -175,7 +175,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         loop.add_reader(connection.fileno(), self.on_readable, connection, loop)
 
     def unregister_from_event_loop(self, connection: Connection, loop: Any) -> None:
-        """Have the loop look at it no more."""
+        """Remove a connection from the loop."""
         loop.remove_reader(connection.fileno())
 
     def on_readable(self, connection: Connection, loop: Any) -> None:

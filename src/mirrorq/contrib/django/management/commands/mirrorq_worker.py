@@ -22,7 +22,7 @@ class Command(BaseCommand):  # type: ignore[misc]
     help = "Run tasks that mirrorq holds, until SIGTERM or Ctrl-C."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What may be said to it."""
+        """Add the command's options."""
         add = parser.add_argument
         add("--backend", default=DEFAULT_TASK_BACKEND_ALIAS, help="in TASKS; default: %(default)s")
         add(
