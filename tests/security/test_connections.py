@@ -315,6 +315,36 @@ def test_a_peer_is_reached_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRin
     until(lambda: wire.has("welcome"))
 
 
+def test_a_node_is_let_in_as_soon_as_its_key_is_listed(wire: Wire, ring: KeyRing) -> None:
+    """It came before the other had read the list, as nodes do that start when keys are copied."""
+    late = make(ring.directory, "late", "peer")
+    keys = ring.directory / "keys.toml"
+    whole = keys.read_text()
+    newcomer = wire.transport("late", ring.of("late"))
+    keys.write_text(whole.replace(late.public_key, new_key_pair()[0]))
+    target = wire.transport("c", ring.of("c"))
+    newcomer.connect_peer("c", target.endpoint)
+    until(lambda: wire.has("HandshakeRefused.*does not know this node's key"))
+    keys.write_text(whole)
+    until(lambda: wire.has("Connected.*c"))
+    assert newcomer.send("c", 0, [b"hello"])
+    until(lambda: wire.has("hello"))
+
+
+def test_a_node_that_gets_keys_later_is_reached(wire: Wire, ring: KeyRing) -> None:
+    """It had none at first: the handshake with it failed."""
+    endpoint = free_endpoint()
+    plain = Transport("c", 1, endpoint, wire.config)
+    wire.transports.append(plain)
+    ours = wire.transport("a", ring.of("a"))
+    ours.connect_peer("c", endpoint)
+    until(lambda: wire.has("HandshakeRefused.*it has another key, or none"))
+    wire.transports.remove(plain)
+    plain.close()
+    wire.transports.append(Transport("c", 2, endpoint, wire.config, Authority(ring.of("c"))))
+    until(lambda: wire.has("Connected.*c"))
+
+
 def test_a_key_that_is_taken_off_the_list_is_no_nodes_any_more(wire: Wire, ring: KeyRing) -> None:
     """On connections that stand, too."""
     target = wire.transport("c", ring.of("c"))

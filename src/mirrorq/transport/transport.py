@@ -90,6 +90,9 @@ SUM_PARTS_MAX = 16
 """Without keys all connections together may have so many of the largest parts under way."""
 PEERS_KNOWN_MAX = 4096
 """Limit of remembered parsed routing ids."""
+REFUSED_MS = 1000
+"""Interval between attempts at a peer that has refused this node. A peer reads its list of keys once
+a second."""
 LOOK_MS = 10
 """Interval at which a never idle thread checks connections for changes; after a sleep the thread
 knows."""
@@ -107,8 +110,10 @@ class _Peer:
     is_up: bool = False
     keys: tuple[str, ...] = ()
     """Possible keys of the peer, the tried key first. () without security."""
-    next_key_ms: int | None = None
-    """When the next key is to be tried."""
+    next_keys: tuple[str, ...] = ()
+    """Replaces `keys` at the next attempt: the order may differ."""
+    again_ms: int | None = None
+    """When new links replace the present links after a failed handshake."""
     trouble: str = ""
     """Reported reason for a missing connection, tried several times a second."""
     rail: zmq.Socket[bytes] | None = None
@@ -491,6 +496,7 @@ class Transport:
             self._look_at_ms = now_ms + LOOK_MS
             if self._guard is not None and self._zap is not None:
                 self._ask_guard(self._guard, self._zap, inbound)
+            self._open_again(now_ms)
             if is_look_due or not has_slept:
                 self._read_links(inbound)
             if is_ready:
@@ -544,19 +550,22 @@ class Transport:
             inbound.append(HandshakeRefused(address, f"its key {key} is not listed"))
         is_changed = guard.version != self._guard_version
         self._guard_version = guard.version
-        now_ms = _now_ms()
         for name, peer in self._peers.items():
             if is_changed and set(guard.keys_of(name)) != set(peer.keys):
                 self._close_links(name, peer)
-                peer.keys, peer.next_key_ms = guard.keys_of(name), None
+                peer.keys, peer.again_ms = guard.keys_of(name), None
                 if peer.is_up:
                     peer.is_up = False
                     inbound.append(Disconnected(name))
                 if peer.keys:
                     self._open_links(peer)
-            elif peer.next_key_ms is not None and now_ms >= peer.next_key_ms:
+
+    def _open_again(self, now_ms: int) -> None:
+        """Replace links after a failed handshake: libzmq ends some of them for good."""
+        for name, peer in self._peers.items():
+            if peer.again_ms is not None and now_ms >= peer.again_ms:
                 self._close_links(name, peer)
-                peer.keys, peer.next_key_ms = (*peer.keys[1:], peer.keys[0]), None
+                peer.keys, peer.again_ms = peer.next_keys, None
                 self._open_links(peer)
 
     def _read_links(self, inbound: list[Inbound]) -> None:
@@ -571,9 +580,10 @@ class Transport:
                         peer.is_up = True
                         for each in peer.links:
                             each.greet()
-                        peer.next_key_ms, peer.trouble = None, ""
+                        peer.again_ms, peer.trouble = None, ""
                         inbound.append(Connected(name))
                     elif change == REFUSED:
+                        self._plan_again(peer, peer.keys, REFUSED_MS)
                         why = f"{peer.endpoint.text} does not know this node's key"
                         self._tell_trouble(peer, HandshakeRefused(name, why), inbound)
                     elif change == UNLIKE:
@@ -582,13 +592,18 @@ class Transport:
     def _on_unlike(self, name: str, peer: _Peer, inbound: list[Inbound]) -> None:
         if len(peer.keys) > 1:
             # The node's name is unknown: any of the keys may fit.
-            if peer.next_key_ms is None:
-                peer.next_key_ms = _now_ms() + RECONNECT_MS_MAX
+            self._plan_again(peer, (*peer.keys[1:], peer.keys[0]), RECONNECT_MS_MAX)
             return
+        self._plan_again(peer, peer.keys, REFUSED_MS)
         why = f"{peer.endpoint.text} ended the connection in the handshake: " + (
             "does it require keys?" if self._guard is None else "it has another key, or none"
         )
         self._tell_trouble(peer, HandshakeRefused(name, why, by_key=False), inbound)
+
+    @staticmethod
+    def _plan_again(peer: _Peer, keys: tuple[str, ...], wait_ms: int) -> None:
+        if peer.again_ms is None:
+            peer.next_keys, peer.again_ms = keys, _now_ms() + wait_ms
 
     def troubles(self) -> dict[str, HandshakeRefused]:
         """Return the last failed handshake of each endpoint without a later connection."""
