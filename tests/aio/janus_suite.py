@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import janus
@@ -67,7 +69,23 @@ class SyncFace:
         return self._parent.closed
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)
+        value = beside_the_loop(getattr)(self._adapter, name)
+        return beside_the_loop(value) if callable(value) else value
+
+
+def beside_the_loop(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call on a thread of its own where an event loop runs: ours is refused there, and some of
+    janus's tests call the threads' face in a loop."""
+
+    def called(*given: Any, **named: Any) -> Any:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return call(*given, **named)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(call, *given, **named).result()
+
+    return called
 
 
 class AsyncFace(LoopFace):
