@@ -123,7 +123,7 @@ class Filling:
 
     def _begin(self) -> bool:
         begun = time.process_time()
-        has_begun = self.checkpoints.begin(self.state)
+        has_begun = self.checkpoints.begin_checkpoint(self.state)
         self.longest_s = max(self.longest_s, time.process_time() - begun)
         return has_begun
 

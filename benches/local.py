@@ -33,7 +33,7 @@ from typing import Any
 
 from mirrorq import MirroredQueue, clock
 from mirrorq.api.handle import Handle
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.node import node as node_module
 from mirrorq.node.node import Node
 from mirrorq.store.write_ahead import FILE_BYTES, PAGE_BYTES, LogFile

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.cluster import SimulatedCluster, SimulatedNode
 from harness.onlooker import Onlooker
 from harness.workload import Journal, Producer
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareQueue, SetPolicy
 from mirrorq.protocol.control import Hello

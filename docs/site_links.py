@@ -1,12 +1,14 @@
 """For `make docs`: where links and requests of the site's pages go.
 
 Links from a page to files outside docs/ lead to the file in the repository; the site has no copy
-of it, so they are text there. And no page may ask for anything from elsewhere when it is looked
-at: such a request is a warning, which `make docs` refuses.
+of it, so they are text there. Two pages are made: the changelog, and the list of modules. No page
+may ask for anything from elsewhere when it is looked at: such a request is a warning, which
+`make docs` refuses.
 """
 
 from __future__ import annotations
 
+import ast
 import logging
 import re
 from pathlib import Path
@@ -27,7 +29,26 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
     if page.file.src_uri == "changes.md":
         changelog = Path(config["config_file_path"]).with_name("CHANGELOG.md")
         return changelog.read_text(encoding="utf-8").replace("](docs/", "](")
+    if page.file.src_uri == "modules.md":
+        return modules_page(Path(config["config_file_path"]).with_name("src") / "mirrorq")
     return OUTSIDE.sub(r"`\1`", markdown)
+
+
+def modules_page(package: Path) -> str:
+    """Return a page with each room's purpose, and a table of its modules."""
+    sections = ["# Modules"]
+    for room in sorted(path.parent for path in package.rglob("__init__.py")):
+        files = sorted(path for path in room.glob("*.py") if path.name != "__init__.py")
+        name = ".".join(room.relative_to(package.parent).parts)
+        rows = [f"| `{path.stem}` | {_first_sentence(path)} |" for path in files]
+        table = ["| module | purpose |", "|---|---|", *rows] if rows else []
+        sections += [f"## {name}", _first_sentence(room / "__init__.py"), "\n".join(table)]
+    return "\n\n".join(sections)
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def on_post_build(config: Any, **_: object) -> None:

@@ -131,3 +131,24 @@ def test_docstrings_name_their_subjects() -> None:
     }
     above = {room: round(share, 3) for room, share in shares.items() if share > POINTING_MAX}
     assert above == {}, "room: share of words that only point elsewhere; name the subject"
+
+
+VAGUE_VERBS = {"begin", "end", "note", "run", "step", "take"}
+"""A reader who searches for such a name finds a hundred methods."""
+VAGUE_VERBS_MAX = 21
+NO_CORE = {"contrib", "dashboard", "demo", "testing"}
+
+
+def test_methods_say_what_happens_to_what() -> None:
+    """Few methods have a name as general as `take`: machines' `step`, threads' `run`."""
+    base = ROOT / "src" / "mirrorq"
+    found = [
+        f"{path.stem}.{kind.name}.{part.name}"
+        for path in sorted(base.rglob("*.py"))
+        if path.relative_to(base).parts[0] not in NO_CORE
+        for kind in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(kind, ast.ClassDef)
+        for part in kind.body
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and part.name in VAGUE_VERBS
+    ]
+    assert len(found) <= VAGUE_VERBS_MAX, found

@@ -209,7 +209,7 @@ def _embedding() -> Embedding:
     """Return the functions by which `MirroredQueue(path=…)` gets its node."""
     from mirrorq.node.embedded import NODES, acquire
 
-    return acquire, NODES.end
+    return acquire, NODES.end_use
 
 
 def _local() -> Callable[..., Client]:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.image import decode_page
 from mirrorq.cluster.catalog.load_counts import LoadCounts
 from mirrorq.cluster.catalog.records import CatalogResult

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_catalog import A, B, applied, declare
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import (
     ClearPolicy,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.deduplication import (
     OUTCOMES_MAX,
     PAST_RANGES_MAX,
@@ -169,11 +169,11 @@ def test_what_is_remembered_is_bounded() -> None:
     """What an asker no longer waits for goes; with one that waits for ever, old outcomes do."""
     askers = Deduplication()
     for number in range(1, 1000):
-        askers.note(Request(A, number, number), number, "", "")
+        askers.record_outcome(Request(A, number, number), number, "", "")
     (record,) = askers.records()
     assert [outcome.number for outcome in record.outcomes] == [999]
     for number in (one for one in range(1000, 2000) if one != 1100):
-        askers.note(Request(A, number, 999), number, "", "")
+        askers.record_outcome(Request(A, number, 999), number, "", "")
     (record,) = askers.records()
     assert len(record.outcomes) == OUTCOMES_MAX
     assert record.past == ((999, 1099), (1101, 1999 - OUTCOMES_MAX))
@@ -181,14 +181,14 @@ def test_what_is_remembered_is_bounded() -> None:
     assert askers.is_past(A, 1999 - OUTCOMES_MAX)
     assert not askers.is_past(A, 1100)
     again = Deduplication()
-    again.take(record)
+    again.restore(record)
     assert again.records() == (record,)
-    askers.note(Request(A, 2000, 2000), 2000, "", "")
+    askers.record_outcome(Request(A, 2000, 2000), 2000, "", "")
     (record,) = askers.records()
     assert [outcome.number for outcome in record.outcomes] == [2000]
     assert record.past == ()
     for number in range(2001, 2001 + 4 * PAST_RANGES_MAX, 2):
-        askers.note(Request(A, number, 2000), number, "", "")
+        askers.record_outcome(Request(A, number, 2000), number, "", "")
     (record,) = askers.records()
     assert len(record.past) <= PAST_RANGES_MAX
     assert len(record.outcomes) == OUTCOMES_MAX

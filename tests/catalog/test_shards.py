@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller.placement import Loads, Spread
 from mirrorq.protocol.commands import (

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mirrorq.cluster.catalog import image, size
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.image import PAGE_BYTES
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.commands import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrorq.cluster.catalog.core import LOST_IDS_MAX, Catalog
+from mirrorq.cluster.catalog.catalog import LOST_IDS_MAX, Catalog
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.force_boot import EPOCH_STEP, RecoveredState, recovered_state
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, encode_voters

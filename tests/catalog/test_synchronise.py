@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.protocol.commands import (
     AcknowledgeLosses,
     CatalogCommand,

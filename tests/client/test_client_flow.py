@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.node.gateway.credit import Subscription
+from mirrorq.node.gateway.credit import ClientSubscription
 from mirrorq.protocol.sessions import Deliver
 from mirrorq.transport.flow_control import LOST_WINDOWS, Outflow, Parts, Window
 
@@ -72,7 +72,7 @@ def test_handles_take_turns() -> None:
 
 def test_a_seat_is_granted_its_share_again_and_again() -> None:
     """Credit passes with a share of the room; more when half of it has come."""
-    seat = Subscription(7)
+    seat = ClientSubscription(7)
     assert not seat.is_due
     seat.total = 50
     assert seat.is_due
@@ -88,7 +88,7 @@ def test_a_seat_is_granted_its_share_again_and_again() -> None:
 
 def test_a_seat_that_is_halted_asks_for_nothing_until_the_client_does() -> None:
     """What still comes on it is no reason to grant it more."""
-    seat = Subscription(7, total=50)
+    seat = ClientSubscription(7, total=50)
     seat.credit(800, 1)
     halt = seat.halt()
     assert (halt.number, halt.total, halt.size) == (7, 0, 0)

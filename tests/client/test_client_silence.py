@@ -12,8 +12,8 @@ import pytest
 from mirrorq import clock
 from mirrorq.config import Config
 from mirrorq.engine.consensus import Consensus
-from mirrorq.engine.core import Engine
-from mirrorq.node.gateway.core import Gateway
+from mirrorq.engine.engine import Engine
+from mirrorq.node.gateway.gateway import Gateway
 from mirrorq.protocol.clients import ClientHello, ClientPing
 from mirrorq.transport.inbound import CONTROL, DATA, ClientMessage
 from mirrorq.wire.messages import WireMessage, encode
@@ -80,7 +80,7 @@ class Stage:
             self.now_ms += PAUSE_MS
             for client in pinged_by:
                 self.says(client, ClientPing())
-            self.entry.step(self.now_ms)
+            self.entry.end_stale_clients(self.now_ms)
 
     def names(self) -> list[str]:
         return [served.name for served in self.entry.served()]
@@ -120,7 +120,7 @@ def test_a_client_that_was_not_read_is_not_silent(stage: Stage) -> None:
 def test_a_node_that_stood_still_gives_its_clients_time(stage: Stage) -> None:
     """One round took many times what clients are waited for."""
     stage.now_ms += 20 * EXPIRY_MS
-    stage.entry.step(stage.now_ms)
+    stage.entry.end_stale_clients(stage.now_ms)
     assert stage.names() == ["one", "two"]
     stage.rounds(EXPIRY_MS, pinged_by=[b"one"])
     assert stage.names() == ["one"]

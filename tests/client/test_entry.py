@@ -14,7 +14,7 @@ from tests.kit import until
 
 from conftest import Connecting
 from mirrorq.config import Config
-from mirrorq.node.gateway.core import Gateway
+from mirrorq.node.gateway.gateway import Gateway
 from mirrorq.node.node import Node
 from mirrorq.protocol.clients import (
     ClientAnswer,
@@ -295,7 +295,7 @@ def test_more_clients_than_there_is_room_for(
     node: Node, raw: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One more client is refused by name; the others go on."""
-    monkeypatch.setattr("mirrorq.node.gateway.core.CLIENTS_MAX", 1)
+    monkeypatch.setattr("mirrorq.node.gateway.gateway.CLIENTS_MAX", 1)
     raw.hello()
     other = RawClient(node.listening)
     other.say(ClientHello(1, "other"))

@@ -264,7 +264,7 @@ def test_rolls_are_joined_by_session() -> None:
 def test_expulsions_are_bounded() -> None:
     expelled = Bans()
     for number in range(NAMES_MAX + 1):
-        expelled.note(f"c{number}", "why")
+        expelled.ban(f"c{number}", "why")
     assert expelled.why("c0") == ""
     assert expelled.why(f"c{NAMES_MAX}") == "why"
 

@@ -11,7 +11,7 @@ import pytest
 import mirrorq
 from conformance.faces import BLOCKING, WAIT_S, Stage, case, raised
 from mirrorq import Empty, Full, NoQuorum, QueueDown, ShutDown
-from mirrorq.api.stdlib_queue import SETTLE_S, AckAt, Held
+from mirrorq.api.stdlib_queue import SETTLE_S, AckAt, HeldTasks
 
 
 def in_order(stage: Stage) -> Any:
@@ -101,7 +101,7 @@ def test_a_thread_that_never_says_done_keeps_nothing_of_what_others_ended(stage:
         queue.get()
         stage.begin(queue.task_done).result(WAIT_S)
     tasks = queue._tasks
-    assert isinstance(tasks, Held)
+    assert isinstance(tasks, HeldTasks)
     assert (len(tasks._own()), len(tasks._open), len(tasks._claims)) == (1, 0, 0)
 
 

@@ -20,7 +20,7 @@ from tests.kit import until
 import mirrorq
 from mirrorq.contrib.kombu import arguments as told
 from mirrorq.demo.ports import free_ports
-from mirrorq.node.local import Place
+from mirrorq.node.local import LocalFolder
 
 Connecting = Callable[..., Any]
 DEADLINE_S = 30.0
@@ -450,11 +450,11 @@ def test_the_node_in_a_folder(tmp_path: Path) -> None:
         channel = connection.channel()
         channel.queue_declare("q", durable=True, auto_delete=False)
         put(channel, "q", "a")
-        pid = Place.of(folder).pid()
+        pid = LocalFolder.of(folder).pid()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         put(channel, "q", "b")
-        assert Place.of(folder).pid() not in (pid, None)
+        assert LocalFolder.of(folder).pid() not in (pid, None)
         assert [channel.basic_get("q").message.body for _ in range(2)] == [b"a", b"b"]
     with kombu.Connection(f"mirrorq://{folder}", connect_timeout=DEADLINE_S) as connection:
         assert connection.channel().queue_declare("q", passive=True).message_count == 2

@@ -41,7 +41,7 @@ class PagedState:
 
     def checkpoint(self) -> None:
         """All of it is on the disk then, and most of it there alone."""
-        while not self.checkpoints.begin(self.state):
+        while not self.checkpoints.begin_checkpoint(self.state):
             self.part()
         while self.checkpoints.is_busy:
             self.part()

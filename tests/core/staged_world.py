@@ -159,7 +159,7 @@ class TwoQueues:
         return found or [("question", n) for n, run in enumerate("ab") if self._waits(run)]
 
     def _waits(self, run: str) -> bool:
-        known = self.queues[2].run("t", 1, run)
+        known = self.queues[2].staged_run("t", 1, run)
         return known is not None and known.home > 0 and not known.has_asked
 
     def take(self, kind: str, which: int) -> None:
@@ -267,7 +267,7 @@ class World:
         elif what < 6:
             sent = self.chunks.setdefault((run, version), [])
             self._publish([b"s"] * count, Stage("t", version, run, 0, 0, len(sent) + 1))
-            attempts = self.state.staging.run("t", version, run)
+            attempts = self.state.staging.staged_run("t", version, run)
             known = attempts.attempts.get((0, 0)) if attempts is not None else None
             self.chunks[run, version] = [1] * (known.chunks if known is not None else 0)
         elif what == 6:
@@ -282,12 +282,12 @@ class World:
             self._apply(SealOp("t", version, run, self._winners(run, version), 9))
 
     def _winners(self, run: str, version: int) -> tuple[Winner, ...]:
-        known = self.state.staging.run("t", version, run)
+        known = self.state.staging.staged_run("t", version, run)
         attempts = known.attempts if known is not None else {}
         return tuple((*name, one.chunks, one.count) for name, one in attempts.items())
 
     def _commit(self, run: str, version: int) -> None:
-        known = self.state.staging.run("t", version, run)
+        known = self.state.staging.staged_run("t", version, run)
         is_sealed = known is not None and known.home > 0
         winners = () if is_sealed else self._winners(run, version)
         op = CommitOp("t", version, run, winners, is_decision=is_sealed)

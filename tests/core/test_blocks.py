@@ -157,7 +157,7 @@ def taken_over(given: Given, incoming: Incoming, after_part: Callable[[int], Non
         found = given.part(part)
         assert found is not None
         data, is_last, check = found
-        state = incoming.take(TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check))
+        state = incoming.add_part(TransferState(QUEUE, 1, 1, given.lsn, data, part, is_last, check))
         after_part(part)
     return state
 
@@ -189,7 +189,7 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_read_from_it() -> None:
     while deep.state.live.count < COUNT:
         deep.publish()
         donor.publish()
-    assert deep.checkpoints.begin(deep.state)
+    assert deep.checkpoints.begin_checkpoint(deep.state)
     while deep.checkpoints.is_open:
         deep.checkpoints.part(deep.state)  # and no commit
     donor.ack(1, 1)

@@ -34,8 +34,8 @@ def test_a_later_change_of_a_view_takes_the_place_of_an_earlier_one() -> None:
     asks.wish(ChangeView(1, 5, (A, B)))
     asks.wish(ChangeView(1, 6, (A,)))
     assert [(ask.number, ask.command) for ask in asks.due(0)] == [(2, ChangeView(1, 6, (A,)))]
-    assert asks.take(1) is None
-    assert asks.take(2) is not None
+    assert asks.finish(1) is None
+    assert asks.finish(2) is not None
     asks.wish(ChangeView(1, 6, (A,)))
     assert _numbers(asks, 0) == [3], "it came to nothing, and is wanted again"
 

@@ -68,7 +68,7 @@ def test_a_size_bounds_what_a_consumer_gets() -> None:
     dispatch = _dispatch(state, ONE, credit=0)
     dispatch.credit((ONE, 0), 8, size=25)
     assert _pieces(dispatch) == [("a", Delivery(1, 1, 1, 3, 1))]
-    assert not dispatch.hungry
+    assert not dispatch.has_waiting
     dispatch.credit((ONE, 0), 8, size=5)
     assert _pieces(dispatch) == [("a", Delivery(1, 2, 4, 4, 1))]
     dispatch.unhand((ONE, 0), Delivery(1, 2, 4, 4, 1))
@@ -159,10 +159,10 @@ def test_a_piece_is_taken_once_and_by_its_holder_only() -> None:
     other_count = Delivery(1, piece.number, 1, 3, 2)
     other_number = Delivery(1, piece.number + 1, 1, 3, 1)
     for session, wrong in ((TWO, piece), (ONE, other_count), (ONE, other_number)):
-        assert dispatch.take(session, wrong) == []
-    assert dispatch.take(ONE, Delivery(1, piece.number, 2, 2, 1)) == [(2, 2)]
-    assert dispatch.take(ONE, piece) == [(1, 1), (3, 3)]
-    assert dispatch.take(ONE, piece) == []
+        assert dispatch.close_piece(session, wrong) == []
+    assert dispatch.close_piece(ONE, Delivery(1, piece.number, 2, 2, 1)) == [(2, 2)]
+    assert dispatch.close_piece(ONE, piece) == [(1, 1), (3, 3)]
+    assert dispatch.close_piece(ONE, piece) == []
     assert dispatch.unacknowledged == 0
 
 
@@ -170,11 +170,11 @@ def test_a_give_back_of_an_old_delivery_is_void() -> None:
     """What came back and was handed out again is not given back by its first delivery."""
     dispatch = _dispatch(_state(1), ONE)
     ((_, first),) = _pieces(dispatch)
-    dispatch.give_back(dispatch.take(ONE, first))
+    dispatch.give_back(dispatch.close_piece(ONE, first))
     ((_, second),) = _pieces(dispatch)
     assert (second.count, second.number) == (1, first.number + 1)
-    assert dispatch.take(ONE, first) == []
-    assert dispatch.take(ONE, second) == [(1, 1)]
+    assert dispatch.close_piece(ONE, first) == []
+    assert dispatch.close_piece(ONE, second) == [(1, 1)]
 
 
 def test_what_was_not_sent_was_not_handed_out() -> None:
@@ -196,9 +196,9 @@ def test_an_ack_across_a_promotion_is_taken_by_its_count() -> None:
     """The message is ready, a promotion raised it last, and the count is the ack's + 1."""
     state = _state(2)
     after = _promoted(state)
-    assert after.take(ONE, Delivery(1, 1, 1, 1, 1)) == [(1, 1)]
+    assert after.close_piece(ONE, Delivery(1, 1, 1, 1, 1)) == [(1, 1)]
     assert list(after.ready) == [(2, 2)]
-    assert after.take(ONE, Delivery(1, 1, 2, 2, 2)) == []
+    assert after.close_piece(ONE, Delivery(1, 1, 2, 2, 2)) == []
 
 
 def test_an_ack_of_what_was_returned_since_is_refused() -> None:
@@ -206,8 +206,8 @@ def test_an_ack_of_what_was_returned_since_is_refused() -> None:
     state = _state(1)
     state.apply(op(3, ReturnOp(((1, 1),))))
     after = _promoted(state)
-    assert after.take(ONE, Delivery(1, 1, 1, 1, 1)) == []
-    assert after.take(ONE, Delivery(1, 2, 1, 1, 2)) == [(1, 1)]
+    assert after.close_piece(ONE, Delivery(1, 1, 1, 1, 1)) == []
+    assert after.close_piece(ONE, Delivery(1, 2, 1, 1, 2)) == [(1, 1)]
 
 
 def test_an_ack_across_a_promotion_is_refused_when_another_holds_it() -> None:
@@ -217,7 +217,7 @@ def test_an_ack_across_a_promotion_is_refused_when_another_holds_it() -> None:
     after.subscribe(Subscription((TWO, 0), 1))
     after.credit((TWO, 0), 1)
     assert [piece.count for _, piece in _pieces(after)] == [2]
-    assert after.take(ONE, Delivery(1, 1, 1, 1, 1)) == []
+    assert after.close_piece(ONE, Delivery(1, 1, 1, 1, 1)) == []
 
 
 def test_an_ack_that_was_applied_before_the_failover_is_known_to_be_done() -> None:
@@ -247,7 +247,7 @@ def test_what_is_remembered_of_returns_is_bounded() -> None:
         dispatch.give_back(dispatch.take_back(ONE, piece))
     assert len(dispatch._back) == BACK_COUNT
     ((_, last),) = _pieces(dispatch)
-    assert dispatch.take(ONE, last) == [(1, 1)]
+    assert dispatch.close_piece(ONE, last) == [(1, 1)]
     state.apply(op(3, AckOp(((1, 1),))))
     unsettled = [
         n for n in range(1, last.number + 1) if dispatch.unsettled(Delivery(1, n, 1, 1, 1))
@@ -351,11 +351,11 @@ def test_messages_that_may_have_killed_a_process_go_one_at_a_time() -> None:
     assert sorted(_handed(dispatch, 20)) == [("a", 1, 1, 1), ("b", 1, 2, 2)]
     assert (_handed(dispatch, 30), dispatch.again_ms) == ([], 1020)
     # One is settled: its handle is given the next one, a callback whichever.
-    assert dispatch.take(again, Delivery(1, 2, 1, 1, 1)) == [(1, 1)]
+    assert dispatch.close_piece(again, Delivery(1, 2, 1, 1, 1)) == [(1, 1)]
     assert [one[0::2] for one in _handed(dispatch, 40)] == [("a", 3)]
     # One is held for long: it has killed nobody.
     assert [one[0::2] for one in _handed(dispatch, 1030)] == [("b", 4)]
-    assert dispatch.take(again, Delivery(1, 4, 3, 3, 1)) == [(3, 3)]
+    assert dispatch.close_piece(again, Delivery(1, 4, 3, 3, 1)) == [(3, 3)]
     handed = _handed(dispatch, 1040)
     assert next(one[0::2] for one in handed) == ("a", 5)
     assert [(first, last) for _, _, first, last in handed[1:]] != []

@@ -205,7 +205,7 @@ def test_the_index_against_a_list_of_deadlines(
     state = QueueState()
     expected: dict[int, int] = {}
     index = Expiry(state)
-    index.begin(policy_ms, ())
+    index.restart(policy_ms, ())
     for lsn, (ttl_ms, offset_ms, count) in enumerate(puts, 1):
         frame = frames.pack_publish([b"x"] * count, producer=1, first_number=1, ttl_ms=ttl_ms)
         first = state.next_sequence
@@ -219,7 +219,7 @@ def test_the_index_against_a_list_of_deadlines(
                 timestamp_us=(START_MS + offset_ms) * 1000,
             )
         )
-        index.note(((first, first + count - 1),))
+        index.add_ready(((first, first + count - 1),))
         lives = [ms for ms in (ttl_ms or None, policy_ms) if ms is not None]
         for sequence in range(first, first + count):
             if lives:
@@ -378,7 +378,7 @@ def test_a_step_looks_into_few_blocks_of_times(
     assert len(state.columns.table.firsts) > 10 * PIECES // BLOCK_WEIGHT
     monkeypatch.setattr(Columns, "_block", block)
     index = Expiry(state)
-    index.begin(policy_ms, ((1, 2000),))
+    index.restart(policy_ms, ((1, 2000),))
     over, steps = RangeSet(), [len(seen)]
     while over.count < 2000:
         seen.clear()

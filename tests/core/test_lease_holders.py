@@ -14,8 +14,8 @@ def test_what_is_taken_again_while_a_lease_still_takes_has_its_new_name_alone() 
     names it would be acked twice (seed 9913)."""
     session = Session(SessionId("a", 1, 1), 1, Config())
     taker = LeaseHolder(1, 10)
-    taker.take(session, (Delivery(1, 33, 5, 6, 2), Delivery(1, 36, 10, 10, 2)))
-    taker.take(session, (Delivery(2, 2, 6, 6, 3),))
+    taker.add_deliveries(session, (Delivery(1, 33, 5, 6, 2), Delivery(1, 36, 10, 10, 2)))
+    taker.add_deliveries(session, (Delivery(2, 2, 6, 6, 3),))
     assert taker.settle() == (
         Delivery(1, 33, 5, 5, 2),
         Delivery(1, 36, 10, 10, 2),

@@ -26,7 +26,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _taken(snapshot: Snapshot) -> Iterator[Page]:
-    while (page := snapshot.take()) is not None:
+    while (page := snapshot.next_page()) is not None:
         yield page
 
 
@@ -46,7 +46,7 @@ def test_pages_of_a_moment_are_the_state_of_that_moment(seed: int) -> None:
     snapshot = Snapshot(state, state.applied, state.all_pages(), {}, is_awaited=False)
     state.snapshots.append(snapshot)
     taken: list[Page] = []
-    while (page := snapshot.take()) is not None:
+    while (page := snapshot.next_page()) is not None:
         taken += [page] if page.data else []
         for _ in range(chance.choice((0, 0, 1, 3))):
             apply_one(chance, state)
@@ -142,7 +142,7 @@ def test_a_large_change_waits_for_its_pages(seed: int, monkeypatch: pytest.Monke
         while not state.is_ready_for(entry):
             assert len(snapshot._kept) - kept <= 2
             if state.is_full:
-                taken += [page for page in (snapshot.take(), snapshot.take()) if page]
+                taken += [page for page in (snapshot.next_page(), snapshot.next_page()) if page]
             kept = len(snapshot._kept)
         assert len(snapshot._kept) - kept <= 2
         state.apply(entry)

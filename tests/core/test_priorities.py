@@ -147,9 +147,9 @@ def test_an_ack_across_a_promotion_finds_its_level() -> None:
     state.apply(op(6, PromotedOp("clean"), epoch=2))
     after = Dispatch(state, 2, all_whole())
     deque(after.sort_in(), 0)
-    assert after.take(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
+    assert after.close_piece(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
     assert list(after.ready) == [(4, 4)]
-    assert after.take(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]
+    assert after.close_piece(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]
     assert not after.ready
 
 
@@ -467,4 +467,4 @@ def test_a_promotion_does_not_count_what_was_delayed_then() -> None:
         oracle.check()
     assert [message.count for message in oracle.messages.values()] == [2, 1, 1]
     state = oracle.queue.replica.state
-    assert [state.run(n, 3).shift for n in (1, 2, 3)] == [0, 2, 2]
+    assert [state.longest_run(n, 3).shift for n in (1, 2, 3)] == [0, 2, 2]

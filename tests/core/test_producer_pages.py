@@ -127,7 +127,7 @@ def test_producers_on_the_disk_alone_are_what_they_were(seed: int) -> None:
         for _ in range(many.chance.randint(1, 30)):
             many.any_op()
         many.check()
-        while not many.checkpoints.begin(many.state):
+        while not many.checkpoints.begin_checkpoint(many.state):
             many.part()
         while many.checkpoints.is_open:
             if many.chance.random() < 0.4:

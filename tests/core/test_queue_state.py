@@ -302,7 +302,7 @@ def test_the_outcomes_of_lost_messages(lost: set[int], counts: list[int]) -> Non
     """Number by number, against the plain definition; numbers and sequences differ by ten."""
     producer, number = Producer(), 11
     for place, count in enumerate(counts):
-        producer.note(number, count, REFUSED if place % 3 == 2 else number - 10, "", 0)
+        producer.record_outcome(number, count, REFUSED if place % 3 == 2 else number - 10, "", 0)
         number += count
     before = outcome_of_each(producer, number)
     producer.lose(RangeSet((one, one) for one in lost), "lost")

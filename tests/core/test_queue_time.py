@@ -16,7 +16,7 @@ START = 1_700_000_000 * S
 def mirror(ahead_us: int = 0) -> QueueTime:
     """A mirror at its first step, which has heard nothing yet."""
     time = QueueTime(ahead_us)
-    time.begin(START)
+    time.begin_step(START)
     time.install(is_master=False)
     return time
 
@@ -32,29 +32,29 @@ def promoted(time: QueueTime) -> QueueTime:
 def test_a_queue_begins_with_the_steady_time_of_its_first_master() -> None:
     time = promoted(mirror())
     assert time.now_us == START
-    time.begin(START + 5)
+    time.begin_step(START + 5)
     assert time.now_us == START + 5
 
 
 def test_a_master_goes_on_from_the_greatest_stamp_and_does_not_stand_still() -> None:
     """A log from the future, of a wall clock that was a day ahead: time passes from there."""
     time = QueueTime()
-    time.note(START + DAY)
-    time.begin(START)
+    time.record_stamp(START + DAY)
+    time.begin_step(START)
     promoted(time)
     assert time.now_us == START + DAY
-    time.begin(START + HOUR)
+    time.begin_step(START + HOUR)
     assert time.now_us == START + DAY + HOUR - HOUR // FADE
 
 
 def test_a_master_that_was_not_told_the_time_yet_goes_on_when_it_is() -> None:
     """Promoted before its node has read a clock: the first reading counts from then."""
     time = QueueTime()
-    time.note(START)
-    time.begin(0)
+    time.record_stamp(START)
+    time.begin_step(0)
     assert promoted(time).now_us == START
     for steady_us in (START + S, START + 2 * S):
-        time.begin(steady_us)
+        time.begin_step(steady_us)
         assert time.now_us == steady_us
 
 
@@ -67,12 +67,12 @@ def test_a_masters_lead_fades_slowly_and_time_never_goes_back(ahead_us: int) -> 
     before, steady_us = time.now_us, START
     for step_us in (1, 999, 1000, 1001, FADE - 1, FADE, 10 * S, HOUR) * 3:
         steady_us += step_us
-        time.begin(steady_us)
+        time.begin_step(steady_us)
         assert before <= time.now_us
         assert abs(time.now_us - before - step_us) <= step_us // FADE + 1
         before = time.now_us
     assert abs(time.ahead_us) == HOUR - (steady_us - START) // FADE
-    time.begin(steady_us + FADE * HOUR)
+    time.begin_step(steady_us + FADE * HOUR)
     assert time.ahead_us == 0
 
 
@@ -85,7 +85,7 @@ def test_a_mirror_knows_the_time_of_a_queue_that_was_idle(wrong_us: int) -> None
     promoted, and two hours are what has passed."""
     time = mirror()
     time.hear(START + wrong_us)
-    time.begin(START + 2 * HOUR)
+    time.begin_step(START + 2 * HOUR)
     promoted(time)
     assert time.now_us == START + wrong_us + 2 * HOUR
 
@@ -95,7 +95,7 @@ def test_what_was_long_on_its_way_sets_nothing_back() -> None:
     right again with the next word that comes in time."""
     time = mirror()
     time.hear(START)
-    time.begin(START + 600 * S)
+    time.begin_step(START + 600 * S)
     time.hear(START + 1 * S)
     assert time.now_us >= START + 600 * S - 600 * S // DRIFT
     time.hear(START + 600 * S)
@@ -109,7 +109,7 @@ def test_a_mirror_whose_clock_runs_fast_is_brought_back() -> None:
     true_us = 0
     for gap_us in [S] * 1000 + [HOUR] + [S] * 10:
         true_us += gap_us
-        time.begin(START + true_us * 104 // 100)
+        time.begin_step(START + true_us * 104 // 100)
         time.hear(START + true_us)
         assert abs(time.now_us - START - true_us) <= 1
 
@@ -117,10 +117,10 @@ def test_a_mirror_whose_clock_runs_fast_is_brought_back() -> None:
 def test_the_first_word_of_an_epoch_is_taken_as_it_is() -> None:
     """What a node made up at its start, by a clock that was wrong, is put right at once."""
     time = mirror()
-    time.note(START)
+    time.record_stamp(START)
     time.hear(START + 7)
     assert time.now_us == START + 7
-    time.begin(START + HOUR)
+    time.begin_step(START + HOUR)
     time.install(is_master=False)
     time.hear(START + 60 * S)
     assert time.now_us == START + 60 * S
@@ -128,10 +128,10 @@ def test_the_first_word_of_an_epoch_is_taken_as_it_is() -> None:
 
 def test_nothing_sets_it_below_an_op_of_the_log() -> None:
     time = mirror()
-    time.note(START + HOUR)
+    time.record_stamp(START + HOUR)
     time.hear(START)
     assert time.now_us == START + HOUR
-    time.begin(START + 1)
+    time.begin_step(START + 1)
     assert time.now_us == START + HOUR + 1
 
 
@@ -140,22 +140,22 @@ def test_a_left_of_an_older_version_says_no_time() -> None:
     time = mirror()
     time.hear(0)
     assert time.now_us == START
-    time.note(START + S)
+    time.record_stamp(START + S)
     assert time.now_us == START + S
     assert not time.is_due
 
 
 def test_nonsense_of_another_still_fits_a_stamp() -> None:
     time = mirror()
-    time.note((1 << 63) - 1)
+    time.record_stamp((1 << 63) - 1)
     time.hear((1 << 63) - 1)
-    promoted(time).begin(START + HOUR)
+    promoted(time).begin_step(START + HOUR)
     assert time.now_us < 1 << 63
 
 
 def test_what_is_told_before_the_first_step_is_nothing() -> None:
     time = QueueTime()
-    time.note(START)
+    time.record_stamp(START)
     assert time.told_us == 0
 
 
@@ -173,15 +173,15 @@ def test_a_restarted_mirror_goes_on_from_what_it_kept() -> None:
     time.hear(START + HOUR + KEPT_US)
     assert time.is_due
     again = QueueTime(kept_us)
-    again.note(START + HOUR)
-    again.begin(START + 10 * S)
+    again.record_stamp(START + HOUR)
+    again.begin_step(START + 10 * S)
     assert promoted(again).now_us == START + HOUR + 10 * S
 
 
 def test_a_clock_that_is_right_is_never_written() -> None:
     time = mirror()
     for second in range(1000):
-        time.begin(START + second * S)
+        time.begin_step(START + second * S)
         time.hear(START + second * S - second % 7 * 50_000)
         assert not time.is_due
 

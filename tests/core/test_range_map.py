@@ -48,7 +48,7 @@ def test_spans_hold_what_a_dict_holds(
         assert {n: v for a, b, v in parts for n in range(a, b + 1)} == {
             n: v for n, v in plain.items() if n in window
         }
-        assert held.run(first, first + length) == (parts[0] if parts else None)
+        assert held.first_run(first, first + length) == (parts[0] if parts else None)
 
 
 def test_what_was_removed_is_cleared_away() -> None:
@@ -129,7 +129,7 @@ def test_places_are_found_both_ways() -> None:
     places = Places()
     places.enter(1, 4, 10)
     places.enter(7, 7, 20)
-    places.end(2, 2)
+    places.forget(2, 2)
     assert list(places.by_sequence) == [(1, 1, 9), (3, 4, 9), (7, 7, 13)]
     assert [places.at(n, 30) for n in (5, 10, 12, 14, 20, 21)] == [
         (9, 0), (10, 9), (13, 9), (19, 0), (20, 13), (30, 0),
@@ -173,6 +173,6 @@ def _play_timetable(steps: list[tuple[bool, int]]) -> None:
         else:
             plain.sort()
             due = [entry for entry in plain if entry[0] <= moment][:3]
-            assert timetable.take(moment, 3) == due
+            assert timetable.take_due(moment, 3) == due
             plain = [entry for entry in plain if entry not in due]
         assert timetable.next_us() == (min(plain)[0] if plain else None)

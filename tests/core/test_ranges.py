@@ -182,7 +182,7 @@ def test_nth_and_run_find_what_a_sorted_list_has(
         ranges.nth(len(in_order) + 1)
     parts = ranges.within(first, first + length)
     nothing = (first + length + 1, first + length)
-    assert ranges.run(first, first + length) == (parts[0] if parts else nothing)
+    assert ranges.first_run(first, first + length) == (parts[0] if parts else nothing)
 
 
 @given(CHANGES, SMALL, st.integers(0, 20))

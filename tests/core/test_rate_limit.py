@@ -34,7 +34,7 @@ def test_no_second_has_more_than_the_rates_and_one_batch(
             assert not pace.is_open(opens_ms - 1)
             assert pace.is_open(opens_ms)
             now_ms = opens_ms
-        pace.take(count, size)
+        pace.count_messages(count, size)
         taken.append((now_ms, count, size))
     for begin, (begin_ms, _, _) in enumerate(taken):
         counts = sizes = 0

@@ -322,7 +322,7 @@ def test_the_time_of_an_op_that_was_cut_is_forgotten(kept: int) -> None:
             publish(kept + 1, kept + 1, epoch=2, timestamp_us=7_000_000, delay_ms=1),
         ],
     )
-    ring.time.begin(1_000)
+    ring.time.begin_step(1_000)
     assert ring.time.now_us == 7_000_000
     ring.install(view(3, "abc"))
     theirs = ((1, kept), (3, 4)) if kept else ((3, 4),)

@@ -79,7 +79,7 @@ def _asked_state() -> tuple[Transfer, int]:
 def _lacking(first: int, last: int, count: int = 3) -> Transfer:
     """A copy with the state of `count` messages that lacks some of them."""
     transfer = Transfer(C, QUEUE, 1 << 20)
-    transfer.begin(_state(count), RangeSet([(first, last)]))
+    transfer.compute_missing(_state(count), RangeSet([(first, last)]))
     return transfer
 
 
@@ -232,7 +232,7 @@ def test_a_copy_that_lacks_nothing_stays_so() -> None:
     assert transfer.take_lacking() == ()
     state.apply(publish(6, 4))
     again = Transfer(C, QUEUE, 1 << 20)
-    again.begin(state, RangeSet())
+    again.compute_missing(state, RangeSet())
     assert again.is_complete
     transfer.on_ended(())
     assert transfer.take_lacking() is None
@@ -272,7 +272,7 @@ def test_what_is_on_the_way_is_bounded() -> None:
     """However large messages are and however many are missing: so many requests, of so many
     bytes each at most, are open, and no more while the answers are being written."""
     transfer = Transfer(C, QUEUE, 4096)
-    transfer.begin(_state(1000), RangeSet([(1, 1000)]))
+    transfer.compute_missing(_state(1000), RangeSet([(1, 1000)]))
     (probe,) = _pursue(transfer)
     _answer(transfer, probe, publish(1, 1), upto=1)
     requests = [probe, *_pursue(transfer), *_pursue(transfer), *_pursue(transfer, 10)][1:]
@@ -339,7 +339,7 @@ def test_frames_in_a_write_are_missing_and_not_asked_for_again() -> None:
     assert taken is not None
     transfer.on_writing(7, taken)
     assert _pursue(transfer) == []
-    transfer.begin(_state(), transfer.lacking.copy())
+    transfer.compute_missing(_state(), transfer.lacking.copy())
     assert not transfer.is_complete
     assert _pursue(transfer) == []
     transfer.on_written(7)
@@ -353,7 +353,7 @@ def test_a_limit_on_the_pace() -> None:
     count = 4000
     state = QueueState()
     state.apply(publish(1, 1, count=count))
-    transfer.begin(state, RangeSet([(1, count)]))
+    transfer.compute_missing(state, RangeSet([(1, count)]))
     now_ms = came = 0
     while not transfer.is_complete:
         out = ReplicaEffects()
@@ -518,7 +518,7 @@ def _brought(own: QueueState, state: QueueState, chance: Random) -> tuple[QueueS
     """What a copy that has one state is given of another, and how many bytes came, while both the
     donor and (where it still may) the joiner go on."""
     joiner, giver, disk = Transfer(C, QUEUE, 1 << 20), Donor(), Disk()
-    joiner.begin(own, RangeSet())
+    joiner.compute_missing(own, RangeSet())
     size, now_ms = 0, 0
     while now_ms < 100 * RETRY_MS:
         requests = _pursue(joiner, now_ms, has_state=False)
@@ -552,7 +552,7 @@ def test_a_copy_that_has_some_of_a_state_is_given_the_rest(tiny: None, seed: int
     for one in chance.sample((own, state), chance.randint(0, 2)):
         wanted = one.changed_pages()
         snapshot = Snapshot(one, one.applied, wanted, one.tables, is_awaited=True)
-        assert len([*iter(snapshot.take, None)]) >= len(wanted)
+        assert len([*iter(snapshot.next_page, None)]) >= len(wanted)
     known: dict[int, bytes] = {}
     found, _ = _brought(own, state, Recorded(chance, state, known))
     assert found is not None
@@ -579,7 +579,7 @@ def test_what_a_copy_has_is_not_sent_again(tiny: None) -> None:
     state.apply(op(state.applied + 1, AckOp(((401, 401),))))
     wanted = state.encode()
     for one in (own, state):
-        assert [*iter(_all_of(one).take, None)]
+        assert [*iter(_all_of(one).next_page, None)]
     found, size = _brought(own, state, Still())
     assert found is not None
     assert found.encode() == wanted
@@ -602,9 +602,9 @@ def test_a_page_that_is_no_more_as_it_was_said_ends_the_transfer(tiny: None) -> 
     """What the donor took for the same has changed here meanwhile: nothing of it is taken."""
     own, state = _deep(40), _deep(40)
     for one in (own, state):
-        assert [*iter(_all_of(one).take, None)]
+        assert [*iter(_all_of(one).next_page, None)]
     joiner, giver = Transfer(C, QUEUE, 1 << 20), Donor()
-    joiner.begin(own, RangeSet())
+    joiner.compute_missing(own, RangeSet())
     (request,) = _pursue(joiner, has_state=False)
     assert isinstance(request, TransferRequest)
     answer = giver.answer(0, C, request, state)

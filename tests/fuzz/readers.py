@@ -18,8 +18,8 @@ from attrs import frozen
 
 from harness.tiny_pages import tiny_pages
 from mirrorq.api.message import Chunk, Message
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.raft import messages as raft
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, PolicyError, ProtocolError
@@ -173,7 +173,7 @@ def read_packet(chance: Random) -> None:
     for _ in range(chance.randint(0, 3)):
         size = packing.PART_BYTES_MAX + 1 if chance.random() < 0.01 else chance.randint(0, 40)
         box.add([bytes(size) for _ in range(chance.randint(0, 3))])
-    parts = [bytes(part) for part in box.take()]
+    parts = [bytes(part) for part in box.take_parts()]
     at = chance.randrange(len(parts))
     parts[at] = spoiled_packed(chance, parts[at]) if at == 0 else spoiled_bytes(chance, parts[at])
     if chance.random() < 0.1:
@@ -286,7 +286,7 @@ def read_pages(chance: Random) -> None:
         _apply(chance, state, lsn)
     with tiny_pages():
         snapshot = Snapshot(state, state.applied, state.all_pages(), {}, is_awaited=False)
-        taken = [page for page in iter(snapshot.take, None) if page.data]
+        taken = [page for page in iter(snapshot.next_page, None) if page.data]
     parts = [state.encode_head(), *(page.data for page in taken if page.data)]
     wrong = chance.randrange(len(parts))
     parts[wrong] = spoiled_packed(chance, parts[wrong])

@@ -11,11 +11,11 @@ from attrs import evolve
 from msgspec.structs import replace
 
 from mirrorq.api.message import Chunk, Message
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.image import encode_pages
-from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.messages import Received
+from mirrorq.cluster.raft.raft import Raft
 from mirrorq.config import Config
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ProtocolError

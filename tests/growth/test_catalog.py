@@ -16,7 +16,7 @@ import pytest
 from harness.cluster import SimulatedCluster
 from mirrorq.cluster.controller import agenda
 from mirrorq.engine import follower, hosting, reports, sync_reports
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import (
     Bind,

@@ -230,7 +230,7 @@ def deep(count: int) -> tuple[QueueFiles, int]:
     """A disk with so many messages, none beside another, all different, in pages."""
     data, lsn, time_us = files_of(count)
     state, made, files = QueueState.decode(data), checkpoints.Checkpoints(), QueueFiles()
-    assert made.begin(state)
+    assert made.begin_checkpoint(state)
     while made.is_busy:
         found, one = made.part(state)
         head = (one.head, one.lsn) if one else (None, 0)
@@ -272,7 +272,7 @@ def away(given: QueueFiles, count: int) -> tuple[QueueFiles, int]:
         state.apply(sized(publish(state.applied + 1, state.next_sequence)))
         first = state.live.first
         state.apply(op(state.applied + 1, AckOp(((first, first),))))
-    assert made.begin(state)
+    assert made.begin_checkpoint(state)
     while made.is_busy:
         found, one = made.part(state)
         head = (one.head, one.lsn) if one else (None, 0)

@@ -18,7 +18,7 @@ class Calls:
         self.found: list[int] = []
         for key, number in enumerate(wanted):
             look = partial(self.look, key, number)
-            waits.begin(key, look, self.take, is_clients=True)
+            waits.add(key, look, self.take, is_clients=True)
 
     def look(self, key: int, number: int) -> int | None:
         self.look_count += 1
@@ -60,13 +60,13 @@ def test_clients_keep_no_other_call_waiting() -> None:
     waits = Waits()
     Calls(waits, [2**62] * 1000)
     found: list[int] = []
-    waits.begin("own", lambda: 1, found.append)
+    waits.add("own", lambda: 1, found.append)
     waits.look(0)
     assert found == [1]
 
 
 def test_a_wait_that_ends_itself_stays_ended() -> None:
     waits = Waits()
-    waits.begin("one", lambda: waits.end("one"), lambda _: None)
+    waits.add("one", lambda: waits.remove("one"), lambda _: None)
     waits.look(0)
     assert not waits.at_any_time

@@ -24,7 +24,7 @@ from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
 from mirrorq.engine import hosting
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import (
     Answer,
     Ask,

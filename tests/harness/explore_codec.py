@@ -112,7 +112,7 @@ class ModelCodec:
     def offsets(self, frame: bytes) -> bytes:
         return b""
 
-    def step(self, frame: bytes) -> Step | None:
+    def read_step(self, frame: bytes) -> Step | None:
         return None
 
     def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:

@@ -29,7 +29,6 @@ from mirrorq.replication.donor import Donor, Given, Incoming
 from mirrorq.replication.master.attachments import Attachment, Attachments, Claims, Told
 from mirrorq.replication.master.auto_delete import AutoDelete, IdleExpiry
 from mirrorq.replication.master.confirms import Confirms
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import Couriers
 from mirrorq.replication.master.delays import Delays
 from mirrorq.replication.master.deliveries import Deliveries
@@ -42,6 +41,7 @@ from mirrorq.replication.master.intake import Intake
 from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import Highest, LogTail
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
@@ -61,7 +61,7 @@ from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyL
 from mirrorq.replication.state.producer import Producer
 from mirrorq.replication.state.producer import Producers as StateProducers
 from mirrorq.replication.state.queue_state import QueueState, Search
-from mirrorq.replication.state.staging import Attempt, Run, Staging, Work
+from mirrorq.replication.state.staging import Attempt, StagedRun, Staging, Work
 from mirrorq.replication.transfer import Transfer
 from mirrorq.replication.writes import Writes
 from mirrorq.testing.disk import QueueFiles
@@ -137,7 +137,7 @@ DEFINED = (
     PendingSettle,
     QueueFiles,
     Room,
-    Run,
+    StagedRun,
     Search,
     Stretch,
     Told,

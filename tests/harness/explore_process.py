@@ -592,7 +592,7 @@ class _Work:
         before = {entry.lsn: entry for entry in ring.log}
         stable = ring.stable
         effects = replica.step(now_ms, time_us, *events)
-        ring.time.begin(0)
+        ring.time.begin_step(0)
         still(replica)
         replica._rail._rest_ms = 0
         if now_ms == LATER_MS:

@@ -17,13 +17,13 @@ class ToldTime(QueueTime):
     told_us = 0
     is_due = False
 
-    def begin(self, steady_us: int) -> None:
+    def begin_step(self, steady_us: int) -> None:
         self._steady_us = steady_us
 
     def install(self, *, is_master: bool) -> None:
         pass
 
-    def note(self, stamp_us: int) -> None:
+    def record_stamp(self, stamp_us: int) -> None:
         pass
 
     def hear(self, told_us: int) -> None:

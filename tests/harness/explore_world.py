@@ -55,7 +55,7 @@ from harness.explore_process import (
     Writes,
     Yields,
 )
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.controller.handover import HandOvers
 from mirrorq.protocol.commands import (
     ChangeView,

@@ -105,7 +105,7 @@ class Leaser(SimulatedHandle):
         return True
 
     def _leave(self) -> None:
-        self.taker.end(self.session)
+        self.taker.end_lease(self.session)
         self.close()
 
     def _named(self, pieces: Iterable[Delivery]) -> list[Dispatch]:
@@ -126,7 +126,7 @@ class Leaser(SimulatedHandle):
         deliver = output.deliver
         bodies = iter([body for frame in deliver.frames for body in frames.split(frame)])
         known = dict.fromkeys(self.taker.pieces)
-        self.taker.take(self.session, deliver.deliveries)
+        self.taker.add_deliveries(self.session, deliver.deliveries)
         now_ms = self.cluster.handed_ms
         for piece in deliver.deliveries:
             name = (piece.epoch, piece.number)

@@ -21,7 +21,7 @@ from mirrorq.api.publish_options import PLAIN
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.session.calls import Failed, Output, Put, Stored
 from mirrorq.session.machine import Session
-from mirrorq.spool.line import Flight, Line, Mark, Turn, cut
+from mirrorq.spool.line import Flight, Line, TargetMark, Turn, cut
 
 COMMIT_MS = (0, 1, 8)
 LOOK_MS = 10
@@ -40,7 +40,7 @@ class SpoolDisk:
     next_sequence: int = 1
     named: int = 0
     """Messages that were put, ever."""
-    mark: Mark | None = None
+    mark: TargetMark | None = None
 
     def copy(self) -> SpoolDisk:
         """As it is now; later commits do not change it."""
@@ -253,7 +253,7 @@ class SimulatedSpool:
             self.handle = _SpoolHandle(self, name, self._number_of(first))
         else:
             self.handle.session.go_on_from(self._number_of(first))
-        line.begin(first)
+        line.begin_session(first)
         return True
 
     def _number_of(self, sequence: int) -> int:

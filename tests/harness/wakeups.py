@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirrorq.containers.timers import FOREVER_MS
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.replication import writes as of_disk
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.delays import LOOK_MS
 from mirrorq.replication.master.endings import EXPIRY_LOOK_MS
 from mirrorq.replication.master.intake import HELD_MS
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.replica import ROOM_LOOK_MS, Replica
 from mirrorq.replication.ring import Ring
 from mirrorq.replication.writes import Writes, quiet_tick_ms

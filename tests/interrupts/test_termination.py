@@ -139,7 +139,7 @@ def test_a_thread_works_on_a_call() -> None:
         with interruptible() as found:
             seen.append(found)
 
-    call.run(work)
+    call.run_part(work)
     with interruptible() as other:
         seen.append(other)
     assert seen[0] is call

@@ -73,7 +73,7 @@ class World:
         self.now_ms += STEP_MS
         wall_ms = WELL.wall_ms + self.now_ms + self.set_ms
         measures = evolve(WELL, now_ms=self.now_ms, wall_ms=wall_ms, **measured)
-        raised, over = self.alarms.step(measures)
+        raised, over = self.alarms.judge(measures)
         told = [f"+{alarm.name}" for alarm in raised] + [f"-{alarm.name}" for alarm in over]
         self.told += told
         return told

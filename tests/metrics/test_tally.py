@@ -43,7 +43,7 @@ def counted(*entries: Entry, verdict: str = "") -> dict[str, object]:
     """What is no longer 0."""
     tally = Tally()
     for each in entries:
-        tally.note(each, verdict, 0)
+        tally.count_op(each, verdict, 0)
     found = asdict(tally)
     ended = {reason: count for reason, count in found.pop("ended").items() if count}
     return {name: count for name, count in found.items() if count} | (

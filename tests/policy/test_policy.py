@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import ClearPolicy, DeclareQueue, SetPolicy
 from mirrorq.protocol.identities import MemberId

@@ -25,7 +25,7 @@ from mirrorq.cli import main
 from mirrorq.demo.ports import free_ports
 from mirrorq.node import local as local_module
 from mirrorq.node import local_process
-from mirrorq.node.local import Place
+from mirrorq.node.local import LocalFolder
 from mirrorq.protocol.effects import Notice
 
 from .cluster import DEADLINE_S, until
@@ -33,9 +33,9 @@ from .test_spawned import is_running
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path) -> Iterator[LocalFolder]:
     """A folder whose node, if any runs there, is ended with the test."""
-    place = Place.of(tmp_path / "shared")
+    place = LocalFolder.of(tmp_path / "shared")
     yield place
     pid = place.pid() if place.path.exists() else None
     if pid is not None:
@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         until(lambda: place.pid() is None)
 
 
-def local(place: Place, **how: object) -> mirrorq.Client:
+def local(place: LocalFolder, **how: object) -> mirrorq.Client:
     return mirrorq.local(place.path, timeout=DEADLINE_S, **how)  # type: ignore[arg-type]
 
 
@@ -70,7 +70,7 @@ for line in sys.stdin:
 class User:
     """A process that uses the node."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LocalFolder) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(USER), str(place.path)],
             stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ class User:
 
 
 @pytest.mark.smoke
-def test_two_first_processes_have_one_node(place: Place) -> None:
+def test_two_first_processes_have_one_node(place: LocalFolder) -> None:
     """Both start one at the same moment; it outlives the first, killed with SIGKILL, and the other,
     which then leaves; and it is nobody's child."""
     users = [User(place), User(place)]
@@ -121,7 +121,7 @@ def test_two_first_processes_have_one_node(place: Place) -> None:
             user.end(kill=True)
 
 
-def test_a_killed_node_is_started_by_who_is_left(place: Place) -> None:
+def test_a_killed_node_is_started_by_who_is_left(place: LocalFolder) -> None:
     """Its starter is dead, too: what was confirmed is there, and who waited goes on by itself."""
     first = User(place)
     try:
@@ -141,7 +141,7 @@ def test_a_killed_node_is_started_by_who_is_left(place: Place) -> None:
         other.end(kill=True)
 
 
-def test_a_killed_node_is_started_by_who_comes_next(place: Place) -> None:
+def test_a_killed_node_is_started_by_who_comes_next(place: LocalFolder) -> None:
     with local(place, linger=math.inf) as client:
         client.queue("q").put(b"1").result(DEADLINE_S)
     pid = place.pid()
@@ -151,7 +151,7 @@ def test_a_killed_node_is_started_by_who_comes_next(place: Place) -> None:
         assert client.queue("q").get(timeout=DEADLINE_S).body == b"1"
 
 
-def test_it_ends_when_nobody_has_used_it_for_its_linger(place: Place) -> None:
+def test_it_ends_when_nobody_has_used_it_for_its_linger(place: LocalFolder) -> None:
     """The linger is kept in the folder; the next one starts it again."""
     with local(place, linger=0):
         pid = place.pid()
@@ -168,7 +168,7 @@ def test_it_ends_when_nobody_has_used_it_for_its_linger(place: Place) -> None:
 def test_it_does_not_end_while_somebody_uses_it(tmp_path: Path) -> None:
     """Looked at again and again: with clients, then with none for less than its linger, then for
     longer."""
-    place = Place.of(tmp_path)
+    place = LocalFolder.of(tmp_path)
     place.write_linger(5)
     now_ms = clock.now_ms()
     left = iter([(1, 0), (2, 0), (0, now_ms), (1, 0), (0, now_ms - 6000), (0, now_ms)])
@@ -184,7 +184,7 @@ def test_it_does_not_end_while_somebody_uses_it(tmp_path: Path) -> None:
     assert list(left) == [(0, now_ms)]
 
 
-def test_the_command_shows_and_stops_it(place: Place) -> None:
+def test_the_command_shows_and_stops_it(place: LocalFolder) -> None:
     """Stopped it stays so, though a client is left; that one goes on when it is started again."""
     assert command(place.path) == (1, f"mirrorq: no local node runs in {place.path}\n")
     with local(place) as client:
@@ -205,14 +205,14 @@ def test_the_command_shows_and_stops_it(place: Place) -> None:
     assert "ends node local: stopped" in place.log_path.read_text()
 
 
-def test_a_forked_child_has_it_too(place: Place) -> None:
+def test_a_forked_child_has_it_too(place: LocalFolder) -> None:
     """And starts it again by itself, when it has used it and the parent does nothing about it."""
     script = """
     import os, signal, sys
     import mirrorq
-    from mirrorq.node.local import Place
+    from mirrorq.node.local import LocalFolder
 
-    place = Place.of(sys.argv[1])
+    place = LocalFolder.of(sys.argv[1])
     client = mirrorq.local(place.path, linger=0, timeout=60)
     queue = client.queue("q")
     child = os.fork()
@@ -235,7 +235,7 @@ def test_a_forked_child_has_it_too(place: Place) -> None:
     assert run.stdout == "[b'child', b'alone']\n"
 
 
-def test_a_pipe_of_its_starter_is_not_kept_open(place: Place) -> None:
+def test_a_pipe_of_its_starter_is_not_kept_open(place: LocalFolder) -> None:
     """Who reads what the first process prints is not kept waiting by a node that lives on."""
     run = subprocess.run(
         [sys.executable, "-c", "import sys, mirrorq; mirrorq.local(sys.argv[1])", place.path],
@@ -249,7 +249,7 @@ def test_a_pipe_of_its_starter_is_not_kept_open(place: Place) -> None:
     assert targets == {"/dev/null", str(place.log_path)}
 
 
-def test_what_cannot_be_is_refused(place: Place) -> None:
+def test_what_cannot_be_is_refused(place: LocalFolder) -> None:
     with pytest.raises(ConfigError, match=r"linger is -1: it must be a number of seconds"):
         local(place, linger=-1)
     with pytest.raises(ConfigError, match="may have 107 bytes"):
@@ -260,7 +260,7 @@ def test_what_cannot_be_is_refused(place: Place) -> None:
             mirrorq.local(place.path, name="a", timeout=3)
 
 
-def test_the_store_of_another_node(place: Place) -> None:
+def test_the_store_of_another_node(place: LocalFolder) -> None:
     """It is used under its name."""
     Node("a", path=place.path).close()
     with pytest.raises(StoreError, match="belongs to node 'a', not to 'local'"):
@@ -269,7 +269,7 @@ def test_the_store_of_another_node(place: Place) -> None:
         assert place.told()["ended"] == ""
 
 
-def test_a_member_of_a_cluster_is_no_local_node(place: Place) -> None:
+def test_a_member_of_a_cluster_is_no_local_node(place: LocalFolder) -> None:
     ends = [f"tcp://127.0.0.1:{port}" for port in free_ports(2)]
     other = Node("b", path=place.path.parent / "b", peers={"b": ends[1]})
     with other, Node("a", path=place.path, peers={"a": ends[0]}, join=ends[1]) as node:
@@ -281,7 +281,7 @@ def test_a_member_of_a_cluster_is_no_local_node(place: Place) -> None:
 
 @pytest.mark.soak
 def test_a_node_that_ends_as_somebody_comes_is_started_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: LocalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was seen, and is gone before it has served."""
     start, seen = local_module.start, []
@@ -298,7 +298,7 @@ def test_a_node_that_ends_as_somebody_comes_is_started_again(
 
 
 def test_who_starts_a_process_that_ends_at_once_is_told_so(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: LocalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it has heard what it is to run, too."""
 
@@ -314,7 +314,7 @@ def test_who_starts_a_process_that_ends_at_once_is_told_so(
 
 
 @pytest.mark.soak
-def test_a_process_with_very_many_files_starts_a_node(place: Place) -> None:
+def test_a_process_with_very_many_files_starts_a_node(place: LocalFolder) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
@@ -328,7 +328,9 @@ def test_a_process_with_very_many_files_starts_a_node(place: Place) -> None:
 
 
 @pytest.mark.soak
-def test_two_threads_name_a_linger_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_name_a_linger_at_once(
+    place: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.path.mkdir()
     replace = os.replace
     others = [threading.Thread(target=place.write_linger, args=(2.0,))]
@@ -369,11 +371,11 @@ class ServedForAMoment:
 
 @pytest.mark.soak
 def test_a_node_that_ends_as_it_is_seen_to_serve_is_started_again(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: LocalFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notice of it comes to a reviver that is at work and is about to end."""
     client = ServedForAMoment()
     monkeypatch.setattr(local_module, "start", lambda *_: client.is_started.set())
     client.reviver = local_module.Reviver(cast("mirrorq.Client", client), place, {})
-    client.reviver.begin()
+    client.reviver.start()
     assert client.is_started.wait(DEADLINE_S)

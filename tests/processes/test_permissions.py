@@ -19,7 +19,7 @@ import pytest
 import mirrorq
 from mirrorq import Config, Node
 from mirrorq.cli.keys import keygen
-from mirrorq.node.local import Place
+from mirrorq.node.local import LocalFolder
 from mirrorq.store.node_store import Store
 from mirrorq.store.pathlock import SharedPathLock
 
@@ -121,7 +121,7 @@ def test_everything_is_made_for_one_user(place: Path, mask: int) -> None:
                 os.listdir(place / "local")
             )
             assert open_to_others(place / "local") == []
-        until(lambda: Place.of(place / "local").pid() is None)
+        until(lambda: LocalFolder.of(place / "local").pid() is None)
         with Node.spawn("a", path=place / "spawned") as spawned:
             spawned.wait_ready(DEADLINE_S)
             assert open_to_others(place / "spawned") == []

@@ -119,7 +119,7 @@ if way == "spawn":
     assert node.endpoint == f"ipc://{site}/relative.sock", node.endpoint
 else:
     client = mirrorq.local(path, linger=0, timeout=60)
-    pid = mirrorq.node.local.Place.of(path).pid()
+    pid = mirrorq.node.local.LocalFolder.of(path).pid()
 os.chdir("/tmp")
 client.queue("q", timeout=60).put(b"x").result(60)
 status = Path(f"/proc/{pid}/status").read_text().split()

@@ -36,7 +36,7 @@ def frames_by_lists(batches: list[list[bytes]]) -> list[bytes]:
     for bodies in batches:
         start = 0
         while start < len(bodies):
-            start = chunk.take(bodies, None, start)
+            start = chunk.add_messages(bodies, None, start)
             if chunk.is_full:
                 made.append(frame_of(chunk))
     return [*made, frame_of(chunk)] if chunk.bodies.count else made
@@ -88,9 +88,9 @@ def test_properties_begin_in_the_middle_of_a_chunk() -> None:
     """Those before and behind have none."""
     chunk = StagedChunk()
     chunk.take_column(column_of([b"a", b"b"], b""), 0)
-    chunk.take([b"c"], [b"said"], 0)
+    chunk.add_messages([b"c"], [b"said"], 0)
     chunk.take_column(column_of([b"d"], b"x"), 0)
-    chunk.take([b"e"], None, 0)
+    chunk.add_messages([b"e"], None, 0)
     frame = frame_of(chunk)
     assert frames.split(frame) == [FIRST, b"a", b"b", b"c", b"d", b"e"]
     assert frames.split_properties(frame) == [b"", b"", b"", b"said", b"", b""]

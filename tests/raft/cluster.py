@@ -11,7 +11,6 @@ import heapq
 import random
 from collections.abc import Callable
 
-from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.log import merge_writes
 from mirrorq.cluster.raft.messages import (
     KIND_COMMAND,
@@ -23,6 +22,7 @@ from mirrorq.cluster.raft.messages import (
     RaftTick,
     Received,
 )
+from mirrorq.cluster.raft.raft import Raft
 from mirrorq.config import Config
 from mirrorq.protocol.effects import Persisted, RaftEntry, RaftImage, RaftSnapshot, RaftWrite
 from mirrorq.protocol.identities import StoreId

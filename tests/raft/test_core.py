@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.cluster.raft import snapshot_pages
-from mirrorq.cluster.raft.core import Raft, Role
 from mirrorq.cluster.raft.messages import (
     KIND_COMMAND,
     KIND_NOTHING,
@@ -25,6 +24,7 @@ from mirrorq.cluster.raft.messages import (
     Received,
     encode_voters,
 )
+from mirrorq.cluster.raft.raft import Raft, Role
 from mirrorq.cluster.raft.snapshot_pages import OutgoingSnapshot
 from mirrorq.config import Config
 from mirrorq.protocol.effects import (

@@ -27,7 +27,7 @@ from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import AckRefused, ConfirmUnknown
 from mirrorq.node.authority import Authority
-from mirrorq.node.gateway.core import Gateway
+from mirrorq.node.gateway.gateway import Gateway
 from mirrorq.node.node import Node
 from mirrorq.protocol.clients import ClientBye, ClientHello, ClientPing
 from mirrorq.security.settings import Security
@@ -113,7 +113,7 @@ class Dealer:
         box = SendBuffer()
         for message in messages:
             box.add(encode(message))  # type: ignore[arg-type]
-        self.socket.send_multipart(box.take())
+        self.socket.send_multipart(box.take_parts())
 
     def is_ended(self) -> bool:
         """Whether the other end has ended the connection."""

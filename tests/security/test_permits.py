@@ -10,7 +10,7 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.node.permissions import Permits, lost_right
 from mirrorq.protocol.clients import (
     ClientAdminister,

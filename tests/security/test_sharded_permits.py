@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.node.permissions import Permits
 from mirrorq.protocol.clients import ClientCall, ClientDeclare, ClientLook
 from mirrorq.protocol.commands import Bind, DeclareExchange, DeclareShards

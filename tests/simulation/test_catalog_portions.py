@@ -15,7 +15,7 @@ import pytest
 from harness.cluster import SimulatedCluster
 from harness.tiny_pages import tiny_pages
 from mirrorq.engine import follower
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Ask, EngineEffects, WriteAll
 from mirrorq.engine.follower import Follower
 from mirrorq.protocol.commands import DeclareQueue, DeleteQueue, RemoveNode, SetPolicy

@@ -139,7 +139,7 @@ def test_a_lease_is_news_for_masters_only() -> None:
     assert 0 < len(led) < len(hosting.replicas) == many.count
     hosting.out = EngineEffects()
     hosting.post_masters(LeaseChanged())
-    hosting.run(many.cluster.now_ms, 0)
+    hosting.step_copies(many.cluster.now_ms, 0)
     assert list(hosting.stepped) == led
 
 

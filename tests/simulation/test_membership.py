@@ -12,7 +12,7 @@ from harness.cluster import SimulatedCluster
 from harness.membership import MembershipFaults
 from harness.rail import RailDisk
 from mirrorq.cluster.bootstrap import AdmissionRequest
-from mirrorq.engine import core
+from mirrorq.engine import engine
 from mirrorq.protocol.commands import RemoveNode
 from mirrorq.protocol.identities import MemberId, StoreId
 
@@ -97,7 +97,7 @@ def test_voters_whose_addresses_no_log_has_find_each_other(
     for place, name in enumerate(names):
         near = names[max(place - 1, 0) : place + 2]
         recorded = {one: f"sim://{one}" for one in near}
-        monkeypatch.setattr(core, "recorded_endpoints", lambda _: recorded)  # noqa: B023
+        monkeypatch.setattr(engine, "recorded_endpoints", lambda _: recorded)  # noqa: B023
         world.cluster.start(name)
     world.until(lambda: world.cluster.engine("g").leader is not None)
     world.until_in_sync(*names)

@@ -255,7 +255,7 @@ def test_targets_beyond_a_page_of_records_are_known(tmp_path: Path) -> None:
     names = {f"q{number}" for number in range(1100)}
     store = LocalStore(tmp_path / "spool", Config())
     for name in names:
-        store.note(Record(name, True, False))
+        store.store_record(Record(name, True, False))
     store.put_aside([Aside("q1", "refused", b"", b"") for _ in range(1100)])
     store.close()
     store = LocalStore(tmp_path / "spool", Config())

@@ -11,7 +11,7 @@ import random
 import pytest
 from attrs import define, field
 
-from mirrorq.spool.line import Flight, Line, Mark, Turn
+from mirrorq.spool.line import Flight, Line, TargetMark, Turn
 from spool.test_line import Master
 
 SEEDS = 300
@@ -65,7 +65,7 @@ class World:
         if len(self.workers) == 2:
             return
         identity = self.random.getrandbits(60) if self.left_out == "identity" else IDENTITY
-        worker = Worker(Line(1, Mark(identity, NUMBER_MAX), identity))
+        worker = Worker(Line(1, TargetMark(identity, NUMBER_MAX), identity))
         self.workers.append(worker)
         self.holder = worker
 
@@ -111,7 +111,7 @@ class World:
             count += 1
         match line.turn(first, count):
             case Turn.BEGIN:
-                line.begin(first)
+                line.begin_session(first)
                 worker.base = min(self.live) - 1 if self.left_out == "number" else 0
             case Turn.SEND:
                 flight = line.send(first, count)

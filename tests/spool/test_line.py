@@ -13,7 +13,7 @@ from copy import deepcopy
 import pytest
 from attrs import define, field
 
-from mirrorq.spool.line import Flight, Line, Mark, Turn, cut
+from mirrorq.spool.line import Flight, Line, TargetMark, Turn, cut
 
 SEEDS = 300
 STEPS = 120
@@ -27,7 +27,7 @@ class Disk:
     groups: dict[int, int] = field(factory=dict)
     """Local sequence -> the first one of what was put together: one frame."""
     next_sequence: int = 1
-    mark: Mark | None = None
+    mark: TargetMark | None = None
 
 
 @define
@@ -132,7 +132,7 @@ class World:
                 if self.left_out != "mark":
                     self.disk.mark = mark
             case Turn.BEGIN:
-                line.begin(first)
+                line.begin_session(first)
                 self.base = min(live) - 1 if self.left_out == "number" else 0
             case Turn.SEND:
                 flight = line.send(first, count)

@@ -12,7 +12,7 @@ import lmdb
 from mirrorq import system
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.store import queue_log, write_ahead
-from mirrorq.store.write_ahead import Mark, Tail, size_of
+from mirrorq.store.write_ahead import LogMark, Tail, size_of
 
 # --- Of a store that writes: made in its process, for good -----------------------------------
 
@@ -71,7 +71,7 @@ def _unchecked(data: bytes, at: int, salt: int) -> tuple[int, bytes] | None:
     return number, data[at + head.size : at + head.size + length]
 
 
-def _nothing(data: bytes, mark: Mark) -> list[bytes]:
+def _nothing(data: bytes, mark: LogMark) -> list[bytes]:
     return []
 
 

@@ -50,7 +50,7 @@ class Railed:
         assert lib.mq_rail_end_write(self.rail, 1) == 0
 
     def take(self) -> list[Entry]:
-        handed = [one for one in self.native.take() if one.kind == LOGGED]
+        handed = [one for one in self.native.take_items() if one.kind == LOGGED]
         writes = [
             QueueWrite(one.queue_id, append=one.message.entries, stable=one.message.stable)
             for one in handed

@@ -167,7 +167,7 @@ class Began:
         self.ops: list[Entry] = [self.writer.publish([b"first"])]
         self.store.commit([QueueWrite(QUEUE, append=tuple(self.ops))])
         rail.carry_out(QUEUE, RailArm(1, 1, MemberId("b", 1, 1)))
-        assert rail.take() == []
+        assert rail.take_events() == []
 
     def write(self) -> None:
         """The rail writes an op, and tells the master of it."""
@@ -256,7 +256,7 @@ def test_a_node_that_is_closed_takes_what_its_rail_has_written(began: Began) -> 
 def test_a_rail_that_was_freed_refuses_each_call(began: Began) -> None:
     began.node.close()
     native: Any = began.rail._native
-    for call in (native.take, native.is_left, native.stop, native.number, native.free):
+    for call in (native.take_items, native.is_left, native.stop, native.number, native.free):
         with pytest.raises(RuntimeError, match="was freed"):
             call()
 

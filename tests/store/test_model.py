@@ -16,7 +16,7 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.store import queue_log, runs
 from mirrorq.store.node_store import Store
 from mirrorq.store.write_ahead import FILE_NAME as LOG_FILE
-from mirrorq.store.write_ahead import Mark, pieces_of
+from mirrorq.store.write_ahead import LogMark, pieces_of
 from mirrorq.wire import frames
 
 from .writing import MEMORY, NEIGHBOUR, QUEUE, Writer, bodies_of, open_store
@@ -207,7 +207,7 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.copytree(self.directory / "store", crashed)
         tail = self.store._tail
         if tail is not None:
-            pieces = pieces_of(Mark(tail.salt, tail.number + 1), b"nobody was told of this" * 99)
+            pieces = pieces_of(LogMark(tail.salt, tail.number + 1), b"nobody was told of this" * 99)
             written = b"".join(pieces)[: int(torn * 2000)]
             with (crashed / LOG_FILE).open("r+b") as file:
                 file.seek(tail.end)

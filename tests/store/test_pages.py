@@ -69,7 +69,7 @@ class Life:
     def checkpoint(self) -> None:
         """Write one, over as many commits as it takes, while ops go on."""
         state = self.state
-        while not self.checkpoints.begin(state):
+        while not self.checkpoints.begin_checkpoint(state):
             self.part()
         self.begun[state.applied] = state.encode()
         assert state.encode() == self.twin.encode()
@@ -220,7 +220,7 @@ class Join:
             return None
         data, is_last, check = found
         lsn, told = self._given.lsn, (part, is_last, check)
-        came = self._incoming.take(TransferState(QUEUE, 1, self.number, lsn, data, *told))
+        came = self._incoming.add_part(TransferState(QUEUE, 1, self.number, lsn, data, *told))
         fresh = self._incoming.take_fresh()
         self.life.checkpoints.stage(self.number, fresh)
         return came
@@ -247,7 +247,7 @@ def joined(seed: int) -> Join:
     for _ in range(life.chance.choice((1, 5, 80))):
         apply_one(life.chance, state)
     if life.chance.random() < 0.5:
-        while not life.checkpoints.begin(life.state):
+        while not life.checkpoints.begin_checkpoint(life.state):
             life.part()
         life.begun[life.state.applied] = life.state.encode()
         life.part()

@@ -335,7 +335,7 @@ def given(store: Store, rail: NodeRail, *, at_receipt: bool) -> tuple[Writer, Ra
     store.commit([QueueWrite(QUEUE, append=(writer.publish([b"first"]),))])
     arm = RailArm(writer.epoch, writer.lsn, MemberId("b", 1, 1), at_receipt)
     rail.carry_out(QUEUE, arm)
-    assert rail.take() == []
+    assert rail.take_events() == []
     return writer, arm
 
 
@@ -348,10 +348,10 @@ def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
     store, rail = node_rail
     _, arm = given(store, rail, at_receipt=at_receipt)
     monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
-    assert rail.take() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
+    assert rail.take_events() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
     rail.carry_out(QUEUE, arm)
     assert rail.is_due
-    assert rail.take() == [RailLetGo(QUEUE)]
+    assert rail.take_events() == [RailLetGo(QUEUE)]
 
 
 @pytest.mark.real
@@ -366,7 +366,7 @@ def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(
     for _ in ("it lets go", "it had it no more"):
         rail.carry_out(QUEUE, RailDisarm())
         assert rail.is_due, "nothing else wakes the node"
-        assert rail.take() == [RailLetGo(QUEUE)]
+        assert rail.take_events() == [RailLetGo(QUEUE)]
         assert not rail.is_due
 
 
@@ -399,7 +399,7 @@ def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
     begin_write(entries[1])
     rail.carry_out(QUEUE, RailDisarm())
     assert lib.mq_rail_end_write(native, 1) == 0
-    *railed, last = rail.take()
+    *railed, last = rail.take_events()
     told = [frames_of(event.message.entries) for event in railed if isinstance(event, FromRail)]
     assert told == [frames_of((entry,)) for entry in entries]
     assert last == RailLetGo(QUEUE)
@@ -422,7 +422,7 @@ def test_a_record_of_which_nobody_knows_does_not_come_back(
     size = lib.mq_rail_begin_write(native, out, 1 << 18, offset)
     rail._log.file.write(offset[0], [bytes(ffi.buffer(out, size))])
     assert lib.mq_rail_end_write(native, 0) == 0
-    assert rail.take() == [RailLetGo(QUEUE)]
+    assert rail.take_events() == [RailLetGo(QUEUE)]
     store.commit([QueueWrite(QUEUE, append=unknown)])
     store.commit([QueueWrite(QUEUE, truncate_to=1)])
     writer.lsn, writer.sequence, writer.epoch = 1, 1, 2
@@ -458,10 +458,10 @@ def test_a_rail_to_which_more_and_more_comes_does_not_keep_its_node(
             return sizes[-1]
 
     monkeypatch.setattr(native_rail, "lib", Busy())
-    rail.take()
+    rail.take_events()
     monkeypatch.setattr(native_rail, "lib", lib)
     assert select.select([rail.notify_fd], [], [], 0)[0] == [rail.notify_fd]
     assert os.read(rail.notify_fd, 64)
-    rail.take()
+    rail.take_events()
     assert select.select([rail.notify_fd], [], [], 0)[0] == [], "nothing is left"
     assert lib.mq_rail_waiting(native) == 0

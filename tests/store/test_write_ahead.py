@@ -35,7 +35,7 @@ from mirrorq.store.write_ahead import (
     PAGE_BYTES,
     LogDamaged,
     LogFile,
-    Mark,
+    LogMark,
     Tail,
     is_append,
     pieces_of,
@@ -136,7 +136,7 @@ class LogMachine(RuleBasedStateMachine):
         """A reader that gets the first pages late has whole records in order, or none."""
         later = bytearray(self.file)
         if self.tail.takes(100):
-            record = b"".join(pieces_of(Mark(self.tail.salt, self.tail.number + 1), b"x" * 100))
+            record = b"".join(pieces_of(LogMark(self.tail.salt, self.tail.number + 1), b"x" * 100))
             later[self.tail.end : self.tail.end + len(record)] = record
         mixed = bytes(self.file[: pages * PAGE_BYTES] + later[pages * PAGE_BYTES :])
         found = surviving(whole_prefix(mixed), self.lmdb)

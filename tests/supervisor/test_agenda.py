@@ -16,7 +16,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 def drained(agenda: Agenda, now_ms: int) -> list[int]:
     """All that is taken, a portion each millisecond."""
     found: list[int] = []
-    while portion := agenda.take(now_ms):
+    while portion := agenda.take_portion(now_ms):
         assert len(portion) <= 2
         found += portion
         now_ms += 1
@@ -34,10 +34,10 @@ def test_so_many_are_taken_in_one_millisecond_however_often_it_is_asked() -> Non
     """And the leader wants to be woken for the rest."""
     agenda = Agenda()
     agenda.sweep(range(1, 4))
-    assert agenda.take(10) == [1, 2]
-    assert agenda.take(10) == []
+    assert agenda.take_portion(10) == [1, 2]
+    assert agenda.take_portion(10) == []
     assert agenda.wake_at_ms(10) == 11
-    assert agenda.take(11) == [3]
+    assert agenda.take_portion(11) == [3]
 
 
 def test_what_is_urgent_goes_first_and_is_not_taken_again_with_the_rest() -> None:
@@ -52,7 +52,7 @@ def test_a_change_in_the_middle_of_a_sweep_puts_in_again_what_was_taken() -> Non
     """What is left of the first sweep is not forgotten for it."""
     agenda = Agenda()
     agenda.sweep(range(1, 6))
-    assert agenda.take(10) == [1, 2]
+    assert agenda.take_portion(10) == [1, 2]
     agenda.sweep(range(1, 4))
     assert sorted(drained(agenda, 11)) == [1, 2, 3, 4, 5]
 
@@ -67,5 +67,5 @@ def test_a_wait_is_one_queues() -> None:
     assert agenda.wake_at_ms(10) == 30
     assert agenda.take_due(36) == [1]
     assert drained(agenda, 36) == [3, 1]
-    agenda.begin(2)
+    agenda.begin_judgement(2)
     assert agenda.wake_at_ms(40) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import (

@@ -13,7 +13,7 @@ import random
 import pytest
 from attrs import define, field
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import (
     CatalogChanged,

@@ -30,7 +30,7 @@ GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + by
 READY = b"\x04\x1c\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
 MORE = b"\x03"
 """Flags of a long part that others follow."""
-EMPTY = bytes(SendBuffer().take()[0])
+EMPTY = bytes(SendBuffer().take_parts()[0])
 """A message of ours that holds none: whoever sends it is no stranger any more."""
 SMALL = Config(message_bytes_max=1, frame_bytes_max=8192)
 
@@ -245,7 +245,7 @@ def test_what_a_plain_connection_has_given_is_counted_to_the_byte(
     for size in (1, 100, 255, 256, 70_000):
         box = SendBuffer()
         box.add([bytes(size)])
-        parts = box.take()
+        parts = box.take_parts()
         for number, each in enumerate(parts):
             is_last = number == len(parts) - 1
             if len(each) < 256:

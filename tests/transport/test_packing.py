@@ -25,7 +25,7 @@ def packed(given: list[list[bytes]]) -> list[bytes]:
     outbox = SendBuffer()
     for message in given:
         outbox.add(message)
-    return [bytes(part) for part in outbox.take()]
+    return [bytes(part) for part in outbox.take_parts()]
 
 
 @given(messages)
@@ -41,7 +41,7 @@ def test_large_parts_are_not_copied() -> None:
     outbox = SendBuffer()
     large = bytes(PART_BYTES_MAX + 1)
     outbox.add([b"head", large])
-    assert outbox.take()[1] is large
+    assert outbox.take_parts()[1] is large
     assert len(outbox) == outbox.bytes == 0
 
 

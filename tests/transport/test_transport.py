@@ -277,6 +277,7 @@ def test_a_killed_peer_is_down_and_refuses(net: Net, child: Child) -> None:
     child.signal(signal.SIGKILL)
     net.until_in(a, Disconnected("child"))
     assert not a.send("child", DATA, [b"x"])
+    child.process.wait()  # a process that is dying may still listen
     a.probe("child")
     net.until_in(a, ProbeResult("child", refused=True))
 

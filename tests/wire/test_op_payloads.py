@@ -255,7 +255,7 @@ def test_requests_about_staged_messages(asked: Staging) -> None:
     assert (header.producer, header.first_number, header.settled, header.count) == (3, 10, 9, 1)
     assert codec.staged(raw) == asked
     with pytest.raises(ProtocolError):
-        codec.step(raw)
+        codec.read_step(raw)
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x92\x0f\xc0", b"\x92\x01\x90", b"\x92\x13\xc0"])

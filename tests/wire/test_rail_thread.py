@@ -20,7 +20,7 @@ import zmq.backend.cython._zmq as backend
 from rail_frames import batches_of, data_of, frame_of, run_of
 from rail_model import DISK, LOGGED, MAGIC, MARK, RAW, STOPPED, Batch
 
-from mirrorq.store.write_ahead import Mark, surviving, unpacked
+from mirrorq.store.write_ahead import LogMark, surviving, unpacked
 
 pytestmark = pytest.mark.real
 
@@ -117,7 +117,7 @@ class Ends:
 
 def in_half(data: bytes) -> list[int]:
     number = struct.unpack_from("<Q", data, 16)[0]
-    payloads = surviving(data, Mark(SALT, max(number - 1, 0)))
+    payloads = surviving(data, LogMark(SALT, max(number - 1, 0)))
     writes = [write for payload in payloads for write in unpacked(payload)]
     return [entry.lsn for write in writes for entry in write.append]
 

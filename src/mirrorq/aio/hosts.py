@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirrorq.spool.route import SpoolStatus
 
 
-class Host(Administration):
+class LoopHost(Administration):
     """A node or a client, for one loop. Calls not listed here run in a thread, with the same
     arguments."""
 
@@ -72,7 +72,7 @@ class Host(Administration):
         return f"<aio {self.host!r}>"
 
 
-class Node(Host):
+class Node(LoopHost):
     """`mirrorq.Node` for asyncio. Made by `await Node.open(name, path=…)`."""
 
     host: BlockingNode
@@ -124,7 +124,7 @@ class Node(Host):
         await self.close()
 
 
-class Client(Host):
+class Client(LoopHost):
     """`mirrorq.Client` for asyncio. Made by `connect`."""
 
     async def __aenter__(self) -> Client:
@@ -176,7 +176,7 @@ class SpoolClient:
         await self.close()
 
 
-def of_host(host: Any) -> Host:
+def of_host(host: Any) -> LoopHost:
     """Wrap the host of a handle for asyncio."""
     from mirrorq.client.client import Client as BlockingClient
 

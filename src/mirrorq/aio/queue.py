@@ -60,7 +60,7 @@ Accepted = TypeVar("Accepted", Confirmation, Settlement)
 Item = TypeVar("Item")
 
 
-class Host(Protocol):
+class HandleHost(Protocol):
     """The node or client of a handle, for asyncio: see `Node` and `Client`."""
 
     host: Any
@@ -72,10 +72,10 @@ class Host(Protocol):
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]: ...
 
 
-_wrap: Callable[[Any], Host] | None = None
+_wrap: Callable[[Any], HandleHost] | None = None
 
 
-def wrap_hosts_with(wrap: Callable[[Any], Host]) -> None:
+def wrap_hosts_with(wrap: Callable[[Any], HandleHost]) -> None:
     """Set the function that wraps a node or a client for `MirroredQueue.node`."""
     global _wrap
     _wrap = wrap
@@ -121,7 +121,7 @@ class MirroredQueue:
         return self.handle.name
 
     @property
-    def node(self) -> Host:
+    def node(self) -> HandleHost:
         """The node or client of this handle, for asyncio."""
         assert _wrap is not None, "importing mirrorq.aio sets it"
         return _wrap(self.handle.node)

@@ -210,7 +210,7 @@ class QueueAdapter(Generic[Item]):
         task = object()
         try:
             item = self._items.unpacked(found[0])
-            self._tasks.begin(found[0], task)
+            self._tasks.begin_task(found[0], task)
             return item
         except BaseException:
             self._tasks.withdraw(found[0], task)
@@ -252,7 +252,7 @@ class QueueAdapter(Generic[Item]):
         Raises:
             ValueError: no item is open.
         """
-        self._tasks.end()
+        self._tasks.end_task()
         self._handle.outcomes.signal.notify()
 
     async def join(self) -> None:

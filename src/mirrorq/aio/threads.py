@@ -22,9 +22,9 @@ async def in_thread(function: Callable[[], Result]) -> Result:
     more: the end of the loop waits for its thread."""
     with Interruptible() as call:
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, call.run, function)
+            return await asyncio.get_running_loop().run_in_executor(None, call.run_part, function)
         except asyncio.CancelledError:
-            call.end(CANCELLED)
+            call.end_wait(CANCELLED)
             raise
 
 

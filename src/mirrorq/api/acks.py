@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirrorq.api.confirmation import Settlement
-from mirrorq.api.message import Message, Run, messages_in, names_of, runs_of
+from mirrorq.api.message import Message, MessageRun, messages_in, names_of, runs_of
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import AckRefused, ConfirmUnknown, MirrorQError
 from mirrorq.protocol.sessions import Delivery
@@ -50,7 +50,7 @@ class Settle:
         for run in self.runs:
             run.chunk.settled[run.start : run.stop] = b"\1" * (run.stop - run.start)
 
-    def take(self) -> None:
+    def drop_settled(self) -> None:
         """Leave out messages that were settled before, unknown to their users. Host's thread."""
         before = _take(self.runs)
         if 1 in before:
@@ -89,7 +89,7 @@ class Acks:
             self.messages, self.settlements = zip(*acks, strict=True)
         self.runs = runs_of(self.messages)
 
-    def end(self, done: SettleDone) -> None:
+    def note_outcomes(self, done: SettleDone) -> None:
         """Note the outcomes."""
         if not done.refused:
             callbacks = self.settlements[0]._outcomes.callbacks
@@ -115,9 +115,9 @@ class Acks:
             settlement._finish(None, AckRefused(why))
 
 
-def _take(runs: Sequence[Run]) -> bytes:
+def _take(runs: Sequence[MessageRun]) -> bytes:
     """Return one byte per message of the runs, in order: 1 if a settlement was taken before."""
-    return b"".join([run.chunk.take(run.start, run.stop) for run in runs])
+    return b"".join([run.chunk.take_settlements(run.start, run.stop) for run in runs])
 
 
 AGAIN = "it was settled before, or only browsed: ack each message that get() returns once"
@@ -158,7 +158,7 @@ class PieceSettle:
         self.refused: tuple[Delivery, ...] = ()
         self.why = ""
 
-    def end(self, done: SettleDone) -> None:
+    def note_outcome(self, done: SettleDone) -> None:
         """Note the outcome."""
         if done.is_unknown:
             self.settlement._finish(None, ConfirmUnknown(f"the outcome is not known: {done.why}"))
@@ -182,7 +182,7 @@ class Extending(PieceSettle):
         pieces = tuple(names_of(runs_of((self._message,))))
         session.settle(SettleCall(self, EXTEND, pieces, duration_ms))
 
-    def end(self, done: SettleDone) -> None:
+    def note_outcome(self, done: SettleDone) -> None:
         """Note the outcome."""
         if done.refused or done.is_unknown:
             self.refuse(done.why)
@@ -216,12 +216,12 @@ def finish(done: SettleDone) -> None:
     """Note the outcome of a request that `offer` has sent."""
     items = done.token
     if isinstance(items, PieceSettle):
-        items.end(done)
+        items.note_outcome(done)
         return
     assert isinstance(items, list)
     for item in items:
         if isinstance(item, Acks):
-            item.end(done)
+            item.note_outcomes(done)
             continue
         assert isinstance(item, Settle)
         error = error_of(item, done) if done.refused or item.again else None
@@ -257,7 +257,7 @@ def error_of(item: Settle, done: SettleDone) -> MirrorQError | None:
     return AckRefused(f"the {item.kind} of {what} was refused: {why}")
 
 
-def _among(run: Run, done: SettleDone) -> list[int]:
+def _among(run: MessageRun, done: SettleDone) -> list[int]:
     """Return the sequences of a run that were refused."""
     mine, found = run.delivery, RangeSet()
     for piece in done.refused:

@@ -155,7 +155,7 @@ class Counted(Protocol):
 class Ending(Protocol):
     """A token that itself determines the confirmations that its outcome ends (`transactions`)."""
 
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+    def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note an outcome on the host's thread; return the ended confirmations."""
         ...
 
@@ -177,7 +177,7 @@ class OwnBatch:
         """Return the batch for the session."""
         raise NotImplementedError
 
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+    def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note an outcome, on the host's thread; return the ended confirmations."""
         raise NotImplementedError
 
@@ -288,7 +288,7 @@ def finish(outcome: Stored | Failed) -> list[Confirmation]:
     if not isinstance(token, PutToken):
         # Checked last: the check of a protocol's methods is slower than the rest.
         assert isinstance(token, Ending)
-        return token.end(outcome)
+        return token.note_outcome(outcome)
     if token.singles is not None:
         return _finish_singles(token.singles, outcome)
     assert token.many is not None

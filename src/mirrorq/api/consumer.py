@@ -12,7 +12,7 @@ from typing import Literal, Self, get_args
 
 from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
-from mirrorq.api.message import Chunk, Message, Run, names_of
+from mirrorq.api.message import Chunk, Message, MessageRun, names_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.retries import Retries
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
@@ -51,7 +51,7 @@ def _check_prefetch(value: object) -> None:
         )
 
 
-class Subscription:
+class RingSubscription:
     """A consumer's subscription at one ring, with the messages that its thread has not taken.
 
     Held by the ring's handle. The host's thread makes all changes; only the consumer's thread takes
@@ -83,7 +83,7 @@ class Subscription:
 
     # --- The thread that makes the consumer ---------------------------------------------------
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Subscribe, and find out if the queue refuses the consumer."""
         channel = self._channel
         subscribed = Latch()
@@ -118,7 +118,7 @@ class Subscription:
 
         def leave() -> None:
             self.leave()
-            self.end()
+            self.close()
             left.set()
 
         self._channel.on_host(leave)
@@ -167,7 +167,7 @@ class Subscription:
         """Take the next delivery of a message out of the buffer, if it is there."""
         return self.buffer.take_out(message.sequence, message.delivery_count + 1)
 
-    def release(self, run: Run) -> None:
+    def release(self, run: MessageRun) -> None:
         """Note that messages were acked or released; a repeat changes nothing."""
         held = run.chunk.held
         if held is not None:
@@ -197,7 +197,7 @@ class Subscription:
         self.is_active = False
         self._consumer._end_by_queue(why)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the subscription: no more messages come."""
         self.is_active = False
         self._consumer._end_with(self)
@@ -253,9 +253,9 @@ class Consumer:
         self._channel = channel
         self._callback = callback
         self._on_cancel = on_cancel
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[RingSubscription] = []
         """One subscription at each ring."""
-        self._turns: Iterator[Subscription] = iter(())
+        self._turns: Iterator[RingSubscription] = iter(())
         """Endless cycle of the subscriptions."""
         self._arrival = Doorbell()
         self._message: Message | None = None
@@ -350,9 +350,9 @@ class Consumer:
         try:
             for ring in self._channel.rings():
                 number = self._number if ring is self._channel else ring.next_consumer()
-                subscription = Subscription(ring, number, self, self._share)
+                subscription = RingSubscription(ring, number, self, self._share)
                 self._subscriptions.append(subscription)
-                subscription.begin()
+                subscription.start()
             self._turns = itertools.cycle(self._subscriptions)
             self._is_begun = True
             self._begin_serving()
@@ -362,7 +362,7 @@ class Consumer:
 
     # --- The host's thread ----------------------------------------------------------------
 
-    def _end_with(self, subscription: Subscription) -> None:
+    def _end_with(self, subscription: RingSubscription) -> None:
         """Note the end of a subscription with its handle."""
         if not any(one.is_active for one in self._subscriptions):
             self._channel.consumers.pop(self._number, None)

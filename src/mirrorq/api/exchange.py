@@ -321,7 +321,7 @@ class Exchange:
                 in_thread(handle.puts.accepting_one(left, False, None))
         except MirrorQError as error:
             # Closed, because its queue was deleted; or a limit of the one queue.
-            gathering.end(handle, part, None, error)
+            gathering.note_outcome(handle, part, None, error)
 
     def _learn(self) -> None:
         """Fetch the exchanges needed for routing, with alternates; may wait for the entry node."""

@@ -24,7 +24,7 @@ from mirrorq.config import Config
 log = logging.getLogger("mirrorq")
 
 
-class Counted(Protocol):
+class PutCounts(Protocol):
     """The puts of a handle: the number of puts, and of ended puts."""
 
     @property
@@ -45,7 +45,7 @@ class Flushed(Protocol):
     outcomes: Outcomes
 
     @property
-    def puts(self) -> Counted: ...
+    def puts(self) -> PutCounts: ...
     def wake(self) -> None: ...
     def is_quiet(self) -> bool: ...
 

@@ -76,10 +76,12 @@ class Gathering:
     def part(self, handle: Reached) -> Part:
         """Return the outcome for one queue."""
         part = Part(handle.outcomes)
-        part._tell = partial(self.end, handle, part)
+        part._tell = partial(self.note_outcome, handle, part)
         return part
 
-    def end(self, handle: Reached, part: Part, value: Any, error: MirrorQError | None) -> None:
+    def note_outcome(
+        self, handle: Reached, part: Part, value: Any, error: MirrorQError | None
+    ) -> None:
         """Note the outcome of one queue. On the host's thread: short."""
         if error is None:
             self._sequences[handle.queue_name] = value

@@ -27,10 +27,10 @@ from mirrorq.api.arguments import check_timeout, not_a_message
 from mirrorq.api.batching import ManyPut, OnePut, OwnBatch, PutRun, runs_of_puts
 from mirrorq.api.channel import ASK_S, CLOSE_S, FLUSH_S, Answer, RingChannel
 from mirrorq.api.confirmation import Confirmation, Settlement
-from mirrorq.api.consumer import Subscription
+from mirrorq.api.consumer import RingSubscription
 from mirrorq.api.host import Declared, Host
 from mirrorq.api.lease_holder import LeaseHolder
-from mirrorq.api.message import Message, Run, Target, messages_in, runs_of
+from mirrorq.api.message import Message, MessageRun, Target, messages_in, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publish_options import Terms
 from mirrorq.api.publisher import OnConfirm, Publisher, PutCall, confirmation_of
@@ -74,7 +74,7 @@ class Handle(RingChannel):
     """A handle on one ring. Held by its face, or by the handle on a sharded queue. The host steps
     the handle on its thread; all other calls come from users' threads."""
 
-    subscriptions: dict[int, Subscription]
+    subscriptions: dict[int, RingSubscription]
     holders: dict[int, LeaseHolder]
     identity: tuple[int, int] = (0, 0)
     """A permanent producer id of the caller, and its next number; 0: the queue gives an id."""
@@ -203,7 +203,7 @@ class Handle(RingChannel):
                     self.puts.count_taken(item)
                     session.put(item.batch())
                 elif kind is Settle:
-                    item.take()
+                    item.drop_settled()
                     if item.runs:
                         settled.append(item)
                     else:
@@ -244,7 +244,7 @@ class Handle(RingChannel):
 
     def _offer_step(self, session: Session, item: StepPut) -> None:
         for run in runs_of(item.messages):
-            run.chunk.take(run.start, run.stop)
+            run.chunk.take_settlements(run.start, run.stop)
         item.messages = self._settled_now(session, item.messages)
         session.put(step_put(item))
 
@@ -273,7 +273,7 @@ class Handle(RingChannel):
                 acks.refuse([item], why)
         self.outcomes.notify()
 
-    def _release_runs(self, runs: Sequence[Run]) -> None:
+    def _release_runs(self, runs: Sequence[MessageRun]) -> None:
         """Release runs at their consumers, which may get more messages."""
         for run in runs if self.subscriptions else ():
             place = self.subscriptions.get(run.chunk.consumer)
@@ -296,7 +296,7 @@ class Handle(RingChannel):
     def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
         """Report outcomes to users' threads."""
         puts = [output for output in outputs if isinstance(output, Stored | Failed)]
-        self.puts.end(puts)
+        self.puts.note_outcomes(puts)
         self.puts.note_over(ended_count, ended_size)
         for output in outputs:
             if isinstance(output, SettleDone):
@@ -326,7 +326,7 @@ class Handle(RingChannel):
         if deliver.bare:
             holder = self.holders.get(deliver.consumer)
             if holder is not None:
-                holder.take(session, deliver.deliveries)
+                holder.add_deliveries(session, deliver.deliveries)
             else:
                 session.give_back(deliver.deliveries)
             return
@@ -399,7 +399,7 @@ class Handle(RingChannel):
             if is_cancelled:
                 place.cancelled(session.closed)
             else:
-                place.end()
+                place.close()
             place.buffer.shrink(0)
         # The garbage collector skips messages: nothing here refers to them any more.
         self.subscriptions.clear()

@@ -127,7 +127,7 @@ class Ports(Generic[AnyPort]):
             if port is not None:
                 yield port
 
-    def step(self, port: AnyPort, now_ms: int) -> tuple[SessionRequest, ...]:
+    def step_port(self, port: AnyPort, now_ms: int) -> tuple[SessionRequest, ...]:
         """Let a handle turn its user's calls and its events into requests."""
         events, port.events = port.events, []
         requests, wake_ms = port.handle.step(now_ms, events)
@@ -239,7 +239,7 @@ class HostThread(ABC, Generic[AnyPort]):
         ports = self._ports
         if ports.woken or ports.due or ports.deadlines.next_ms <= now_ms:
             for port in ports.take_due(now_ms):
-                requests = ports.step(port, now_ms)
+                requests = ports.step_port(port, now_ms)
                 if requests:
                     self._carry(port, requests)
 
@@ -247,6 +247,6 @@ class HostThread(ABC, Generic[AnyPort]):
         """Close a handle's port: the user's last calls still become requests."""
         port = self._ports.get(number)
         if port is not None:
-            self._carry(port, self._ports.step(port, clock.now_ms()))
+            self._carry(port, self._ports.step_port(port, clock.now_ms()))
             self._ports.close(port)
         return port

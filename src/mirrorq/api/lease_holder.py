@@ -42,7 +42,7 @@ class LeaseHolder:
         held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
         return held + self._surplus.get(epoch, 0)
 
-    def take(self, session: Session, deliveries: Sequence[Delivery]) -> None:
+    def add_deliveries(self, session: Session, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""
         for piece in deliveries:
             span = RangeSet(((piece.first, piece.last),))
@@ -99,7 +99,7 @@ class LeaseHolder:
                     for first, last in left.within(old.first, old.last):
                         yield replace(piece, first=first, last=last)
 
-    def end(self, session: Session) -> None:
+    def end_lease(self, session: Session) -> None:
         """End after all is settled. Deliveries since then are released, as at any consumer."""
         self.is_over = True
         self.wanted = 0

@@ -15,9 +15,9 @@ class Listeners:
 
     def __init__(self) -> None:
         self._functions: list[Callable[[Notice], None]] = []
-        self.begin()
+        self.start_thread()
 
-    def begin(self) -> None:
+    def start_thread(self) -> None:
         """Begin in the current process: the callback thread of a parent does not exist here."""
         self._callbacks = Callbacks()
 

@@ -141,7 +141,7 @@ class Chunk:
             self._bodies = frames.split(frame)
             self._frame = None
 
-    def take(self, start: int, stop: int) -> bytes:
+    def take_settlements(self, start: int, stop: int) -> bytes:
         """Take the settlements of messages from `start` to `stop`. On the host's thread.
 
         Only the host's thread knows settled messages: an interrupted ack may be repeated.
@@ -385,7 +385,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         )
 
 
-class Run(msgspec.Struct, eq=False):
+class MessageRun(msgspec.Struct, eq=False):
     """Consecutive messages of one chunk. Made and dropped within one call or step."""
 
     chunk: Chunk
@@ -405,29 +405,29 @@ _CHUNK: Callable[[Message], Chunk] = attrgetter("_chunk")
 _INDEX: Callable[[Message], int] = attrgetter("_index")
 
 
-def runs_of(messages: Sequence[Message]) -> list[Run]:
+def runs_of(messages: Sequence[Message]) -> list[MessageRun]:
     """Return the messages as runs, in order. There is no Python code per message."""
     if len(messages) == 1:
         index = messages[0]._index
-        return [Run(messages[0]._chunk, index, index + 1)]
-    runs: list[Run] = []
+        return [MessageRun(messages[0]._chunk, index, index + 1)]
+    runs: list[MessageRun] = []
     for chunk, group in groupby(messages, _CHUNK):
         indexes = list(map(_INDEX, group))
         start, stop = indexes[0], indexes[-1] + 1
         if indexes == [*range(start, stop)]:
-            runs.append(Run(chunk, start, stop))
+            runs.append(MessageRun(chunk, start, stop))
             continue
         start = stop = indexes[0]
         for index in indexes:
             if index != stop:
-                runs.append(Run(chunk, start, stop))
+                runs.append(MessageRun(chunk, start, stop))
                 start = index
             stop = index + 1
-        runs.append(Run(chunk, start, stop))
+        runs.append(MessageRun(chunk, start, stop))
     return runs
 
 
-def messages_in(runs: Iterable[Run]) -> list[Message]:
+def messages_in(runs: Iterable[MessageRun]) -> list[Message]:
     """Return new Message objects for runs."""
     found: list[Message] = []
     for run in runs:
@@ -435,7 +435,7 @@ def messages_in(runs: Iterable[Run]) -> list[Message]:
     return found
 
 
-def names_of(runs: Iterable[Run]) -> list[Delivery]:
+def names_of(runs: Iterable[MessageRun]) -> list[Delivery]:
     """Return names of deliveries, neighbours of one delivery joined: ten thousand acks in order
     travel as one range."""
     pieces: list[Delivery] = []

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice, repeat
 
-from mirrorq.api.message import Chunk, Message, Run, runs_of
+from mirrorq.api.message import Chunk, Message, MessageRun, runs_of
 from mirrorq.waiting import take_back
 
 
@@ -55,7 +55,7 @@ class Backlog:
             one for one in list(self._messages) if is_meant(one) and take_back(self._messages, one)
         ]
 
-    def shrink(self, keep: int) -> list[Run]:
+    def shrink(self, keep: int) -> list[MessageRun]:
         """Take out all messages after the first `keep`; return them in order."""
         self._names = None
         gone: list[Message] = []

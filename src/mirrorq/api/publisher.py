@@ -470,7 +470,7 @@ class Publisher(Publishing):
         for put in frames_of(items, self._config.frame_bytes_max):
             session.put(put)
 
-    def end(self, outcomes: Sequence[Stored | Failed]) -> None:
+    def note_outcomes(self, outcomes: Sequence[Stored | Failed]) -> None:
         """Note outcomes."""
         ended: list[Confirmation] = []
         for outcome in outcomes:

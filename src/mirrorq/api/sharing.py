@@ -52,7 +52,7 @@ class Sharing(Generic[Host]):
         self._ended: deque[Use] = deque()
         """Ended uses that were not removed yet."""
 
-    def begin(
+    def add_use(
         self,
         use: Use,
         key: Hashable,
@@ -83,7 +83,7 @@ class Sharing(Generic[Host]):
             if self._ended:
                 Once(self._take_off).run()
 
-    def end(self, use: Use) -> None:
+    def end_use(self, use: Use) -> None:
         """End a use: the handle is closed, or was never made. The last use closes the host."""
         self._ended.append(use)
         Once(self._take_off).run()

@@ -113,7 +113,7 @@ def _unfinished(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[int]:
     # A got item is a task before its ack: it is counted in one or both.
     counts = yield from patient_counting(handle)
     messages = counts.ready + counts.unacknowledged + counts.delayed
-    return messages + (tasks.count if isinstance(tasks, Counted) else 0)
+    return messages + (tasks.count if isinstance(tasks, CountedTasks) else 0)
 
 
 def joining(handle: Handle | ShardedHandle, tasks: Tasks) -> Waits[None]:
@@ -196,15 +196,15 @@ class Tasks(ABC):
         """Number of unfinished tasks."""
 
     @abstractmethod
-    def begin(self, message: Message, task: object) -> None:
+    def begin_task(self, message: Message, task: object) -> None:
         """Begin a task: a call is about to return the message. `task` is its unique token."""
 
     @abstractmethod
     def withdraw(self, message: Message, task: object) -> None:
-        """Undo a `begin` whose call was interrupted, in `begin` or after it."""
+        """Undo a `begin_task` whose call was interrupted, inside or after it."""
 
     @abstractmethod
-    def end(self) -> Settlement | None:
+    def end_task(self) -> Settlement | None:
         """End a task; return its ack, if any. Raises ValueError when there is no task."""
 
 
@@ -212,7 +212,7 @@ def _too_many() -> ValueError:
     return ValueError("task_done() called too many times")
 
 
-class Counted(Tasks):
+class CountedTasks(Tasks):
     """Tasks whose messages are acked by `get`."""
 
     def __init__(self) -> None:
@@ -223,21 +223,21 @@ class Counted(Tasks):
     def count(self) -> int:
         return len(self._open)
 
-    def begin(self, message: Message, task: object) -> None:
+    def begin_task(self, message: Message, task: object) -> None:
         self._open.append(task)
         message.ack()
 
     def withdraw(self, message: Message, task: object) -> None:
         take_back(self._open, task)
 
-    def end(self) -> None:
+    def end_task(self) -> None:
         try:
             self._open.popleft()
         except IndexError:
             raise _too_many() from None
 
 
-class Held(Tasks):
+class HeldTasks(Tasks):
     """Tasks whose messages are acked by `task_done`.
 
     A thread (in a loop: a task) ends its own tasks, the oldest first; a thread without tasks of its
@@ -254,7 +254,7 @@ class Held(Tasks):
     def count(self) -> int:
         return sum(not message._is_settled for message in list(self._open))
 
-    def begin(self, message: Message, task: object) -> None:
+    def begin_task(self, message: Message, task: object) -> None:
         own = self._own()
         while own and own[0]._is_settled:
             own.popleft()  # other threads have ended them
@@ -265,7 +265,7 @@ class Held(Tasks):
         if take_back(self._own(), message):
             take_back(self._open, message)
 
-    def end(self) -> Settlement:
+    def end_task(self) -> Settlement:
         message = self._claimed()
         settlement = message.ack()
         take_back(self._open, message)
@@ -304,7 +304,7 @@ def tasks_of(ack: AckAt, own: Callable[[], deque[Message]]) -> Tasks:
     """Return tasks for `as_queue(ack=…)`. `own`: returns the messages of the calling thread."""
     if ack not in {"get", "task_done"}:
         raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
-    return Counted() if ack == "get" else Held(own)
+    return CountedTasks() if ack == "get" else HeldTasks(own)
 
 
 class _OwnOfThread(threading.local):
@@ -421,7 +421,7 @@ class QueueAdapter(Generic[Item]):
         try:
             in_thread(self._handle.receiver.getting(found, block, timeout))
             item = self._items.unpacked(found[0])
-            self._tasks.begin(found[0], task)
+            self._tasks.begin_task(found[0], task)
             return item
         except BaseException:
             # Interrupted: the item comes again, and is no task of any thread.
@@ -447,7 +447,7 @@ class QueueAdapter(Generic[Item]):
         Raises:
             ValueError: there is no unfinished item.
         """
-        settlement = self._tasks.end()
+        settlement = self._tasks.end_task()
         self._handle.outcomes.signal.notify()
         if settlement is not None:
             with contextlib.suppress(AckRefused):

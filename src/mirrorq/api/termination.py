@@ -52,12 +52,12 @@ class Interruptible:
             if not _calls.all():
                 _unchain()
 
-    def end(self, why: str) -> None:
+    def end_wait(self, why: str) -> None:
         """End the call's wait. From any thread, and in a signal handler."""
         self.why = self.why or why
         _ended.notify()
 
-    def run(self, function: Callable[[], Result]) -> Result:
+    def run_part(self, function: Callable[[], Result]) -> Result:
         """Run a part of the call in the calling thread, while another thread waits for the call."""
         _here.call = self
         try:
@@ -68,7 +68,7 @@ class Interruptible:
     def wait_for(
         self, waiters: Waiters, condition: Callable[[], bool], timeout: float | None
     ) -> bool:
-        """Wait as `Waiters.wait_for`; the condition is also checked after `end`."""
+        """Wait as `Waiters.wait_for`; the condition is also checked after `end_wait`."""
         return wait_among((waiters, _ended), condition, timeout)
 
 
@@ -100,7 +100,7 @@ class _Chained:
                 os.kill(os.getpid(), number)
         finally:
             for call in _calls.all():
-                call.end(f"{signal.Signals(number).name} has come")
+                call.end_wait(f"{signal.Signals(number).name} has come")
 
 
 def handler_of(number: int) -> Any:

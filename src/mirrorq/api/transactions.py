@@ -70,7 +70,7 @@ class StepPut:
         overhead = FRAME_OVERHEAD + STEP_BYTES + MESSAGE_OVERHEAD * self.count
         return self.size + overhead
 
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+    def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note the outcome."""
         if isinstance(outcome, Stored) and self.terms.is_unique and not self.target:
             return self._end_unique(outcome)

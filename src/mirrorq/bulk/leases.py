@@ -78,7 +78,7 @@ class _Holding:
         handle, holder = self._handle, self._holder
         session = handle.session
         if session is not None:
-            holder.end(session)
+            holder.end_lease(session)
         handle.holders.pop(holder.number, None)
 
     def _leave(self) -> None:

@@ -121,7 +121,9 @@ class StagedChunk:
     def is_full(self) -> bool:
         return self.size >= CHUNK_BYTES or self.bodies.count >= CHUNK_COUNT
 
-    def take(self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int) -> int:
+    def add_messages(
+        self, bodies: Sequence[bytes], properties: Sequence[bytes] | None, start: int
+    ) -> int:
         """Add messages from `start` on until the chunk is full or the messages end; return the end.
         Python does not look at each length: there are many."""
         most = bodies[start : start + CHUNK_COUNT - self.bodies.count]
@@ -144,7 +146,7 @@ class StagedChunk:
         return start + len(most)
 
     def take_column(self, column: ArrowColumn, start: int) -> int:
-        """Add bodies without properties like `take`."""
+        """Add bodies without properties like `add_messages`."""
         stop = min(start + CHUNK_COUNT - self.bodies.count, len(column))
         if self.size + column.size(start, stop) > CHUNK_BYTES + CHUNK_SLACK:
             stop = column.place(start, stop, CHUNK_BYTES - self.size)
@@ -194,7 +196,7 @@ class StagedPut(OwnBatch):
         """Return 0: no message is put into the queue now."""
         return 0
 
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+    def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note the outcome."""
         if not self.confirmation.done():
             self.confirmation._finish(outcome, None)

@@ -382,7 +382,9 @@ class StagedAttempt:
             if max(map(add, map(len, made), map(len, properties)), default=0) > limit:
                 for body, own in zip(made, properties, strict=True):
                     check_size(len(body), len(own), limit)
-        self._gather(name, len(made), lambda chunk, start: chunk.take(made, properties, start))
+        self._gather(
+            name, len(made), lambda chunk, start: chunk.add_messages(made, properties, start)
+        )
 
     def put_column(self, offsets: Frame, values: Frame, *, queue: str | None = None) -> None:
         """Stage messages of an Arrow binary array without nulls: no object is made for a message.

@@ -15,7 +15,7 @@ import click
 from mirrorq.cli.connecting import Failed, as_json, echo, failing
 
 if TYPE_CHECKING:
-    from mirrorq.node.local import Place
+    from mirrorq.node.local import LocalFolder
 
 STOP_S = 20.0
 """Time limit for a node to end; the store is closed within half of the limit."""
@@ -38,9 +38,9 @@ def local(path: Path, stop: bool, linger: float | None, is_json: bool) -> None:
     Exit status 1 when none runs there. One that was stopped stays so until a process calls
     mirrorq.local again; clients that are left wait for that.
     """
-    from mirrorq.node.local import Place
+    from mirrorq.node.local import LocalFolder
 
-    place = Place.of(path)
+    place = LocalFolder.of(path)
     with failing():
         pid = place.pid()
         if pid is None:
@@ -69,7 +69,7 @@ def _ended(told: dict[str, object]) -> str:
     return f": the last one has ended ({ended})" if ended else ""
 
 
-def _wait_ended(place: Place, pid: int) -> None:
+def _wait_ended(place: LocalFolder, pid: int) -> None:
     end = time.monotonic() + STOP_S
     while place.pid() == pid:
         if time.monotonic() >= end:

@@ -341,7 +341,7 @@ class Processes:
 
     def __init__(self, arguments: list[str], count: int, stop_timeout: float) -> None:
         self._command = [sys.executable, "-m", "mirrorq", "worker", *arguments]
-        self._places = [Place() for _ in range(count)]
+        self._places = [ProcessSlot() for _ in range(count)]
         self._stop_timeout = stop_timeout
 
     def run(self) -> None:
@@ -380,7 +380,7 @@ class Processes:
             place.send(signal.SIGKILL)
 
 
-class Place:
+class ProcessSlot:
     """The place of one process, and its present process."""
 
     def __init__(self) -> None:

@@ -198,7 +198,7 @@ def _check_listening(endpoints: Sequence[str]) -> None:
     """Raise NoQuorum when certainly nothing listens at any endpoint."""
     silences = Inquiry(silence_of)
     for endpoint in endpoints:
-        silences.begin(endpoint)
+        silences.ask(endpoint)
     silences.wait(ASK_EARLY_S)
     if all(silences.answer(endpoint) in ABSENT for endpoint in endpoints):
         tried = tried_text(endpoints, {}, silences)
@@ -256,7 +256,7 @@ class Client(Access):
         self._watches = ExchangeWatches(self._watch_again, self._end_watch)
         self._driver = self._open_driver()
         self._refusals = Refusals(self.endpoints, self._security, self._driver.news.notify)
-        self._listeners.begin()
+        self._listeners.start_thread()
         self._driver.on_notice = self._listeners.tell
         self._closing = Once(self._close)
         begin_thread(self._driver.thread)
@@ -427,7 +427,7 @@ class Client(Access):
         if self._driver.welcomed.is_set():
             return None
         for endpoint in self.endpoints:
-            silences.begin(endpoint)
+            silences.ask(endpoint)
         is_known = all(silences.answer(endpoint) for endpoint in self.endpoints)
         if not is_known and clock.now_ms() < tell_ms + ASK_S * 1000:
             return tell_ms
@@ -443,7 +443,7 @@ class Client(Access):
         left_s = (deadline - clock.now_ms()) / 1000
         if left_s <= ASK_EARLY_S and not self._driver.welcomed.is_set():
             for endpoint in self.endpoints:
-                silences.begin(endpoint)
+                silences.ask(endpoint)
         return left_s <= 0
 
     def _tried_text(self, silences: Inquiry) -> str:
@@ -500,15 +500,15 @@ class Client(Access):
         """Subscribe to an exchange at the entry node until the last handle leaves."""
         self._check_open()
         watches = self._watches
-        watches.begin(name)
+        watches.follow(name)
         try:
             return self._exchange_record(name, at_least)
         except BaseException:
-            watches.end(name)
+            watches.unfollow(name)
             raise
 
     def _leave_exchange(self, name: str) -> None:
-        self._watches.end(name)
+        self._watches.unfollow(name)
 
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """The exchange as the entry node last told."""
@@ -531,7 +531,7 @@ class Client(Access):
     def _watch_again(self, watch: ExchangeWatch) -> None:
         """Have the entry node say when the exchange has changed again."""
         message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
-        call = watch.call = Call(message, on_answer=watch.take)
+        call = watch.call = Call(message, on_answer=watch.on_answer)
         self._driver.call(lambda: self._driver.start_call(call))
 
     def _end_watch(self, watch: ExchangeWatch) -> None:
@@ -662,10 +662,10 @@ def reopen(
     use = Use()
     try:
         key = (os.getpid(), endpoints, config, insecure, security)
-        client = _CLIENTS.begin(use, key, None, make, lambda known, _: not known.is_closed)
+        client = _CLIENTS.add_use(use, key, None, make, lambda known, _: not known.is_closed)
         handle = client.queue(name, passive=True, timeout=timeout)
-        handle._on_close(partial(_CLIENTS.end, use))
+        handle._on_close(partial(_CLIENTS.end_use, use))
         return handle
     except BaseException:
-        _CLIENTS.end(use)
+        _CLIENTS.end_use(use)
         raise

@@ -48,7 +48,7 @@ class Inquiry:
         self._answers: dict[str, str] = {}
         self._changed = threading.Condition()
 
-    def begin(self, endpoint: str) -> None:
+    def ask(self, endpoint: str) -> None:
         """Ask an endpoint, unless a question is open, was answered, or failed too often."""
         with self._changed:
             is_known = bool(self._answers.get(endpoint))
@@ -163,5 +163,5 @@ class Refusals:
 
     def _mechanism(self, who: str) -> str:
         """Return the mechanism of an endpoint, "" while unknown."""
-        self._mechanisms.begin(who)
+        self._mechanisms.ask(who)
         return self._mechanisms.answer(who)

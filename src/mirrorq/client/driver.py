@@ -399,12 +399,12 @@ class ClientDriver(HostThread[_Port]):
         self._keepalive.on_connected(clock.now_ms())
         expiry_ms = self._config.session_expiry_ms
         self._send(ClientHello(self._hello, self._name, expiry_ms, self.lineage))
-        self._window.begin()
+        self._window.reset()
 
     def _on_welcome(self, message: ClientWelcome) -> None:
         if message.number != self._hello:
             return
-        self._window.begin()
+        self._window.reset()
         self._keepalive.on_welcome(clock.now_ms(), message.session_expiry_ms)
         self.entry_node = message.node
         self.lineage = self.lineage or message.lineage

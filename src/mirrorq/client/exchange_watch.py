@@ -21,7 +21,7 @@ NEVER = 2**62
 
 
 class ExchangeWatch:
-    """One exchange. `take` is called on the client's thread, other methods on any thread."""
+    """One exchange. `on_answer` is called on the client's thread, other methods on any thread."""
 
     def __init__(self, name: str, again: Callable[[ExchangeWatch], None]) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class ExchangeWatch:
     def _is_known(self, at_least: int) -> bool:
         return self.refusal is not None or (self.version != NEVER and self.index >= at_least)
 
-    def take(self, answer: ClientAnswer) -> None:
+    def on_answer(self, answer: ClientAnswer) -> None:
         """The entry node has answered."""
         if answer.error:
             self.refusal = answer
@@ -82,13 +82,13 @@ class ExchangeWatches:
         self._watches: dict[str, ExchangeWatch] = {}
         self._lock = threading.RLock()
 
-    def begin(self, name: str) -> None:
+    def follow(self, name: str) -> None:
         """A handle follows an exchange."""
         with self._lock:
             watch = self._watches.get(name) or self._begun(name)
             watch.user_count += 1
 
-    def end(self, name: str) -> None:
+    def unfollow(self, name: str) -> None:
         """Unfollow an exchange for a handle; the last handle ends the watch."""
         with self._lock:
             watch = self._watches.get(name)

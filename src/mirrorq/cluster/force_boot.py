@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import frozen
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.catalog.records import NodeRecord, QueueRecord
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_VOTERS, decode_voters

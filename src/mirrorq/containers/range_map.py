@@ -70,7 +70,7 @@ class Spans:
                 found.append((low, high, self._numbers[at]))
         return found
 
-    def run(self, first: int, last: int) -> Span | None:
+    def first_run(self, first: int, last: int) -> Span | None:
         """Return the first part of first to last that is in a range, None without a match."""
         for at in range(max(bisect_right(self._firsts, first) - 1, 0), len(self._firsts)):
             if self._firsts[at] > last:
@@ -193,7 +193,7 @@ class Places:
         self.by_sequence.add(first, last, shift)
         self.by_place.add(place, last + shift, shift)
 
-    def end(self, first: int, last: int) -> None:
+    def forget(self, first: int, last: int) -> None:
         """Forget the places of sequences first to last."""
         for low, high, shift in self.by_sequence.within(first, last):
             self.by_place.remove(low + shift, high + shift)
@@ -201,7 +201,7 @@ class Places:
 
     def at(self, first: int, last: int) -> Range:
         """Return (end of the run of places that share a shift with `first`, shift of the run)."""
-        found = self.by_place.run(first, last)
+        found = self.by_place.first_run(first, last)
         if found is None:
             return last, 0
         low, high, shift = found

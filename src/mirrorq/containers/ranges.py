@@ -583,7 +583,7 @@ class RangeSet(Chunks):
             at, index = at + 1, 0
         return span
 
-    def run(self, first: int, last: int) -> Range:
+    def first_run(self, first: int, last: int) -> Range:
         """Return the first part of first to last in the set; (last + 1, last) without a match."""
         found = self.around(first, last)
         return (last + 1, last) if found is None else (max(found[0], first), min(found[1], last))

@@ -75,7 +75,7 @@ class Timetable:
             del self._filling[key]
         return self._next[0][0][0] if self._next else None
 
-    def take(self, now_us: int, count_max: int) -> list[Due]:
+    def take_due(self, now_us: int, count_max: int) -> list[Due]:
         """Remove and return entries that are due by now, at most `count_max`, in order."""
         taken: list[Due] = []
         while len(taken) < count_max:

@@ -11,5 +11,5 @@ Ring messages go to the queue's `replica`, and session requests to the node of t
 Raft and founding messages go to `consensus`. The decisions of the catalog's leader are in
 `controller`, which `leadership` asks.
 
-May import: cluster, replication, monitoring, session, protocol, containers. Begin with `core`.
+May import: cluster, replication, monitoring, session, protocol, containers. Begin with `engine`.
 """

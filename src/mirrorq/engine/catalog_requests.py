@@ -76,11 +76,11 @@ class CatalogRequests:
         if number is not None and self._open[number].command == command:
             return
         if number is not None:
-            self.take(number)
+            self.finish(number)
         self.add(NOBODY, command)
         self._wishes[about] = self.newest
 
-    def take(self, number: int) -> PendingRequest | None:
+    def finish(self, number: int) -> PendingRequest | None:
         """End a request: its outcome is known, or no longer wanted."""
         ask = self._open.pop(number, None)
         if ask is not None:
@@ -92,7 +92,7 @@ class CatalogRequests:
     def take_all(self, token: int) -> list[PendingRequest]:
         """End the requests of a token because their caller has stopped waiting."""
         numbers = [number for number, ask in self._open.items() if ask.token == token]
-        return [ask for ask in map(self.take, numbers) if ask is not None]
+        return [ask for ask in map(self.finish, numbers) if ask is not None]
 
     def is_open(self, kind: type[CatalogCommand]) -> bool:
         return any(isinstance(ask.command, kind) for ask in self._open.values())

@@ -19,7 +19,6 @@ from mirrorq.cluster.bootstrap import (
 )
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.controller.leases import Leading
-from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.log import merge_writes
 from mirrorq.cluster.raft.messages import (
     Found,
@@ -30,6 +29,7 @@ from mirrorq.cluster.raft.messages import (
     RaftEvent,
     RaftTick,
 )
+from mirrorq.cluster.raft.raft import Raft
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import NOBODY
 from mirrorq.engine.context import EngineContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.config import Config
 from mirrorq.containers.timers import Timers
 from mirrorq.engine.events import EngineEffects

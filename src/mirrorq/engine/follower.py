@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import LaterVersion
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.controller.events import CatalogReplaced
-from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.messages import KIND_COMMAND, Compact
+from mirrorq.cluster.raft.raft import Raft
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.context import EngineContext
 from mirrorq.engine.leader_requests import LeaderRequests

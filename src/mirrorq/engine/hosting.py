@@ -14,7 +14,7 @@ from itertools import islice
 
 from attrs import evolve
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.failure_detector import LivenessNews
 from mirrorq.config import Config
@@ -59,8 +59,8 @@ from mirrorq.replication.events import (
     ViewInstalled,
     YieldAsked,
 )
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import courier_number, is_courier, source_of
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.state.pages import PageCache
@@ -228,7 +228,7 @@ class Hosting:
 
     # --- The step -------------------------------------------------------------------------
 
-    def begin(self, out: EngineEffects) -> None:
+    def begin_step(self, out: EngineEffects) -> None:
         """Begin a step of the engine."""
         self.out = out
         self.stepped = self.led = ()
@@ -281,7 +281,7 @@ class Hosting:
         for queue_id in {**self._handing, **inbox}:
             inbox.setdefault(queue_id, []).append(event)
 
-    def run(self, now_ms: int, steady_us: int) -> None:
+    def step_copies(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that have events."""
         if self.due.next_ms <= now_ms:
             for queue_id in self.due.take_due(now_ms, RUN_MAX):
@@ -469,7 +469,7 @@ class Hosting:
                 self._requests.wish(DeleteQueue(record.id))
             has_copy = queue_id in self.replicas or queue_id in self.images
             is_named = find_store(record.view, self.me.node, self.me.store) is not None
-            self._orphans.note(queue_id, has_copy and not is_named)
+            self._orphans.mark(queue_id, has_copy and not is_named)
             replica = self._copy_for(record)
             if replica is not None:
                 self._tell_copy(replica, record)
@@ -540,7 +540,7 @@ class Hosting:
 
     def drop_copy(self, queue_id: int) -> None:
         """Remove the node's copy of a queue, on disk and in memory."""
-        self._orphans.note(queue_id, False)
+        self._orphans.mark(queue_id, False)
         self.images.pop(queue_id, None)
         self.inbox.pop(queue_id, None)
         self._told_epochs.pop(queue_id, None)
@@ -553,7 +553,7 @@ class Hosting:
             self.is_handing_stale = True
             self._handing.pop(queue_id, None)
             if replica.master is not None:
-                for request in replica.master.departures.couriers.end():
+                for request in replica.master.departures.couriers.end_term():
                     self.route(request)
         self._standing.pop(queue_id, None)
         for queues in self._kinds:

@@ -54,7 +54,7 @@ class LeaderRequests:
 
     # --- Asking ---------------------------------------------------------------------------
 
-    def begin(self, token: int, command: CatalogCommand) -> None:
+    def begin_request(self, token: int, command: CatalogCommand) -> None:
         """Begin a catalog request of a user of the node."""
         self._requests.add(token, command)
         if isinstance(command, DeclareQueue) and command.owner is not None:
@@ -170,7 +170,7 @@ class LeaderRequests:
             # The registration is repeated later, as any request without an answer.
             self._context.admission.on_unwelcome(answer.text)
             return
-        ask = self._requests.take(answer.number)
+        ask = self._requests.finish(answer.number)
         if ask is not None:
             self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))
 
@@ -178,7 +178,7 @@ class LeaderRequests:
         self, now_ms: int, number: int, command: CatalogCommand, result: CatalogResult
     ) -> None:
         """End a request of the node whose command was applied here."""
-        ask = self._requests.take(number)
+        ask = self._requests.finish(number)
         if ask is None:
             return
         answer = Answer(ask.token, result.value, result.error, result.text)

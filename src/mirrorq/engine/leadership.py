@@ -26,7 +26,7 @@ class _Probes:
         self._open: dict[str, int] = {}
         self._next: dict[str, int] = {}
 
-    def begin(self, node: str, number: int) -> bool:
+    def begin_probe(self, node: str, number: int) -> bool:
         """Return true to probe the node now. Otherwise the probe follows the running probe."""
         if node in self._open:
             self._next[node] = number
@@ -34,7 +34,7 @@ class _Probes:
         self._open[node] = number
         return True
 
-    def end(self, node: str) -> tuple[int | None, int | None]:
+    def end_probe(self, node: str) -> tuple[int | None, int | None]:
         """End a probe. Return its number and the number of the next wanted probe."""
         return self._open.pop(node, None), self._next.pop(node, None)
 
@@ -102,7 +102,7 @@ class Leadership:
         for probe in effects.probe:
             self._probe(probe.node, probe.number)
         for member in effects.known_dead:
-            if context.admission.peers.end(member):
+            if context.admission.peers.mark_dead(member):
                 context.on_gone(member.node)
             self._consensus.step(now_ms, PeerDead(StoreId(member.node, member.store)))
         if effects.wants_round:
@@ -112,7 +112,7 @@ class Leadership:
 
     def note_changed(self, result: CatalogResult) -> None:
         """Note the changes of an applied command."""
-        self._changed.note(result)
+        self._changed.on_applied(result)
 
     def on_raft(self, now_ms: int, *, is_news: bool, has_applied: bool) -> None:
         """Step the controller after Raft was stepped.
@@ -131,12 +131,12 @@ class Leadership:
 
     def on_probed(self, now_ms: int, node: str, *, refused: bool) -> None:
         """Handle the outcome of a probe."""
-        number, newer = self._probes.end(node)
+        number, newer = self._probes.end_probe(node)
         if newer is not None:
             self._probe(node, newer)
         if number is not None and refused:
             self.supervise(now_ms, ProbeRefused(node, number))
 
     def _probe(self, node: str, number: int) -> None:
-        if self._probes.begin(node, number):
+        if self._probes.begin_probe(node, number):
             self._context.out.probes.append(node)

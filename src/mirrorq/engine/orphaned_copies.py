@@ -28,7 +28,7 @@ class OrphanedCopies:
         self._ask_ms: dict[int, int | None] = {}
         """Queue id -> when to request; None: not yet computed."""
 
-    def note(self, queue_id: int, is_left: bool) -> None:
+    def mark(self, queue_id: int, is_left: bool) -> None:
         """Note if the node has a copy of a queue whose view does not name its store."""
         if is_left:
             self._ask_ms.setdefault(queue_id, None)

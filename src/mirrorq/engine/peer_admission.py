@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirrorq.cluster.bootstrap import AdmissionRequest
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import past_text, set_back_text
 from mirrorq.engine.addresses import Addresses
 from mirrorq.engine.events import EngineEffects
@@ -51,7 +51,7 @@ class PeerAdmission:
         for name in self.names:
             self.peers.add(name)
 
-    def end(self) -> None:
+    def end_step(self) -> None:
         """End a step: add the wanted connections to the effects if they have changed."""
         wanted = self.contacts.take_change()
         if wanted is not None:

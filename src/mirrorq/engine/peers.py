@@ -130,7 +130,7 @@ class Peers:
         peer.gone = False
         return peer
 
-    def end(self, member: MemberId) -> bool:
+    def mark_dead(self, member: MemberId) -> bool:
         """Note that an incarnation is dead. Return true if the death is news."""
         peer = self._peers.get(member.node)
         if peer is None or peer.member != member or peer.gone:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice, repeat
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.protocol.control import QueueReport
 from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
@@ -41,7 +41,9 @@ class QueueReports:
     def __contains__(self, queue_id: int) -> bool:
         return queue_id in self._known
 
-    def note(self, now_ms: int, catalog: Catalog, sender: MemberId, report: QueueReport) -> None:
+    def record_report(
+        self, now_ms: int, catalog: Catalog, sender: MemberId, report: QueueReport
+    ) -> None:
         """Note a master's report, or another node's memory of a report: the newest term counts."""
         known = self._known.get(report.queue_id)
         record = catalog.queue(report.queue_id)

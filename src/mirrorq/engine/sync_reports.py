@@ -44,7 +44,7 @@ class SyncReports:
         self._left: dict[int, None] = {}
         """Queues left to look at in this round."""
 
-    def note(self, member: MemberId, report: SyncReport) -> None:
+    def record_report(self, member: MemberId, report: SyncReport) -> None:
         known = self._known.setdefault(report.queue_id, {})
         for older in [one for one in known if one.node == member.node]:
             del known[older]

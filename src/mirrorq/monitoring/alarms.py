@@ -128,7 +128,7 @@ class Alarms:
         """The raised alarms, in the order of `ADVICE`."""
         return tuple(s.alarm for s in self._states.values() if s.alarm is not None)
 
-    def step(self, measures: Measures) -> tuple[list[Alarm], list[Alarm]]:
+    def judge(self, measures: Measures) -> tuple[list[Alarm], list[Alarm]]:
         """Judge measurements; return the alarms raised now, and the alarms that are over."""
         jump_ms = self._jump(measures)
         raised: list[Alarm] = []

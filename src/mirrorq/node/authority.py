@@ -20,7 +20,7 @@ from mirrorq.security.settings import Security
 from mirrorq.wire.ops import FrameCodec
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.cluster.catalog.catalog import Catalog
 
 log = logging.getLogger("mirrorq")
 

@@ -54,7 +54,7 @@ class Bans:
     def __init__(self) -> None:
         self._why: dict[str, str] = {}
 
-    def note(self, name: str, text: str) -> None:
+    def ban(self, name: str, text: str) -> None:
         """Refuse the client with the given name from now on."""
         self._why.pop(name, None)
         self._why[name] = text

@@ -62,7 +62,7 @@ class _Call:
     so_far: ClientAnswer | None = None
     """A partial outcome, while the caller waits for the rest."""
 
-    def take(self) -> bool:
+    def claim(self) -> bool:
         """Return true if the call was neither begun nor given up before."""
         try:
             self.left.pop()
@@ -207,7 +207,7 @@ class NodeCalls:
             is_in_time = self._wait(ready, timeout, self.check_open, is_told=True)
         finally:
             if not ready.is_set():
-                self._driver.call(lambda: self._driver.waits.end(ready))
+                self._driver.call(lambda: self._driver.waits.remove(ready))
         self.check_open()
         if not is_in_time:
             raise NoQuorum(
@@ -275,7 +275,7 @@ class NodeCalls:
     def _check(self, one: _Call) -> None:
         """Raise for a call that the node thread does not answer."""
         self.check_open()
-        if clock.now_ms() - one.since_ms >= ANSWER_S * 1000 and one.take():
+        if clock.now_ms() - one.since_ms >= ANSWER_S * 1000 and one.claim():
             raise NoQuorum(f"node {self._name} is busy: its thread did not answer. Ask again")
 
     def _warn(self) -> None:
@@ -318,9 +318,9 @@ class NodeCalls:
         self._open[answer.number].so_far = answer
 
     def _begin(self, one: _Call) -> None:
-        if one.take():
+        if one.claim():
             self._open[one.message.number] = one
-            self._calls.begin(one.message.number)
+            self._calls.begin_call(one.message.number)
             self._handler.serve(self._calls, one.message)
 
     def _forget(self, one: _Call, is_given_up: bool) -> None:

@@ -15,7 +15,7 @@ from mirrorq.protocol.copy_page import CopyPage, Piece
 from mirrorq.protocol.views import in_sync_ids
 
 if TYPE_CHECKING:
-    from mirrorq.engine.core import Engine
+    from mirrorq.engine.engine import Engine
     from mirrorq.node.frame_reader import FrameReader
     from mirrorq.replication.state.queue_state import QueueState
 
@@ -96,7 +96,7 @@ def _pieces(state: QueueState, first: int, last: int) -> list[Piece]:
     """Return the first pieces from first to last, up to RANGES_MAX."""
     pieces: list[Piece] = []
     while first <= last and len(pieces) < RANGES_MAX:
-        low, high = state.live.run(first, last)
+        low, high = state.live.first_run(first, last)
         if low > high:
             break
         count, high = state.count_run(low, high)

@@ -25,7 +25,7 @@ from mirrorq import clock
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import HostThread, Port
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import (
     Answer,
     Ask,
@@ -122,7 +122,7 @@ class ClientSide(ServesClients, CountsClients, Protocol):
 
     def on_reply_lost(self, identity: bytes, gone: bool, size: int) -> None: ...
 
-    def step(self, now_ms: int) -> None:
+    def end_stale_clients(self, now_ms: int) -> None:
         """Called once a round, after its input."""
         ...
 
@@ -257,7 +257,7 @@ class Driver(HostThread[_Port]):
     def when(self, key: object, holds: Callable[[], bool], function: Callable[[], None]) -> None:
         """Call a function once on the node thread: after the first step of the engine after which
         the condition holds, or at the end of the thread. On the node thread."""
-        self.waits.begin(key, lambda: holds() or None, lambda _: function(), at_end=function)
+        self.waits.add(key, lambda: holds() or None, lambda _: function(), at_end=function)
 
     def forget(self, token: int) -> None:
         """Drop the callback of a token: the answer is not wanted any more."""
@@ -322,7 +322,7 @@ class Driver(HostThread[_Port]):
         if self._calls:
             self._do_calls()
         if self.gateway is not None:
-            self.gateway.step(now_ms)
+            self.gateway.end_stale_clients(now_ms)
         self._step_ports(now_ms)
         events, self._events = self._events, []
         if not self._is_room_set:
@@ -418,7 +418,7 @@ class Driver(HostThread[_Port]):
                     self._on_inbound(inbound)
             if self._rail is not None:
                 # First: ops of the rail came before messages that ask for the log's content.
-                self._events[:0] = self._rail.take()
+                self._events[:0] = self._rail.take_events()
         now_ms = clock.now_ms()
         if now_ms - began_ms > timeout_ms:
             self.watch.note_late(now_ms - began_ms - timeout_ms)
@@ -484,7 +484,7 @@ class Driver(HostThread[_Port]):
             case TooLarge():
                 assert self._transport is not None
                 limit = self._transport.part_bytes_max
-                self.oversize.note("a client", "a reply", (0, ""), inbound.size, limit)
+                self.oversize.report("a client", "a reply", (0, ""), inbound.size, limit)
             case HandshakeRefused():
                 self.complaints.warn("refused %s: %s", inbound.who, inbound.why)
             case Garbage():
@@ -646,7 +646,7 @@ class Driver(HostThread[_Port]):
         queue = (queue_id, self.engine.catalog.name_of(queue_id) if queue_id else "")
         size = max(map(len, parts))
         kind = f"message {type(message).__name__}"
-        self.oversize.note(f"node {node}", kind, queue, size, transport.part_bytes_max)
+        self.oversize.report(f"node {node}", kind, queue, size, transport.part_bytes_max)
         port = self._port_of(message.session) if isinstance(message, SessionRequest) else None
         if port is not None:
             why = too_large(parts, transport.part_bytes_max)

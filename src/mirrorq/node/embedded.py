@@ -55,4 +55,4 @@ def acquire(
             )
         return True
 
-    return NODES.begin(use, (os.getpid(), where), arguments, make, is_fit)
+    return NODES.add_use(use, (os.getpid(), where), arguments, make, is_fit)

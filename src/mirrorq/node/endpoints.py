@@ -94,7 +94,7 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
     """Return endpoints without a running node, with reasons; "": none. Blocks for a moment."""
     silences = Inquiry(silence_of)
     for endpoint in endpoints:
-        silences.begin(endpoint)
+        silences.ask(endpoint)
     silences.wait(AT_ONCE_S)
     silent = [
         one for one in endpoints if silences.answer(one) or silences.silent_s(one) or one in refused

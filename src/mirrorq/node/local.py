@@ -94,7 +94,7 @@ def local(
         StoreLocked: the folder is open in a process that does not listen there.
         NoQuorum: it did not run in time.
     """
-    place = Place.of(path)
+    place = LocalFolder.of(path)
     _check_linger(linger)
     deadline = Deadline(timeout)
     given = _given(place, name, config)
@@ -105,7 +105,7 @@ def local(
         reviver = Reviver(client, place, given)
         client.add_listener(reviver.on_notice)
         if not client.entry_node:
-            reviver.begin()
+            reviver.start()
         client.wait_ready(deadline.left_s())
     except BaseException:
         client.close()
@@ -114,7 +114,7 @@ def local(
 
 
 def _connected(
-    place: Place, given: dict[str, Any], config: Config | None, deadline: Deadline
+    place: LocalFolder, given: dict[str, Any], config: Config | None, deadline: Deadline
 ) -> Client:
     """Return a client of the node. If the node has ended since it was seen, start another node."""
     patience_s = MISSED_S
@@ -130,7 +130,7 @@ def _connected(
         patience_s *= 2
 
 
-def _given(place: Place, name: str, config: Config | None) -> dict[str, Any]:
+def _given(place: LocalFolder, name: str, config: Config | None) -> dict[str, Any]:
     """Return the arguments for the node's process."""
     return {
         "name": name,
@@ -146,13 +146,13 @@ def _check_linger(linger: float | None) -> None:
 
 
 @frozen
-class Place:
+class LocalFolder:
     """The folder of a local node, and the files in it beside the store."""
 
     path: Path
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> Place:
+    def of(cls, path: str | os.PathLike[str]) -> LocalFolder:
         """Make a place from a user's path."""
         return cls(Path(os.path.abspath(checked_path(path))))
 
@@ -252,7 +252,7 @@ class Deadline:
         return self.left_s() == 0.0
 
 
-def start(place: Place, given: dict[str, Any], deadline: Deadline) -> None:
+def start(place: LocalFolder, given: dict[str, Any], deadline: Deadline) -> None:
     """Have a node listen in a place, started by any process.
 
     Raises:
@@ -317,7 +317,7 @@ def _line(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
 class Reviver:
     """Starts the node of one client again after its end, unless a user has stopped it."""
 
-    def __init__(self, client: Client, place: Place, given: dict[str, Any]) -> None:
+    def __init__(self, client: Client, place: LocalFolder, given: dict[str, Any]) -> None:
         self._client = client
         self._place = place
         self._given = given
@@ -327,9 +327,9 @@ class Reviver:
     def on_notice(self, notice: Notice) -> None:
         """Called with the client's notices."""
         if notice.kind == "disconnected":
-            self.begin()
+            self.start()
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Look for the node, and start it if it is gone."""
         if self._at_work != os.getpid():
             self._at_work = os.getpid()
@@ -341,7 +341,7 @@ class Reviver:
         finally:
             self._at_work = 0
         if self._is_missed():
-            self.begin()  # its notice may have come while the thread was still at work
+            self.start()  # its notice may have come while the thread was still at work
 
     def _is_missed(self) -> bool:
         """Return true if the client needs a node, and no user has stopped the node."""

@@ -21,7 +21,7 @@ from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, StoreLocked
 from mirrorq.node.endpoints import NodeEndpoints
-from mirrorq.node.local import FAILED, IDLE, STOPPED, Place
+from mirrorq.node.local import FAILED, IDLE, STOPPED, LocalFolder
 from mirrorq.node.node import Node
 from mirrorq.waiting import Latch
 
@@ -60,14 +60,14 @@ def _say(**words: Any) -> None:
         return
 
 
-def _begun(given: dict[str, Any]) -> tuple[Node, Place]:
+def _begun(given: dict[str, Any]) -> tuple[Node, LocalFolder]:
     """Return the node, which has the store's lock.
 
     Raises:
         StoreLocked: another process has the lock, and either listens here, or keeps the lock.
         MirrorQError: as of `Node`.
     """
-    place = Place.of(given["path"])
+    place = LocalFolder.of(given["path"])
     config = None if given["config"] is None else Config(**given["config"])
     deadline_ms = clock.now_ms() + int(given["lock_s"] * 1000)
     while True:
@@ -93,7 +93,7 @@ class _LocalNode(Node):
         super()._listen(endpoints)
 
 
-def _serve(node: Node, place: Place, told: Latch) -> int:
+def _serve(node: Node, place: LocalFolder, told: Latch) -> int:
     """Serve until a signal, a failure, or the end of the linger."""
     _log_to(place)
     place.tell()
@@ -108,7 +108,7 @@ def _serve(node: Node, place: Place, told: Latch) -> int:
     return int(ended == FAILED)
 
 
-def _wait(node: Node, place: Place, told: Latch) -> str:
+def _wait(node: Node, place: LocalFolder, told: Latch) -> str:
     """Wait for the end and return its kind: one of the words of `local`."""
     while not told.wait(LOOK_S):
         if node.is_closed:
@@ -128,7 +128,7 @@ def _unused_s(node: Node) -> float:
     return (clock.now_ms() - entry.left_ms) / 1000
 
 
-def _log_to(place: Place) -> None:
+def _log_to(place: LocalFolder) -> None:
     """Send the log into the node's folder from now on: the process has the store's lock."""
     handler = RotatingFileHandler(place.log_path, maxBytes=LOG_BYTES_MAX, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -136,7 +136,7 @@ def _log_to(place: Place) -> None:
     log.addHandler(handler)
 
 
-def _let_go(place: Place) -> None:
+def _let_go(place: LocalFolder) -> None:
     """Keep no file of the starting process open: its terminal, its pipes. Tracebacks go into the
     log's file."""
     nothing = os.open(os.devnull, os.O_RDWR)

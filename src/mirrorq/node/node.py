@@ -24,7 +24,7 @@ from mirrorq.api.listeners import Listeners
 from mirrorq.api.options import DeclareOptions, NodeOptions, said_of_node, spelled_out
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Release
 from mirrorq.errors import AuthenticationError, NoQuorum, QueueDown, StoreCorrupt
 from mirrorq.monitoring.alarms import Alarm
@@ -34,7 +34,7 @@ from mirrorq.node.authority import Authority
 from mirrorq.node.calls import NodeCalls
 from mirrorq.node.driver import Driver
 from mirrorq.node.endpoints import NodeEndpoints, silent_text
-from mirrorq.node.gateway.core import Gateway
+from mirrorq.node.gateway.gateway import Gateway
 from mirrorq.node.gateway.request_handler import RequestHandler
 from mirrorq.node.overview import Overview
 from mirrorq.node.sampling import NodeSample
@@ -171,7 +171,7 @@ class Node(Access):
             if said["dashboard"] is not None:
                 self._check_dashboard(said["dashboard"], insecure)
             # The disk is unchanged until here: all checks that may refuse a start are done.
-            self._store.begin()
+            self._store.open_files()
             self._rail = self._open_rail()
             self._driver = self._make_driver(said["witness"], endpoints.joins)
             self._overview = Overview(self._driver, self._store)
@@ -602,7 +602,7 @@ class Node(Access):
 
         Raises nothing.
         """
-        return self._driver.sampler.take(timeout)
+        return self._driver.sampler.take_sample(timeout)
 
     def _on_notice(self, notice: Notice) -> None:
         level = logging.WARNING if notice.kind in WARNINGS else logging.INFO

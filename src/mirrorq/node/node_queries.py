@@ -23,7 +23,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.replication.events import SubscriptionExpelled
 
 if TYPE_CHECKING:
-    from mirrorq.engine.core import Engine
+    from mirrorq.engine.engine import Engine
     from mirrorq.monitoring.presence import Served
     from mirrorq.node.log_limit import LogLimit
     from mirrorq.replication.replica import Replica

@@ -37,7 +37,7 @@ class Oversize:
         self._recent: dict[_Key, tuple[int, str]] = {}
         """(time of the last message, its text)."""
 
-    def note(self, to: str, kind: str, queue: tuple[int, str], size: int, limit: int) -> None:
+    def report(self, to: str, kind: str, queue: tuple[int, str], size: int, limit: int) -> None:
         """Note an unsent message.
 
         Args:

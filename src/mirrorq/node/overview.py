@@ -22,7 +22,7 @@ from mirrorq.protocol.policy import shown_arguments
 
 if TYPE_CHECKING:
     from mirrorq.cluster.catalog.sharding import ShardedRecord
-    from mirrorq.engine.core import Engine
+    from mirrorq.engine.engine import Engine
     from mirrorq.node.driver import Driver
     from mirrorq.node.permissions import Permits
     from mirrorq.store.node_store import Store

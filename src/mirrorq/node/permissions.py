@@ -16,7 +16,7 @@ from collections.abc import Collection
 
 from attrs import define, field
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.errors import PolicyError, ProtocolError
 from mirrorq.protocol.clients import (
     ClientAdminister,
@@ -203,7 +203,7 @@ class Permits:
                 others = (asked.asker,)
             return (*reads, *((Right.WRITE, each) for each in (queue_id, *others)))
         if flags & FLAG_STEP:
-            step = self.codec.step(publish.frame)
+            step = self.codec.read_step(publish.frame)
             reads = ((Right.READ, queue_id),)
             if isinstance(step, Step) and step.target:
                 return (*reads, (Right.WRITE, step.target))

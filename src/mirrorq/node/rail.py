@@ -56,7 +56,7 @@ class NodeRail:
         """Queues that the rail marks at receipt -> the last op known to be marked."""
         self._cut = 0
         self._told: list[EngineEvent] = []
-        """Events met by `carry_out`; the next `take` returns them."""
+        """Events met by `carry_out`; the next `take_events` returns them."""
         self.notify_fd, self._tell = os.pipe()
         for descriptor in (self.notify_fd, self._tell):
             os.set_blocking(descriptor, False)
@@ -87,8 +87,8 @@ class NodeRail:
     # --- Queues -------------------------------------------------------------------------
 
     def carry_out(self, queue_id: int, wanted: RailArm | RailDisarm) -> None:
-        """Have the rail take or release a queue. `take` returns the outcome behind earlier events,
-        because a copy takes ops in order only."""
+        """Have the rail take or release a queue. `take_events` returns the outcome behind earlier
+        events, because a copy takes ops in order only."""
         if isinstance(wanted, RailDisarm):
             # The rail mostly releases in the call, without its thread: the thread would wake no
             # taker.
@@ -100,7 +100,7 @@ class NodeRail:
 
     @property
     def is_due(self) -> bool:
-        """Whether `take` must be called at once: no thread wakes the node for pending events."""
+        """Whether `take_events` must be called at once: no thread wakes the node for the events."""
         return bool(self._told)
 
     def _may_log(self, queue_id: int, wanted: RailArm) -> bool:
@@ -125,7 +125,7 @@ class NodeRail:
         self._armed.discard(queue_id)
         return self._native.disarm(queue_id)
 
-    def take(self) -> list[EngineEvent]:
+    def take_events(self) -> list[EngineEvent]:
         """Return the events that the rail has handed over, in order, for the engine. Their ops are
         in the store now."""
         told, self._told = self._told, []
@@ -136,7 +136,7 @@ class NodeRail:
             # From here on the copy checks the remaining room for each message.
             for queue_id in sorted(self._armed):
                 self._disarm(queue_id)
-        handed = self._native.take()
+        handed = self._native.take_items()
         if self._native.is_left():
             with suppress(BlockingIOError):  # full, and so readable
                 os.write(self._tell, bytes(8))

@@ -21,7 +21,7 @@ from mirrorq.replication.counters import Tally
 from mirrorq.waiting import Latch
 
 if TYPE_CHECKING:
-    from mirrorq.engine.core import Engine
+    from mirrorq.engine.engine import Engine
     from mirrorq.node.timings import Timings
     from mirrorq.replication.replica import Replica
     from mirrorq.store.node_store import Store
@@ -128,7 +128,7 @@ class Sampled(Protocol):
 
 
 class Sampler:
-    """Makes samples of one node. `take` may be called from any thread."""
+    """Makes samples of one node. `take_sample` may be called from any thread."""
 
     def __init__(self, driver: Sampled, store: Store, transport: Transport | None) -> None:
         self.latest: NodeSample | None = None
@@ -142,7 +142,7 @@ class Sampler:
         self.is_busy = False
         """True if `advance` must be called once a round."""
 
-    def take(self, patience_s: float) -> NodeSample | None:
+    def take_sample(self, patience_s: float) -> NodeSample | None:
         """Return a new sample; if none comes in time, the last sample, if there is any."""
         latest = self.latest
         if latest is not None and latest.age_ms() <= FRESH_MS:

@@ -10,7 +10,7 @@ from itertools import islice
 
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.containers.ranges import RangeSet
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.node.shortfall import missing, shortfall
 from mirrorq.protocol.policy import Policy, shown_arguments

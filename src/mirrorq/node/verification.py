@@ -25,7 +25,7 @@ from typing import Any
 
 from attrs import Factory, define, field
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.proposals import unpack
 from mirrorq.cluster.raft.messages import KIND_COMMAND, KIND_NOTHING, KIND_VOTERS, decode_voters
 from mirrorq.containers.ranges import RangeSet

@@ -44,7 +44,7 @@ class Waits:
         self._index = 0
         """Catalog index at the last check."""
 
-    def begin(
+    def add(
         self,
         key: Hashable,
         look: Callable[[], Found | None],
@@ -66,7 +66,7 @@ class Waits:
         waits = self.on_catalog if on_catalog else waits
         waits[key] = _Wait(look, found, at_end)
 
-    def end(self, key: Hashable) -> None:
+    def remove(self, key: Hashable) -> None:
         """End a wait, if there is one."""
         for waits in self._all():
             waits.pop(key, None)

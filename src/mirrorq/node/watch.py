@@ -22,7 +22,7 @@ from mirrorq.protocol.views import in_sync_ids
 from mirrorq.spool.route import SpoolStatus
 
 if TYPE_CHECKING:
-    from mirrorq.engine.core import Engine
+    from mirrorq.engine.engine import Engine
     from mirrorq.node.oversize import Oversize
     from mirrorq.node.timings import Timings
     from mirrorq.store.node_store import Store
@@ -139,7 +139,7 @@ class Watch:
         self._tell_wait(now_ms)
         self._note_known()
         self._tell_joins(now_ms)
-        raised, over = self._alarms.step(self._measures(now_ms))
+        raised, over = self._alarms.judge(self._measures(now_ms))
         if not raised and not over:
             return
         self._engine.alarms = tuple(alarm.name for alarm in self._alarms.raised)

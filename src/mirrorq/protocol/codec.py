@@ -24,7 +24,7 @@ class OpCodec(Protocol):
         """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
         ...
 
-    def step(self, frame: bytes) -> Step | Stage | None:
+    def read_step(self, frame: bytes) -> Step | Stage | None:
         """Return the step of a publish frame. Raises ProtocolError: the step is unsound."""
         ...
 

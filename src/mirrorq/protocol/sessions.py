@@ -105,7 +105,7 @@ class Settle(Struct, frozen=True, gc=False):
 
 class Extend(Struct, frozen=True, gc=False):
     """Messages of the deliveries held by the session may be held for `duration_ms` from now on; 0:
-    without end. Answered by Settled. Only to a master whose `Attached` announces Extend.
+    without end. Answered by Settled.
     """
 
     request: int

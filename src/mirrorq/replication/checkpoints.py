@@ -163,7 +163,7 @@ class Checkpoints:
         self._stale.extend(self._retained.values())
         self._retained = {}
 
-    def begin(self, state: QueueState) -> bool:
+    def begin_checkpoint(self, state: QueueState) -> bool:
         """Begin a checkpoint of the present state; False when stale pages must go first."""
         self.retain()
         if any(page.lsn <= state.applied for page in self._retained.values()):
@@ -217,7 +217,7 @@ class Checkpoints:
         assert one.snapshot is not None
         size = _take(one.arrived, pages, one.staged)
         while size < PART_BYTES:
-            taken = one.snapshot.take()
+            taken = one.snapshot.next_page()
             if taken is None:
                 one.size += size
                 return True

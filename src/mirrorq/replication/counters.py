@@ -60,7 +60,7 @@ class Tally:
     ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))
     """Messages that ended without an ack, by reason."""
 
-    def note(self, entry: Entry, verdict: str, repeat_count: int) -> None:
+    def count_op(self, entry: Entry, verdict: str, repeat_count: int) -> None:
         """Count an op that was applied at the master.
 
         Args:

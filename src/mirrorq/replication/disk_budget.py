@@ -61,7 +61,7 @@ class Room:
         """Return true if no queue has to release pages or to delay its writes."""
         return not self.wanted and self.draining == PLENTY and not self.is_low
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve room for a frame; False without room."""
         if not self.has(size):
             return False

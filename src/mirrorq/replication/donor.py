@@ -97,7 +97,7 @@ class Given:
         items: list[Item] = [(0, 0, self._head)] if part == 1 else []
         size = len(self._head) if part == 1 else 0
         while snapshot is not None and self._is_next_known(snapshot) and size < PART_BYTES:
-            page = snapshot.take()
+            page = snapshot.next_page()
             if page is not None and page.data:
                 known = self._known.pop((page.kind, page.first), None)
                 is_same = known is not None and known == digest(page.data)
@@ -208,7 +208,7 @@ class Incoming:
             return self._own.page(kind, first, last)
         return b""
 
-    def take(self, message: TransferState) -> QueueState | None:
+    def add_part(self, message: TransferState) -> QueueState | None:
         """Take a part. Returns the state after the last part.
 
         Raises ValueError for a malformed part, or a part of another state.

@@ -78,7 +78,7 @@ class QueueTime:
         self._kept_us = self.ahead_us
         return self.ahead_us
 
-    def begin(self, steady_us: int) -> None:
+    def begin_step(self, steady_us: int) -> None:
         """Begin a step."""
         if steady_us <= self._steady_us:
             return
@@ -97,7 +97,7 @@ class QueueTime:
             self._faded_us = self._steady_us
         self._is_leading = is_master
 
-    def note(self, stamp_us: int) -> None:
+    def record_stamp(self, stamp_us: int) -> None:
         """Note the stamp of an op in the log, which may be an old op that comes late."""
         stamp_us = min(stamp_us, TIME_MAX_US)
         self._stamp_us = max(self._stamp_us, stamp_us)

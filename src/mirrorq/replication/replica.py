@@ -59,8 +59,8 @@ from mirrorq.replication.events import (
     WriteAll,
     YieldAsked,
 )
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.courier import Targets
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.membership import Membership
 from mirrorq.replication.rail import RailGuard
@@ -157,7 +157,7 @@ class Replica:
         """True if the ring had something to repeat at the end of the last step."""
 
     def _load(self, image: QueueImage) -> None:
-        self.ring.time.note(self.state.time_us)
+        self.ring.time.record_stamp(self.state.time_us)
         self.ring.load(image.entries, self.state.applied, self.state.history)
         self.ring.stable = max(image.stable, self.state.applied)
         self.ring._recount_unstable()
@@ -166,7 +166,7 @@ class Replica:
             assert entry is not None, "the store gives every op after its checkpoint"
             if not self._apply(0, entry):
                 break
-        self.transfer.begin(self.state, RangeSet(image.lacking))
+        self.transfer.compute_missing(self.state, RangeSet(image.lacking))
         self.transfer.note_damaged(image.damaged)
 
     # --- Queries ------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Replica:
         out = ReplicaEffects()
         ring, rail = self.ring, self._rail
         ring.out = out
-        ring.time.begin(steady_us)
+        ring.time.begin_step(steady_us)
         for event in events:
             if rail.state:
                 self._on_event_beside_rail(now_ms, event)
@@ -387,7 +387,7 @@ class Replica:
         elif self.master is None or self.master.master_epoch != view.master_epoch:
             self._begin_term(now_ms, view)
         if before is not None and before is not self.master:
-            ring.out.requests += before.departures.couriers.end()
+            ring.out.requests += before.departures.couriers.end_term()
         early = ring.take_early()
         if early is not None:
             self._on_ring(now_ms, *early)
@@ -409,7 +409,7 @@ class Replica:
         self._declare(now_ms)
         if self.halted:
             return
-        master.begin(now_ms, self._promoted(view))
+        master.propose_first(now_ms, self._promoted(view))
 
     def _declare(self, now_ms: int) -> None:
         if self.master is not None:
@@ -519,15 +519,15 @@ class Replica:
             self._writes.on_state(self.state, state, held)
             state.keep_in(self._cache, self.queue_id)
         self.state = state
-        ring.time.note(state.time_us)
+        ring.time.record_stamp(state.time_us)
         ring.reset(state.applied, state.history)
         ring.has_state = True
-        self.transfer.begin(state, lacking)
+        self.transfer.compute_missing(state, lacking)
         ring.announce()
 
     def _take_chunk(self, now_ms: int, message: FrameChunk) -> None:
         chunk = self.transfer.accept_chunk(now_ms, message, self.ring.epoch, self.state) or ()
-        if all(self.room.take(len(entry.frame)) for entry in chunk):
+        if all(self.room.reserve(len(entry.frame)) for entry in chunk):
             self._writes.chunk += chunk
         else:
             self.transfer.on_no_room(now_ms)
@@ -650,7 +650,7 @@ class Replica:
         self._writes.on_applied(now_ms, entry, ended)
         if self.master is not None:
             repeat_count = len(self.state.repeats) if entry.keys else 0
-            self.tally.note(entry, self.state.verdict, repeat_count)
+            self.tally.count_op(entry, self.state.verdict, repeat_count)
             self.master.on_applied(now_ms, entry)
         return True
 

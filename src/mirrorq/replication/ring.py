@@ -397,7 +397,7 @@ class Ring:
             if entry.lsn == self.received + 1:
                 if self._has_to_place:
                     break
-                if entry.payload is None and not self._room.take(len(entry.frame)):
+                if entry.payload is None and not self._room.reserve(len(entry.frame)):
                     self.refused_bytes = len(entry.frame)
                     break  # The store is full: asked for again when there is room.
                 self.refused_bytes = 0
@@ -418,7 +418,7 @@ class Ring:
         for entry in message.entries:
             assert entry.lsn == self.received + 1
             if entry.payload is None:
-                self._room.take(len(entry.frame))
+                self._room.reserve(len(entry.frame))
             self._accept(entry)
         if is_marked:
             self._w_sent = max(self._w_sent, self.received)
@@ -707,7 +707,7 @@ class Ring:
             self.unstable_bytes += size
         if self.is_at_receipt:
             self.behind_bytes += size
-        self.time.note(entry.header.timestamp_us)
+        self.time.record_stamp(entry.header.timestamp_us)
         extend_history(self.history, entry.epoch, entry.lsn, self.stable)
 
     def _accept(self, entry: Entry) -> None:

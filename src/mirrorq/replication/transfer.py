@@ -67,7 +67,7 @@ class Meter:
         self._samples: deque[tuple[int, int]] = deque()
         """(time, messages until then)."""
 
-    def begin(self, now_ms: int) -> None:
+    def restart(self, now_ms: int) -> None:
         """Begin after a pause without requests: the pause does not count."""
         self._samples.clear()
         self._samples.append((now_ms, self.messages))
@@ -202,7 +202,7 @@ class Transfer:
         self._has_taken = False
         """True if a chunk was accepted in this step, and is not yet in a write."""
 
-    def begin(self, state: QueueState, lacking: RangeSet) -> None:
+    def compute_missing(self, state: QueueState, lacking: RangeSet) -> None:
         """Compute the missing sequences of a loaded or received state."""
         self._state = state
         self.lacking = lacking
@@ -226,7 +226,7 @@ class Transfer:
         """Forget everything, including writes on their way: this copy is of another past."""
         self._landing.clear()
         self._has_taken = False
-        self.begin(QueueState(), RangeSet())
+        self.compute_missing(QueueState(), RangeSet())
 
     @property
     def is_asking(self) -> bool:
@@ -475,7 +475,7 @@ class Transfer:
             if not self._fetches:
                 self._heard_ms = now_ms
                 if not self._asked_to:
-                    self.meter.begin(now_ms)
+                    self.meter.restart(now_ms)
             self._number += 1
             fetch = self._fetches[self._number] = Fetch(donor, *piece)
             request = FetchFrames(
@@ -549,7 +549,7 @@ class Transfer:
             self._wait_until_ms = now_ms + AGAIN_MS
             return None
         try:
-            state = self._asked_state.take(message)
+            state = self._asked_state.add_part(message)
         except ValueError:
             self.drop_state()
             self._donor_turn += 1

@@ -279,7 +279,7 @@ class Writes:
         wanted = _bytes_wanted(state) if is_due else 0
         if is_due and self._is_brought:
             self._transfer.drop_state()
-        if is_due and checkpoints.begin(state):
+        if is_due and checkpoints.begin_checkpoint(state):
             self._take_room(wanted)
             self._release = self._released(state)
             self._note_begun()
@@ -305,7 +305,7 @@ class Writes:
         """A portion of the stretches that are not needed, and may be on this disk."""
         found: list[Range] = []
         while self._dead_from <= self._dead_to and len(found) < RELEASED_MAX:
-            first, last = self._needed.run(self._dead_from, self._dead_to)
+            first, last = self._needed.first_run(self._dead_from, self._dead_to)
             if self._dead_from < first:
                 found.append((self._dead_from, min(first - 1, self._dead_to)))
             self._dead_from = max(first, last) + 1

@@ -90,7 +90,7 @@ class _Batch:
         """Return the first number without an outcome. At least one number must be open."""
         return self.first if self._parts is None else self._parts.first
 
-    def end(self, first: int, last: int) -> Sequence[Range]:
+    def end_numbers(self, first: int, last: int) -> Sequence[Range]:
         """End the numbers from first to last; return the numbers that had no outcome before."""
         if self.is_over:
             return ()
@@ -515,7 +515,7 @@ class Session:
         is_repeated: bool = False,
     ) -> None:
         put = batch.put
-        ended = batch.end(first, last)
+        ended = batch.end_numbers(first, last)
         if ended and batch.is_over:
             self.unconfirmed_bytes -= put.size
         for low, high in ended:

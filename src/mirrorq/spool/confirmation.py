@@ -67,7 +67,7 @@ class Batch:
         self.watched: deque[SpoolConfirmation] = deque()
         """Confirmations with callbacks."""
 
-    def note(self, flight: Flight) -> bool:
+    def record_flight(self, flight: Flight) -> bool:
         """Note an ended flight, in order; return true if the whole batch has ended."""
         shift = flight.first - self.first
         self.stored += [(shift + index, count, at) for index, count, at in flight.stored]

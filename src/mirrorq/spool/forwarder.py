@@ -31,7 +31,7 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.protocol.ops import FLAG_PRIORITY, FLAG_TRANSIENT
-from mirrorq.spool.line import Line, Mark
+from mirrorq.spool.line import Line, TargetMark
 from mirrorq.spool.sender import OPEN_S, Sender, Sending
 from mirrorq.waiting import Doorbell
 from mirrorq.wire import frames
@@ -202,7 +202,7 @@ class Moving(Sender):
         names = bulk.identity(self._source), self._into.name, self._key, self._label
         digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
         producer = spool_producer(int.from_bytes(digest))
-        self.line = Line(1, Mark(producer, SEQUENCE_MAX), producer)
+        self.line = Line(1, TargetMark(producer, SEQUENCE_MAX), producer)
 
     def _round(self) -> float:
         """Do all due work; return the seconds until the next round."""
@@ -329,7 +329,7 @@ class Moving(Sender):
             self._next_at = max(now, self._next_at) + sent.count / self._rate
         return True
 
-    def _keep_mark(self, mark: Mark) -> None:
+    def _keep_mark(self, mark: TargetMark) -> None:
         """Do nothing: a forwarder's mark covers all sequences, and is on no disk."""
 
     def _declared(self) -> tuple[Host, Declared]:

@@ -37,19 +37,19 @@ MARK_AHEAD = 1 << 20
 
 
 @frozen
-class Mark:
+class TargetMark:
     """Entry of a target in the store: see the module."""
 
     producer: int
     last: int
 
 
-def cut(mark: Mark | None, next_sequence: int) -> Mark | None:
+def cut(mark: TargetMark | None, next_sequence: int) -> TargetMark | None:
     """The mark that has to be on the disk before anything is put: the local queue gives
     `next_sequence` next."""
     if mark is None or mark.last < next_sequence:
         return mark
-    return Mark(mark.producer, next_sequence - 1)
+    return TargetMark(mark.producer, next_sequence - 1)
 
 
 class Turn(Enum):
@@ -98,7 +98,7 @@ class Line:
         fresh: an unused producer id.
     """
 
-    def __init__(self, first: int, mark: Mark | None, fresh: int) -> None:
+    def __init__(self, first: int, mark: TargetMark | None, fresh: int) -> None:
         self.acked_to = self.read_to = first - 1
         """Sequences up to `acked_to` are acked on the disk; up to `read_to` sent, or ended here."""
         self.mark = mark
@@ -129,11 +129,11 @@ class Line:
         mark = self.mark
         return mark.last if mark is not None and mark.producer == self.producer else 0
 
-    def mark_due(self, first: int, count: int) -> Mark:
+    def mark_due(self, first: int, count: int) -> TargetMark:
         """Return the mark that messages from `first` on need."""
-        return Mark(self.producer, first + count - 1 + MARK_AHEAD)
+        return TargetMark(self.producer, first + count - 1 + MARK_AHEAD)
 
-    def begin(self, first: int) -> None:
+    def begin_session(self, first: int) -> None:
         """Note that a session has begun with number `first`; all earlier numbers are over."""
         assert not self.flights
         self._next_number = first

@@ -21,7 +21,7 @@ from mirrorq.api.opening import embedding
 from mirrorq.api.sharing import Use
 from mirrorq.bulk.reading import Reader
 from mirrorq.errors import ConfigError, PreconditionFailed, StoreLocked
-from mirrorq.spool.line import Mark
+from mirrorq.spool.line import TargetMark
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
@@ -46,8 +46,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     last: int = 0
 
     @property
-    def mark(self) -> Mark | None:
-        return Mark(self.producer, self.last) if self.producer else None
+    def mark(self) -> TargetMark | None:
+        return TargetMark(self.producer, self.last) if self.producer else None
 
 
 class Aside(msgspec.Struct, array_like=True, frozen=True):
@@ -149,7 +149,7 @@ class LocalStore:
         """Return the age of a local message in ms, whatever the wall clock says."""
         return max(self._queue_ms + clock.now_ms() - self._at_ms - timestamp_us // 1000, 0)
 
-    def note(self, record: Record) -> None:
+    def store_record(self, record: Record) -> None:
         """Store a target's record; on return the record is on the disk.
 
         Raises:
@@ -161,9 +161,9 @@ class LocalStore:
         place = self._records.put(msgspec.msgpack.encode(record)).result(STORE_S)
         self._note(record, place)
 
-    def note_mark(self, name: str, mark: Mark) -> None:
-        """Keep a target's mark, as `note`."""
-        self.note(replace(self.records[name], producer=mark.producer, last=mark.last))
+    def note_mark(self, name: str, mark: TargetMark) -> None:
+        """Keep a target's mark, as `store_record`."""
+        self.store_record(replace(self.records[name], producer=mark.producer, last=mark.last))
 
     def _note(self, record: Record, place: int) -> None:
         former = self._places.get(record.name)

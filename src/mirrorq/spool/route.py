@@ -26,7 +26,7 @@ from mirrorq.errors import PreconditionFailed, StoreCorrupt
 from mirrorq.protocol.identities import spool_producer
 from mirrorq.session.calls import Failed, Stored
 from mirrorq.spool.confirmation import Batch, unknown_error
-from mirrorq.spool.line import Flight, Line, Mark, cut
+from mirrorq.spool.line import Flight, Line, TargetMark, cut
 from mirrorq.spool.local import STORE_S, Aside
 from mirrorq.spool.sender import OPEN_S, Sender, Sending, frames_of
 from mirrorq.waiting import Once
@@ -102,7 +102,7 @@ class LocalPublisher(Publisher):
         super().__init__(channel, ahead)
         self._route = route
 
-    def end(self, outcomes: Sequence[Stored | Failed]) -> None:
+    def note_outcomes(self, outcomes: Sequence[Stored | Failed]) -> None:
         for outcome in outcomes:
             token = outcome.token
             singles: Any = token.singles if isinstance(token, PutToken) else None
@@ -110,7 +110,7 @@ class LocalPublisher(Publisher):
                 ended = singles[outcome.index : outcome.index + outcome.count]
                 self._route.note_singles(ended, outcome.first_sequence)
             else:
-                super().end((outcome,))
+                super().note_outcomes((outcome,))
 
 
 class LocalHandle(Handle):
@@ -297,7 +297,7 @@ class Route(Sender):
         """End the confirmations of a flight; return failures without a listener."""
         batch = self._batch_of(flight.first)
         if batch is not None:
-            self._current = None if batch.note(flight) else batch
+            self._current = None if batch.record_flight(flight) else batch
             self._over.append(batch)
             return []
         sent: Any = flight.payload
@@ -427,7 +427,7 @@ class Route(Sender):
             stop = min(last, batch.last, self.line.sent_to if was_sent else last)
             count = stop - place + 1
             gone = Flight(place, count, 0, failed=[(0, count, why, was_sent)])
-            self._current = None if batch.note(gone) else batch
+            self._current = None if batch.record_flight(gone) else batch
             self._over.append(batch)
             place += count
         self._tell_over()
@@ -435,7 +435,7 @@ class Route(Sender):
     def age_ms(self, timestamp_us: int) -> int:
         return self.spool.store.age_ms(timestamp_us)
 
-    def _keep_mark(self, mark: Mark) -> None:
+    def _keep_mark(self, mark: TargetMark) -> None:
         self.spool.store.note_mark(self.name, mark)
 
     def _declared(self) -> tuple[Host, Declared]:

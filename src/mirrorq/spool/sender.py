@@ -22,7 +22,7 @@ from mirrorq.api.waits import in_thread
 from mirrorq.errors import PreconditionFailed, StoreCorrupt
 from mirrorq.protocol.ops import FLAG_TRANSIENT, FLAG_UNIQUE_LATER, FLAG_WHOLE
 from mirrorq.session.calls import Failed, Put, Stored
-from mirrorq.spool.line import Flight, Line, Mark, Turn
+from mirrorq.spool.line import Flight, Line, TargetMark, Turn
 from mirrorq.wire import frames
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Sending(OwnBatch):
             ttl_ms=self._terms.ttl_ms,
         )
 
-    def end(self, outcome: Stored | Failed) -> list[Confirmation]:
+    def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """On the host's thread."""
         self.sender.hear(self, outcome)
         return []
@@ -151,7 +151,7 @@ class Sender(ABC):
         """Return the next frame of live messages, None without a frame."""
 
     @abstractmethod
-    def _keep_mark(self, mark: Mark) -> None:
+    def _keep_mark(self, mark: TargetMark) -> None:
         """Have a mark on the disk."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class Sender(ABC):
             session = target.session
             assert session is not None
             target.on_host(lambda: session.go_on_from(first))
-        line.begin(first)
+        line.begin_session(first)
 
     def _opened(self, first: int) -> Handle:
         """A handle on the target."""

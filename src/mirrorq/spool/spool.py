@@ -97,7 +97,7 @@ class Spool:
         self.check()
         found = self.routes.get(name)
         if found is None:
-            self.store.note(Record(name, durable, auto_delete))
+            self.store.store_record(Record(name, durable, auto_delete))
             found = self.routes.setdefault(name, Route(self, name))
         found.open()
         return found

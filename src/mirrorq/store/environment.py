@@ -270,7 +270,7 @@ class Environment:
             StoreError: The files cannot be used.
         """
         try:
-            self._lock.begin()
+            self._lock.record_open()
         except OSError as error:
             raise self._unusable(error) from error
         with self._translated("opening"):

@@ -10,7 +10,7 @@ from mirrorq.store.environment import Tables, Transaction
 from mirrorq.store.queue_log import QueueLog
 from mirrorq.store.rail_log import merged, surviving_rail
 from mirrorq.store.records import Damaged, decoded, seal, unpack_u64
-from mirrorq.store.write_ahead import Mark, left_in
+from mirrorq.store.write_ahead import LogMark, left_in
 
 FORMAT = b"format"
 FORMAT_VERSION = 2
@@ -70,7 +70,7 @@ def take_in(txn: Transaction, tables: Tables, path: Path, *, salvages: bool = Fa
     end_log(txn, tables)
 
 
-def put_mark(txn: Transaction, tables: Tables, mark: Mark, *, key: bytes = MARK) -> None:
+def put_mark(txn: Transaction, tables: Tables, mark: LogMark, *, key: bytes = MARK) -> None:
     """From this transaction on LMDB has the log's records up to the mark."""
     txn.put(key, seal(key, mark.to_bytes()), db=tables.meta)
 
@@ -81,8 +81,8 @@ def end_log(txn: Transaction, tables: Tables) -> None:
         txn.delete(key, db=tables.meta)
 
 
-def _mark(txn: Transaction, tables: Tables, key: bytes) -> Mark:
-    return decoded("meta", key, _get(txn, tables, key), Mark.from_bytes)
+def _mark(txn: Transaction, tables: Tables, key: bytes) -> LogMark:
+    return decoded("meta", key, _get(txn, tables, key), LogMark.from_bytes)
 
 
 def _get(txn: Transaction, tables: Tables, key: bytes) -> bytes:

@@ -36,7 +36,7 @@ from mirrorq.store.records import Damaged, decoded, pack_u64, seal, unpack_u64
 from mirrorq.store.run_table import Hint
 from mirrorq.store.write_ahead import (
     LogFile,
-    Mark,
+    LogMark,
     Pending,
     Tail,
     is_append,
@@ -86,7 +86,7 @@ class Rail:
 
 
 class Store:
-    """One node's store. The path is locked from construction to `close`; writes begin at `begin`.
+    """One node's store. The path is locked from construction to `close`; `open_files` writes first.
 
     Threads: one thread at a time writes; any thread may read. Not to be used after a fork.
     """
@@ -100,7 +100,7 @@ class Store:
         begin: bool = True,
         salvages: bool = False,
     ) -> None:
-        """Lock the store's path, read its state, and `begin`.
+        """Lock the store's path, read its state, and `open_files`.
 
         Args:
             path: The node's directory; made if absent, else a store's or empty. On a local file
@@ -134,18 +134,18 @@ class Store:
         self._rail: Rail | None = None
         self._is_new = False
         self._found: RaftImage | None = RaftImage()
-        """The catalog's Raft state on disk, until `begin`."""
+        """The catalog's Raft state on disk, until `open_files`."""
         self._environment = Environment(self.path, config.store_bytes_max)
         try:
             identity = self._environment.look(self._look)
             self.store_id, self.incarnation = identity or self._new_identity()
             if begin:
-                self.begin()
+                self.open_files()
         except BaseException:
             self._environment.close()
             raise
 
-    def begin(self) -> None:
+    def open_files(self) -> None:
         """Open or make the files, and write the new incarnation to disk.
 
         Raises:
@@ -175,7 +175,7 @@ class Store:
         writes = self._pending.writes()
         if rail is not None:
             # The rail has promised its written records, taken into memory or not.
-            left = surviving_rail(self.path, Mark(rail.salt, rail.taken))
+            left = surviving_rail(self.path, LogMark(rail.salt, rail.taken))
             writes = merged(writes, [one for one in left if log.record(one.queue_id) is not None])
         for write in writes:
             log.apply(write)
@@ -373,7 +373,7 @@ class Store:
             if tail is not None and (tail is begun or tail.is_ahead):
                 put_mark(txn, self._environment.tables, tail.mark)
             if rail is not None and rail.taken > rail.lmdb_has:
-                mark = Mark(rail.salt, rail.taken)
+                mark = LogMark(rail.salt, rail.taken)
                 put_mark(txn, self._environment.tables, mark, key=RAIL_MARK)
             return log.changed
 
@@ -467,7 +467,7 @@ class Store:
         rail = Rail(file, secrets.randbits(63))
 
         def work(txn: lmdb.Transaction[memoryview]) -> None:
-            mark = Mark(rail.salt, 0)
+            mark = LogMark(rail.salt, 0)
             tables = self._environment.tables
             put_mark(txn, tables, mark, key=RAIL_MARK)
 

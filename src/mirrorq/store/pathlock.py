@@ -50,7 +50,7 @@ _guard = threading.RLock()
 
 class PathLock:
     """The lock on a store's directory, against other processes and other `Store`s here. Held from
-    construction to `release`. No write happens before `begin`."""
+    construction to `release`. No write happens before `record_open`."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock.
@@ -92,7 +92,7 @@ class PathLock:
         self.was_clean = _recorded(path)[:1] == ["closed"]
         """False when the last holder did not close the store, or left no record of a close."""
 
-    def begin(self) -> None:
+    def record_open(self) -> None:
         """Record the store as open in this process, and make a missing data file.
 
         Raises:

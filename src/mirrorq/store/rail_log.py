@@ -18,7 +18,7 @@ from mirrorq.protocol.ops import Entry
 from mirrorq.store.write_ahead import (
     FILE_BYTES,
     LogDamaged,
-    Mark,
+    LogMark,
     contents,
     records_of,
     unpacked,
@@ -28,7 +28,7 @@ RAIL_FILE = "mirrorq.rail"
 HALF_BYTES = FILE_BYTES // 2
 
 
-def surviving_rail(path: Path, mark: Mark) -> list[QueueWrite]:
+def surviving_rail(path: Path, mark: LogMark) -> list[QueueWrite]:
     """Return the records of a store's rail log missing in LMDB, in order.
 
     Raises:

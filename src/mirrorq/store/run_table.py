@@ -40,7 +40,7 @@ class Segment(Struct, frozen=True):
         return frames.header(self.data)
 
 
-class Place(Struct, frozen=True, gc=False):
+class RunKey(Struct, frozen=True, gc=False):
     """Key of a run of messages in the table, and the run's sequences."""
 
     key: bytes
@@ -284,7 +284,7 @@ class RunTable:
 
     # --- Any place (messages only) ------------------------------------------------------
 
-    def place_from(self, sequence: int) -> Place | None:
+    def place_from(self, sequence: int) -> RunKey | None:
         """Return the first run which ends at or after `sequence`. Its first frame was checked: with
         damage there the run may begin right after the run before."""
         if not self._seek(sequence):
@@ -295,7 +295,7 @@ class RunTable:
             first = runs.first_header(self.name, key, run, is_checked=True).first_sequence
         except Damaged:
             first = self._number_before(name) + 1
-        return Place(name, first, place_number(name))
+        return RunKey(name, first, place_number(name))
 
     def fill_in(self, entries: Iterable[Entry]) -> None:
         """Put publish frames at their sequences; present messages stay unchanged.
@@ -343,7 +343,7 @@ class RunTable:
         place = self.place_from(before.header.last_sequence + 1)
         return place is not None and place.first < sequence
 
-    def _merge(self, place: Place, entry: Entry, first: int, last: int) -> None:
+    def _merge(self, place: RunKey, entry: Entry, first: int, last: int) -> None:
         """Put the missing part of [first, last] of `entry` into the run around the range. The new
         frames also replace damaged parts of the run."""
         if not self._cursor.set_key(place.key):

@@ -68,7 +68,7 @@ class LogDamaged(Damaged):
 
 
 @frozen
-class Mark:
+class LogMark:
     """LMDB's mark about the file."""
 
     salt: int
@@ -82,7 +82,7 @@ class Mark:
         return self._LAYOUT.pack(self.salt, self.number)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Mark:
+    def from_bytes(cls, data: bytes) -> LogMark:
         return cls(*cls._LAYOUT.unpack(data))
 
 
@@ -94,7 +94,7 @@ def size_of(payload_bytes: int) -> int:
     return -(-(_HEAD.size + payload_bytes) // PAGE_BYTES) * PAGE_BYTES
 
 
-def pieces_of(mark: Mark, payload: bytes) -> list[bytes]:
+def pieces_of(mark: LogMark, payload: bytes) -> list[bytes]:
     """Return a record's bytes in pieces: header, payload, zeros up to the end of its last page."""
     summed = _SUMMED.pack(mark.salt, mark.number, len(payload), 0)
     head = MAGIC + crc32c(summed + payload).to_bytes(4, "little") + summed
@@ -114,7 +114,7 @@ def _record_at(data: bytes, at: int, salt: int) -> tuple[int, bytes] | None:
     return number, data[at + _HEAD.size : end]
 
 
-def surviving(data: bytes, mark: Mark) -> list[bytes]:
+def surviving(data: bytes, mark: LogMark) -> list[bytes]:
     """Return the payloads of records missing in LMDB, in order.
 
     Bytes after the last whole record are the torn end of a write without an answer, or older.
@@ -140,7 +140,7 @@ def surviving(data: bytes, mark: Mark) -> list[bytes]:
     return found
 
 
-def all_whole(data: bytes, mark: Mark) -> list[bytes]:
+def all_whole(data: bytes, mark: LogMark) -> list[bytes]:
     """As `surviving`, across damage between records."""
     records = (_record_at(data, at, mark.salt) for at in range(0, len(data), PAGE_BYTES))
     found = dict(record for record in records if record is not None and record[0] > mark.number)
@@ -158,7 +158,7 @@ def _refuse_hole(data: bytes, at: int, salt: int, last: int, name: str = FILE_NA
             )
 
 
-def records_of(data: bytes, mark: Mark, name: str) -> dict[int, bytes]:
+def records_of(data: bytes, mark: LogMark, name: str) -> dict[int, bytes]:
     """Return payloads, by number, of the records at the start of `data` and missing in LMDB.
 
     Raises:
@@ -338,10 +338,10 @@ class Tail:
     def takes(self, payload_bytes: int) -> bool:
         return self.end + size_of(payload_bytes) <= self.bytes_max
 
-    def next(self) -> Mark:
+    def next(self) -> LogMark:
         """Take the next record's number; return its mark."""
         self.number += 1
-        return Mark(self.salt, self.number)
+        return LogMark(self.salt, self.number)
 
     def appended(self, payload_bytes: int) -> None:
         """Note the last record as durable."""
@@ -353,9 +353,9 @@ class Tail:
         return self.number > self.lmdb_has
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> LogMark:
         """LMDB's mark once LMDB has all appended records."""
-        return Mark(self.salt, self.number)
+        return LogMark(self.salt, self.number)
 
     def cut(self) -> None:
         """Begin anew: LMDB has all records, and its transaction is synced."""
@@ -451,7 +451,7 @@ def contents(path: Path, name: str = FILE_NAME) -> bytes | None:
         return None
 
 
-def left_in(path: Path, mark: Mark, *, salvages: bool = False) -> list[QueueWrite]:
+def left_in(path: Path, mark: LogMark, *, salvages: bool = False) -> list[QueueWrite]:
     """Return the records of a store's log missing in its LMDB, one write a queue.
 
     Args:

@@ -46,7 +46,7 @@ class SimulatedStore:
         self._scheduler = scheduler
         self._drive = drive
 
-    def begin(self) -> None:
+    def open_files(self) -> None:
         """There is nothing to open."""
 
     def close(self) -> None:

@@ -31,9 +31,9 @@ class Window:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """A new connection: nothing is on the way."""
         self._sent = self._acknowledged = 0
         self.received = 0

@@ -156,14 +156,14 @@ class Link:
     def greet(self) -> None:
         """Send an empty index, so the other end learns the sender's identity."""
         with contextlib.suppress(zmq.ZMQError):
-            send_parts(self.socket, SendBuffer().take())
+            send_parts(self.socket, SendBuffer().take_parts())
 
     def flush(self) -> int:
         """Send the outbox. Return the number of lost messages."""
         count = len(self.outbox)
         if count == 0:
             return 0
-        parts = self.outbox.take()
+        parts = self.outbox.take_parts()
         try:
             send_parts(self.socket, parts)
         except zmq.ZMQError:

@@ -56,7 +56,7 @@ class SendBuffer:
                 self._index_bytes += size
         self._index.append(entry)
 
-    def take(self) -> list[Part]:
+    def take_parts(self) -> list[Part]:
         """Return the parts of a zmq message with all added messages; empties the buffer."""
         parts: list[Part] = [_encode(self._index), *self._large]
         self.clear()
@@ -74,7 +74,7 @@ def unpack(parts: Sequence[bytes]) -> list[list[bytes]]:
     """Return the messages in one zmq message.
 
     Raises:
-        ProtocolError: the parts do not come from `SendBuffer.take`.
+        ProtocolError: the parts do not come from `SendBuffer.take_parts`.
     """
     if not parts:
         raise ProtocolError("a message without parts")

@@ -91,8 +91,8 @@ SUM_PARTS_MAX = 16
 PEERS_KNOWN_MAX = 4096
 """Limit of remembered parsed routing ids."""
 REFUSED_MS = 1000
-"""Interval between attempts at a peer that has refused this node. A peer reads its list of keys once
-a second."""
+"""Interval between attempts at a peer that has refused this node. Peers read their lists of keys
+once a second."""
 LOOK_MS = 10
 """Interval at which a never idle thread checks connections for changes; after a sleep the thread
 knows."""
@@ -439,7 +439,7 @@ class Transport:
     def _send_replies(self, identity: bytes, outbox: SendBuffer) -> None:
         count, size = len(outbox), outbox.bytes
         try:
-            send_parts(self._router, [identity, *outbox.take()])
+            send_parts(self._router, [identity, *outbox.take_parts()])
         except zmq.ZMQError as error:
             self.dropped_count += count
             gone = error.errno != zmq.EAGAIN

@@ -43,7 +43,7 @@ class NativeRail:
 
         Args:
             log: descriptor of the preallocated file, open with O_DSYNC.
-            notify: descriptor that eight bytes are written to when `take` is to be called.
+            notify: descriptor that eight bytes are written to when `take_items` is to be called.
         """
         return lib.mq_rail_start(self._rail, log, notify, LATE_US) == 0
 
@@ -82,7 +82,7 @@ class NativeRail:
         """Return the number of the last record, even if still being written, or failed."""
         return int(lib.mq_rail_number(self._rail))
 
-    def take(self) -> list[Handed]:
+    def take_items(self) -> list[Handed]:
         """Return all waiting items, and items that come meanwhile; see `is_left`."""
         handed: list[Handed] = []
         for _ in range(TAKES_MAX):
@@ -95,6 +95,6 @@ class NativeRail:
         return handed
 
     def is_left(self) -> bool:
-        """Return true if more items came during `take` than `take` returns. The rail's thread may
+        """Return true if more items came during `take_items` than it returns. The rail's thread may
         not signal them for long: it has signalled the items before."""
         return bool(lib.mq_rail_waiting(self._rail))

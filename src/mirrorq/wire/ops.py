@@ -314,7 +314,7 @@ class FrameCodec:
         """Return the offsets of a checked publish frame's bodies, unchanged."""
         return frames.offsets(frame)
 
-    def step(self, frame: bytes) -> Step | Stage | None:
+    def read_step(self, frame: bytes) -> Step | Stage | None:
         """Return the step that comes with the messages of a checked publish frame."""
         return step_of(frames.header(frame), frame)
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.mutations.registry import Real, instead
-from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.purging import Purging
 
 

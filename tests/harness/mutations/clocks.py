@@ -16,7 +16,7 @@ def _wall_clock(real: Real, self: SteadyTime, now_us: int, wall_us: int) -> int:
     return wall_us
 
 
-@instead("durations by the wall clock", QueueTime, "begin")
+@instead("durations by the wall clock", QueueTime, "begin_step")
 def _wall_clock_begin(real: Real, self: QueueTime, steady_us: int) -> None:
     self._steady_us = steady_us
 
@@ -26,7 +26,7 @@ def _wall_clock_now_us(real: Real, self: QueueTime) -> int:
     return self._steady_us
 
 
-@instead("expires counted from each master's beginning", IdleExpiry, "begin")
+@instead("expires counted from each master's beginning", IdleExpiry, "begin_term")
 def _expires_anew(
     real: Real, self: IdleExpiry, now_us: int, idle_since_us: int, return_us: int
 ) -> None:

@@ -10,8 +10,8 @@ from harness.mutations.registry import Real, answer, instead
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.attachments import Attachments
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.purging import Purging
 from mirrorq.replication.master.term import Term
 from mirrorq.replication.state.queue_state import QueueState
@@ -36,7 +36,7 @@ def _serve_unsorted(real: Real, self: Term) -> Any:
 answer("delivery above the horizon", Dispatch, "_horizon", 1 << 62)
 
 
-@instead("ack by epoch and sequence only", Dispatch, "take")
+@instead("ack by epoch and sequence only", Dispatch, "close_piece")
 def _ack_by_sequence(real: Real, self: Dispatch, session: Any, piece: Delivery) -> Any:
     found: list[tuple[int, int]] = []
     for number, known in list(self.open.items()):
@@ -59,7 +59,7 @@ def _refused_again(real: Real, self: Dispatch, piece: Delivery) -> RangeSet:
     return RangeSet(((piece.first, piece.last),))
 
 
-@instead("give-back without delivery number", Dispatch, "take")
+@instead("give-back without delivery number", Dispatch, "close_piece")
 def _giveback_by_sequence(real: Real, self: Dispatch, session: Any, piece: Delivery) -> Any:
     for number, known in list(self.open.items()):
         if known.left.within(piece.first, piece.last):
@@ -82,7 +82,7 @@ def _purged_ready(real: Real, self: Purging, first: int, last: int, **how: bool)
     return taken
 
 
-@instead("client's handle another one at its next entry node", Attachments, "begin")
+@instead("client's handle another one at its next entry node", Attachments, "attach")
 def _line_forgotten(real: Real, self: Attachments, request: Any, body: Any) -> Any:
     """What it had fetched through the node before stays with its session there."""
     return real(self, request, replace(body, line=0, turn=0))

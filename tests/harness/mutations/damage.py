@@ -29,7 +29,7 @@ def _overtaken(real: Real, self: Dispatch, level: RangeSet) -> bool:
     """It is set aside, and ready again when its body has come."""
     first, last, _ = self._front(level)
     low, high, shift = next(self._origins(first, last))
-    _, end = self._bodies.missing.run(low, high)
+    _, end = self._bodies.missing.first_run(low, high)
     self._set_aside(RangeSet(((first, end + shift),)))
     return True
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from harness.mutations.registry import Real, answer, instead
-from mirrorq.replication.master.core import Master
 from mirrorq.replication.master.dispatch import Dispatch, Subscription
+from mirrorq.replication.master.master import Master
 
 
 @instead("others served beside a claim", Dispatch, "_next_subscription")

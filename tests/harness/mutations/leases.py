@@ -49,7 +49,7 @@ def _rail_put_off() -> Sequence[Patch]:
     return [(Hosting, "post_at_once", Hosting.post)]
 
 
-@instead("portion of judgements left out", Agenda, "take")
+@instead("portion of judgements left out", Agenda, "take_portion")
 def _portion_left_out(real: Real, self: Agenda, now_ms: int) -> Any:
     """What is not taken at once is forgotten."""
     taken = real(self, now_ms)

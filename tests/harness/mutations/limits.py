@@ -23,7 +23,7 @@ def _sequences_again(real: Real, self: QueueState, sequence: int) -> None:
     return None
 
 
-@instead("unclean promotion keeps the next sequence", LogTail, "note")
+@instead("unclean promotion keeps the next sequence", LogTail, "add_op")
 def _sequences_again_note(real: Real, self: LogTail, entry: Any) -> None:
     kept = self.next_sequence
     real(self, entry)

@@ -8,7 +8,7 @@ from harness.mutations.registry import Real, instead
 from mirrorq.cluster.controller.handover import HandOvers
 from mirrorq.protocol.control import Yielded
 from mirrorq.protocol.views import View
-from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.master import Master
 
 
 @instead("promise of another epoch", HandOvers, "on_yielded")

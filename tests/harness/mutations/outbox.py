@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.mutations.registry import Real, instead
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.protocol.ops import OutboxDoneOp, OutboxOp
 from mirrorq.replication.master.departures import Departures
 from mirrorq.replication.master.producers import Producers
@@ -15,7 +15,7 @@ from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.outbox import Outbox
 
 
-@instead("outbox published from an unstable op", Departures, "run")
+@instead("outbox published from an unstable op", Departures, "move_entries")
 def _outbox_unstable(real: Real, self: Departures, now_ms: int) -> None:
     state, ring = self._term.state, self._term.ring
     applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)

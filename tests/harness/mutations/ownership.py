@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, Real, answer, instead, named
 from mirrorq.cluster.catalog import declarations
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.engine.hosting import Hosting
 from mirrorq.protocol.sessions import Detach, Purge
 from mirrorq.replication.master.attachments import Attachments
-from mirrorq.replication.master.core import Master
+from mirrorq.replication.master.master import Master
 
 
 @instead("exclusive queue outlives its handle", Hosting, "end_owner")
@@ -60,7 +60,7 @@ def _late_goodbye(real: Real, self: Master, now_ms: int, request: Any) -> None:
     real(self, now_ms, request)
 
 
-@instead("handle that attaches anew is counted twice", Attachments, "begin")
+@instead("handle that attaches anew is counted twice", Attachments, "attach")
 def _counted_twice(real: Real, self: Attachments, request: Any, body: Any) -> Any:
     is_known = request.session in self
     attachment = real(self, request, body)

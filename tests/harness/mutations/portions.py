@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from harness.mutations.registry import Patch, named
-from mirrorq.cluster.raft.core import Raft
-from mirrorq.engine.core import Engine
+from mirrorq.cluster.raft.raft import Raft
+from mirrorq.engine.engine import Engine
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.hosting import Hosting
 from mirrorq.protocol.effects import RaftEntry, RaftSnapshot

@@ -43,7 +43,7 @@ def _confirm_unstable(real: Real, self: Intake, frame: bytes) -> None:
     assert entry is not None
     header = entry.header
     run = (header.first_number, header.count, header.first_sequence)
-    self._producers._confirms.note(header.producer, run)
+    self._producers._confirms.record_numbers(header.producer, run)
 
 
 @instead("expired producer goes on", Producers, "expire")
@@ -55,7 +55,7 @@ def _expired_goes_on(real: Real, self: Producers, now_ms: int) -> None:
         highest.raise_to(number, 0)
 
 
-@instead("outcome told to the last session only", Claims, "take")
+@instead("outcome told to the last session only", Claims, "add")
 def _last_session(real: Real, self: Claims, producer: int, session: Any) -> None:
     self._sessions[producer] = (session,)
 

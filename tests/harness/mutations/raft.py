@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import MUTATIONS, Patch, Real, answer, instead, named
 from mirrorq.cluster.raft import replication
-from mirrorq.cluster.raft.core import Raft, Role
 from mirrorq.cluster.raft.log import RaftLog
 from mirrorq.cluster.raft.messages import KIND_VOTERS, ProposeVoters, encode_voters
+from mirrorq.cluster.raft.raft import Raft, Role
 from mirrorq.cluster.raft.replication import Replication
 from mirrorq.cluster.raft.snapshot_pages import IncomingSnapshot, OutgoingSnapshot
 from mirrorq.protocol.effects import RaftEntry, RaftSnapshot, SnapshotPage
@@ -108,7 +108,7 @@ def _snapshot_too_far(real: Real, self: RaftLog, snapshot: RaftSnapshot) -> None
     real(self, snapshot)
 
 
-@instead("page of a snapshot taken twice", IncomingSnapshot, "take")
+@instead("page of a snapshot taken twice", IncomingSnapshot, "add_page")
 def _page_twice(real: Real, self: IncomingSnapshot, message: InstallSnapshot) -> bool:
     is_taken = message.number <= len(self.pages) < message.count
     if is_taken:

@@ -32,7 +32,7 @@ def _abort_without_fence(
 
 @instead("commit without chunk counts", Staging, "on_commit")
 def _commit_without_counts(real: Real, self: Staging, op: CommitOp) -> Any:
-    run = self.run(op.transaction, op.version, op.run)
+    run = self.staged_run(op.transaction, op.version, op.run)
     known = run.attempts if run is not None else {}
     winners = tuple(
         (*name, known[name].chunks, known[name].count)
@@ -80,7 +80,7 @@ def _attempt_again(
     real: Real, self: Staging, stage: Stage, first: int, offsets: bytes, count: int, stamp_us: int
 ) -> Any:
     """What was staged under it before is forgotten, and who stages it may go on."""
-    run = self.run(stage.transaction, stage.version, stage.run)
+    run = self.staged_run(stage.transaction, stage.version, stage.run)
     known = run.attempts.get((stage.partition, stage.attempt)) if run is not None else None
     if known is not None and stage.chunk == 1:
         known.chunks, known.count, known.ranges = 0, 0, []

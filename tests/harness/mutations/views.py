@@ -8,14 +8,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.mutations.registry import Patch, Real, answer, instead, named
-from mirrorq.cluster.catalog import core, view_changes
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog import catalog, view_changes
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.controller import node_states
 from mirrorq.protocol import views
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
 
-answer("promotion of one not in sync", core, "promotion_error", "")
+answer("promotion of one not in sync", catalog, "promotion_error", "")
 
 
 answer("unclean promotion although when-synced", Catalog, "may_lose", True)
@@ -26,7 +26,7 @@ def _wiped_store() -> Sequence[Patch]:
     def find_store(found: View, node: str, store: int) -> Any:
         return next((one for one in found.members if one.id.node == node), None)
 
-    return [(view_changes, "find_store", find_store), (core, "find_store", find_store)]
+    return [(view_changes, "find_store", find_store), (catalog, "find_store", find_store)]
 
 
 @instead("proposal without compare-and-set", Catalog, "_on_change_view")

@@ -96,7 +96,7 @@ class Deduplication:
     def __init__(self) -> None:
         self._known: dict[StoreId, _Asker] = {}
 
-    def take(self, record: AskerRecord) -> None:
+    def restore(self, record: AskerRecord) -> None:
         """Read an asker back."""
         outcomes = {outcome.number: outcome for outcome in record.outcomes}
         asker = _Asker(record.incarnation, record.floor, outcomes, RangeSet(record.past))
@@ -132,7 +132,7 @@ class Deduplication:
             return None
         return asker.outcomes.get(number)
 
-    def note(self, request: Request, value: int, error: str, text: str) -> None:
+    def record_outcome(self, request: Request, value: int, error: str, text: str) -> None:
         """Note the outcome of a new request, which was just applied."""
         member = request.member
         store = _store_of(member)

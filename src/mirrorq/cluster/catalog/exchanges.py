@@ -39,7 +39,7 @@ class Exchanges:
         """Give all present exchanges for a snapshot, each in one record or several."""
         return chain.from_iterable(map(parts_of, tuple(self._records.values())))
 
-    def take(self, part: ExchangeRecord) -> None:
+    def restore(self, part: ExchangeRecord) -> None:
         """Read a record back."""
         known = self._records.get(part.name)
         if known is None:

@@ -19,7 +19,7 @@ class Nodes:
         self._records: dict[str, NodeRecord] = {}
         self._past: dict[StoreId, None] = {}
 
-    def take(self, record: NodeRecord) -> None:
+    def restore(self, record: NodeRecord) -> None:
         """Read a node back."""
         self._records[record.name] = record
 

@@ -79,7 +79,7 @@ class Policies:
             if len(self._sending) > SENDING_MAX:
                 self._sending = {EVERY_NAME: None}
 
-    def take(self, record: PolicyRecord | SendingPattern) -> None:
+    def restore(self, record: PolicyRecord | SendingPattern) -> None:
         """Read a policy, or a pattern of a past policy, back.
 
         Raises:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.commands import decode_command, encode_command
-from mirrorq.cluster.catalog.core import Catalog
 from mirrorq.cluster.catalog.deduplication import Request
 from mirrorq.cluster.raft.messages import KIND_COMMAND
 from mirrorq.errors import MALFORMED, ProtocolError

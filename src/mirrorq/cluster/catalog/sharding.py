@@ -73,7 +73,7 @@ class Sharding:
         self._ids[record.name] = record.id
         self._homes.update(dict.fromkeys(record.rings, record.id))
 
-    def end(self, record: ShardedRecord) -> None:
+    def mark_deleted(self, record: ShardedRecord) -> None:
         """Mark a sharded queue as being deleted."""
         self.put(evolve(record, is_ending=True))
 

@@ -157,7 +157,7 @@ class Admission:
         for ring in () if known is None else known.rings:
             record = catalog.queue(ring)
             if record is not None:
-                spread.note(member_ids(record.view))
+                spread.count_shard(member_ids(record.view))
         views = []
         for shard in range(command.shards):
             wanted = spread.members(command, shard)

@@ -65,7 +65,7 @@ class Agenda:
         """Judge the queue at `at_ms`, when its proposal seems lost; None: no retry."""
         self._retries.set(queue_id, at_ms)
 
-    def begin(self, queue_id: int) -> None:
+    def begin_judgement(self, queue_id: int) -> None:
         """Begin a judgement of the queue: its earlier waits are void."""
         self._waits.set(queue_id, None)
 
@@ -83,7 +83,7 @@ class Agenda:
         self.mark(due)
         return due
 
-    def take(self, now_ms: int) -> list[int]:
+    def take_portion(self, now_ms: int) -> list[int]:
         """Return the queues to judge now."""
         if not self._urgent and not self._changed and not self._swept:
             return []

@@ -36,7 +36,7 @@ from collections.abc import Callable
 
 from attrs import define
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.admission import Admission
 from mirrorq.cluster.controller.agenda import Agenda
@@ -339,7 +339,7 @@ class Controller:
         for queue_id in (*may_begin, *self._agenda.take_due(now_ms)):
             if queue_id in self._proposals:
                 self._proposals[queue_id].is_stale = True
-        ids = self._agenda.take(now_ms)
+        ids = self._agenda.take_portion(now_ms)
         if not ids:
             return ()
         self._nodes.begin_round()
@@ -370,7 +370,7 @@ class Controller:
         if under_way is not None and now_ms < under_way.sent_ms + self._retry_ms:
             self._agenda.retry(queue_id, under_way.sent_ms + self._retry_ms)
             return None
-        self._agenda.begin(queue_id)
+        self._agenda.begin_judgement(queue_id)
         command, evicts = self._decide(now_ms, queue, situation)
         if under_way is not None and under_way.evicts:
             # An earlier proposal to replace the master may still be committed. The master gets
@@ -418,7 +418,7 @@ class Controller:
             return DeleteQueue(queue.id, is_drained=True), False
         if self._nodes.status(master) is Status.UNKNOWN:
             return None, False
-        self._kept.note(now_ms, queue, situation.running)
+        self._kept.record_absent(now_ms, queue, situation.running)
         wanted = self._wanted(now_ms, queue, situation)
         follower = self._follower(now_ms, queue, wanted)
         head = master if follower == master.node else self._head(queue, wanted, follower)

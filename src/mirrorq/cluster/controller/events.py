@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import CatalogResult
 from mirrorq.cluster.controller.failure_detector import NO_NEWS, LivenessNews, WantedProbe
 from mirrorq.protocol.commands import CatalogCommand
@@ -55,7 +55,7 @@ class Changes:
         self._nodes: list[str] = []
         self._redefines = False
 
-    def note(self, result: CatalogResult) -> None:
+    def on_applied(self, result: CatalogResult) -> None:
         """A command was applied."""
         self._queues += result.queues
         self._nodes += result.nodes

@@ -25,7 +25,7 @@ class GracePeriods:
     def clear(self) -> None:
         self._until_ms.clear()
 
-    def note(self, now_ms: int, queue: QueueRecord, running: Iterable[MemberId]) -> None:
+    def record_absent(self, now_ms: int, queue: QueueRecord, running: Iterable[MemberId]) -> None:
         """Remember members which do not run; forget members which are back."""
         up = [(member.node, member.store) for member in running]
         names = [member.id.node for member in queue.view.members]

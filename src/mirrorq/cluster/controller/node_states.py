@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from attrs import frozen
 
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.failure_detector import FailureDetector, Status
 from mirrorq.cluster.controller.grace_periods import GracePeriods

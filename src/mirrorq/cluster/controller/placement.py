@@ -55,7 +55,7 @@ class Spread:
     """Number of shards with the node as first mirror."""
     _held: dict[str, int] = field(factory=dict)
 
-    def note(self, members: Sequence[MemberId]) -> None:
+    def count_shard(self, members: Sequence[MemberId]) -> None:
         """Count a shard with these members."""
         names = [member.node for member in members]
         _count(self._held, names)
@@ -71,7 +71,7 @@ class Spread:
         # Copies decided the mirrors; `_next` decides the first mirror, which would take over.
         mirrors = sorted(found[1:], key=lambda member: self._next.get(member.node, 0))
         members = (*found[:1], *mirrors)
-        self.note(members)
+        self.count_shard(members)
         return members
 
     def _loads(self) -> Loads:

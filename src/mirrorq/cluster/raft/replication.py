@@ -39,7 +39,7 @@ class Replication:
 
     # --- Who ------------------------------------------------------------------------------
 
-    def begin(self, term: int, replicas: Iterable[StoreId]) -> None:
+    def begin_term(self, term: int, replicas: Iterable[StoreId]) -> None:
         """Lead the replicas in `term`, without knowledge of their logs."""
         self._term = term
         self._progress.clear()

@@ -32,7 +32,7 @@ class IncomingSnapshot:
         """Return true if a page belongs to this snapshot."""
         return _name(message) == _name(self.first)
 
-    def take(self, message: InstallSnapshot) -> bool:
+    def add_page(self, message: InstallSnapshot) -> bool:
         """Take a page; return true if the page was next in order."""
         is_next = message.number == len(self.pages) < message.count
         if is_next:

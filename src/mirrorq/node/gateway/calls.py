@@ -112,7 +112,7 @@ class Calls:
         if why:
             requester.send(refused(number, MirrorQError(why)))
             return False
-        self.begin(number)
+        self.begin_call(number)
         if isinstance(message.call, ClientWatch):
             self._watches[number] = None
         return True
@@ -127,7 +127,7 @@ class Calls:
             return ""
         return f"more than {CALLS_MAX} calls of one client at a time: wait for some"
 
-    def begin(self, number: int) -> None:
+    def begin_call(self, number: int) -> None:
         """Take a call that is to be served."""
         self._open[number] = 0
 
@@ -135,7 +135,7 @@ class Calls:
         """Answer and end a call."""
         self._open.pop(answer.number, None)
         self._watches.pop(answer.number, None)
-        self._driver.waits.end(self._key(answer.number))
+        self._driver.waits.remove(self._key(answer.number))
         self._requester.send(answer)
 
     def note_done(self, answer: ClientAnswer) -> None:
@@ -145,7 +145,7 @@ class Calls:
 
     def wait_until(self, number: int, holds: Callable[[], bool], go_on: Callable[[], None]) -> None:
         """Continue a call as soon as a condition on the catalog holds."""
-        self._driver.waits.begin(
+        self._driver.waits.add(
             self._key(number), lambda: holds() or None, lambda _: go_on(), on_catalog=True
         )
 
@@ -167,7 +167,7 @@ class Calls:
             if self.is_own:
                 self.answer(refused(number, ShutDown("the node is closed")))
 
-        self._driver.waits.begin(
+        self._driver.waits.add(
             self._key(number),
             look,
             self.answer,
@@ -199,13 +199,13 @@ class Calls:
 
     def forget(self, number: int) -> None:
         """Drop a call: the requester wants no answer any more."""
-        self._driver.waits.end(self._key(number))
+        self._driver.waits.remove(self._key(number))
         token = self._open.pop(number, 0)
         self._watches.pop(number, None)
         if token:
             self._driver.forget(token)
 
-    def end(self) -> None:
+    def drop_all(self) -> None:
         """Drop all calls: the requester is gone."""
         for number in list(self._open):
             self.forget(number)

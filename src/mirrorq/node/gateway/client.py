@@ -9,7 +9,7 @@ from attrs import define
 from mirrorq.monitoring.presence import Served
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.cluster.catalog.catalog import Catalog
     from mirrorq.node.gateway.calls import Calls
     from mirrorq.node.gateway.link import ClientLink
     from mirrorq.node.gateway.sessions import ClientSessions

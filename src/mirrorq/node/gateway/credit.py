@@ -9,7 +9,7 @@ from mirrorq.transport.flow_control import SHARES
 
 
 @define
-class Subscription:
+class ClientSubscription:
     """One consumer of a client's session, as its entry node sees it."""
 
     number: int

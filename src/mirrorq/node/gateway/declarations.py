@@ -22,7 +22,7 @@ from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.validation import declaration_error
 
 if TYPE_CHECKING:
-    from mirrorq.cluster.catalog.core import Catalog
+    from mirrorq.cluster.catalog.catalog import Catalog
     from mirrorq.node.driver import Driver
     from mirrorq.node.overview import Overview
 

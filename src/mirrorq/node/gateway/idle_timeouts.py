@@ -48,11 +48,11 @@ class IdleTimeouts:
         self._listened_ms = self._judged_ms = clock.now_ms()
         """When each client last had a turn to be read, and when silence was last judged."""
 
-    def begin(self, identity: bytes, expiry_ms: int) -> None:
+    def watch(self, identity: bytes, expiry_ms: int) -> None:
         """Begin with a new client."""
         self._signs[identity] = _Signs(clock.now_ms(), expiry_ms)
 
-    def end(self, identity: bytes) -> None:
+    def forget(self, identity: bytes) -> None:
         """Forget a client that is gone."""
         del self._signs[identity]
 

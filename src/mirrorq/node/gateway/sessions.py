@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
-from mirrorq.node.gateway.credit import Subscription
+from mirrorq.node.gateway.credit import ClientSubscription
 from mirrorq.node.permissions import READING, Permits, lost_right
 from mirrorq.protocol.clients import (
     ClientClosed,
@@ -70,7 +70,7 @@ class ClientSession:
     """The last request's number towards the master: credits are delayed, merged and repeated."""
     used: dict[Right, None] = field(factory=dict)
     """Rights that the session's requests have needed."""
-    subscriptions: dict[int, Subscription] = field(factory=dict)
+    subscriptions: dict[int, ClientSubscription] = field(factory=dict)
     """Consumers of the current attachment."""
 
     def step(
@@ -93,7 +93,7 @@ class ClientSession:
             return request.number > self.requests + 1
         return request.attachment > self.attachment
 
-    def take(self, request: SessionRequest) -> None:
+    def add_request(self, request: SessionRequest) -> None:
         """Note the client's next request."""
         if request.attachment != self.attachment:
             self.sent = 0
@@ -159,7 +159,7 @@ class ClientSessions:
             self._early.pop(number, None)
             self._open_known(number, queue_id)
 
-        self._driver.waits.begin(
+        self._driver.waits.add(
             self._early_key(number),
             lambda: self._may_judge(queue_id) or None,
             begin,
@@ -171,7 +171,7 @@ class ClientSessions:
 
     def _forget_early(self, number: int) -> None:
         if self._early.pop(number, None) is not None:
-            self._driver.waits.end(self._early_key(number))
+            self._driver.waits.remove(self._early_key(number))
 
     def _open_known(self, number: int, queue_id: int) -> None:
         catalog, permits = self._driver.engine.catalog, self._link.permits
@@ -222,7 +222,7 @@ class ClientSessions:
             self._end(session)
         self._end_owner(number)
 
-    def end(self, *, is_lost: bool) -> None:
+    def end_all(self, *, is_lost: bool) -> None:
         """End all sessions: the client is gone.
 
         Args:
@@ -314,7 +314,7 @@ class ClientSessions:
         return permits is not None and not permits.are_known(session.queue_id, request.request)
 
     def _pass_request(self, session: ClientSession, request: SessionRequest) -> None:
-        session.take(request)
+        session.add_request(request)
         body, permits = request.request, self._link.permits
         if permits is not None:
             why = permits.refusal_of_request(session.queue_id, body)
@@ -346,7 +346,7 @@ class ClientSessions:
             if len(session.subscriptions) >= SUBSCRIPTIONS_MAX:
                 self._warn("dropped consumer %s of client %s", body.number, self._link.name)
                 return
-            session.subscriptions[body.number] = Subscription(body.number)
+            session.subscriptions[body.number] = ClientSubscription(body.number)
         self._driver.post(FromSession(session.in_own_name(body)))
 
     def _send_detached(self, request: SessionRequest) -> None:

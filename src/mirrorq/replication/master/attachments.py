@@ -115,7 +115,7 @@ class Claims:
             self.open(producer, owner)
         return known in (0, self._number(owner))
 
-    def take(self, producer: int, session: SessionId) -> None:
+    def add(self, producer: int, session: SessionId) -> None:
         """Add the session to the publishers of the id."""
         known = self._sessions.get(producer, ())
         if session not in known:
@@ -208,7 +208,7 @@ class Attachments:
 
     # --- Numbers --------------------------------------------------------------------------
 
-    def begin(self, request: SessionRequest, body: Attach) -> Attachment | None:
+    def attach(self, request: SessionRequest, body: Attach) -> Attachment | None:
         """Attach a session, in place of its older attachment. Returns None when the request is
         older, or when the client has moved to another entry node."""
         session = request.session
@@ -217,7 +217,7 @@ class Attachments:
         former = self._lines.get((body.owner, body.line))
         if former not in (None, session) and self._open[former].turn >= body.turn:
             return None
-        self.end(session)
+        self.detach(session)
         attachment = Attachment(
             request.attachment,
             requests=request.number,
@@ -269,7 +269,7 @@ class Attachments:
             SessionReply(self._queue_id, self._term, session, number, attachment.replies, reply)
         )
 
-    def end(self, session: SessionId) -> Attachment | None:
+    def detach(self, session: SessionId) -> Attachment | None:
         """Remove a session. Returns its attachment, or None."""
         attachment = self._open.pop(session, None)
         if attachment is not None:

@@ -57,7 +57,7 @@ class IdleExpiry:
     _not_before_us: int = 0
     """Earliest time of a deletion: users of a former term may come back until then."""
 
-    def begin(self, now_us: int, idle_since_us: int, return_us: int) -> None:
+    def begin_term(self, now_us: int, idle_since_us: int, return_us: int) -> None:
         """Begin the term.
 
         Args:

@@ -31,7 +31,7 @@ class Confirms:
         self.lease_wanted_until_ms = -LEASE_IDLE_MS
         """End of the need for the lease: some time after the last confirm that needed it."""
 
-    def note(self, producer: int, run: Run) -> None:
+    def record_numbers(self, producer: int, run: Run) -> None:
         """Note the numbers of a stable and applied op."""
         for session in self._term.claims.of(producer):
             self.runs.setdefault((session, producer), []).append(run)

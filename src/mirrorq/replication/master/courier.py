@@ -386,7 +386,7 @@ class Couriers:
                 outcome = "refused" if courier.refused else "confirmed"
                 self.done.append(OutboxDoneOp(target, until, outcome))
 
-    def end(self) -> list[SessionRequest]:
+    def end_term(self) -> list[SessionRequest]:
         """End the term: the next master goes on from the applied state. Returns last requests."""
         for target, courier in list(self._couriers.items()):
             self._dismiss(target, courier)

@@ -86,7 +86,7 @@ class Delays:
             return None
         entering: list[Range] = []
         returning = RangeSet()
-        for due_us, first, last in self._timetable.take(time_us, ENTER_COUNT):
+        for due_us, first, last in self._timetable.take_due(time_us, ENTER_COUNT):
             for low, high, _ in self._state.delayed.within(first, last):
                 if entering and entering[-1][1] + 1 == low:
                     entering[-1] = (entering[-1][0], high)
@@ -112,7 +112,7 @@ class Delays:
             self._leaving.remove(first, last)
         return ranges
 
-    def take(self, first: int, last: int) -> list[Range]:
+    def take_out(self, first: int, last: int) -> list[Range]:
         """Delayed messages from first to last, without messages that are about to be ready."""
         taken = RangeSet((low, high) for low, high, _ in self._state.delayed.within(first, last))
         for low, high, _ in self._state.resting.walk(first, last):

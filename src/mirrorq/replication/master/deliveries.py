@@ -177,7 +177,7 @@ class Deliveries:
 
     # --- Deliveries -----------------------------------------------------------------------
 
-    def run(self, now_ms: int, *, is_free: bool) -> None:
+    def deliver_ready(self, now_ms: int, *, is_free: bool) -> None:
         """Deliver ready messages, while the lease runs.
 
         Args:
@@ -185,7 +185,7 @@ class Deliveries:
         """
         term = self._term
         dispatch = term.dispatch
-        has_takers = dispatch.hungry and bool(dispatch.ready)
+        has_takers = dispatch.has_waiting and bool(dispatch.ready)
         if has_takers:
             self._wanted_ms = now_ms
         if now_ms >= term.lease.until_ms or not is_free:
@@ -205,18 +205,18 @@ class Deliveries:
     def _recall(self) -> None:
         """Recall messages that no call has asked for, while another consumer waits."""
         dispatch = self._term.dispatch
-        if not dispatch.fetching or dispatch.ready or not dispatch.hungry:
+        if not dispatch.fetching or dispatch.ready or not dispatch.has_waiting:
             return
         for holder in list(dispatch.fetching):
             # One recall is enough: the handle gives back all unseen messages that it has fetched.
-            if dispatch.is_hungry_beside(holder):
+            if dispatch.has_waiting_beside(holder):
                 del dispatch.fetching[holder]
                 self._term.reply(holder[0], Recall(holder[1]))
 
     def move_horizon(self) -> None:
         """Move the horizons ahead of demand, so that no delivery waits for a round trip."""
         dispatch, state = self._term.dispatch, self._term.state
-        if not dispatch.hungry:
+        if not dispatch.has_waiting:
             return
         due = self._term.horizons.due(
             dispatch.ready,

@@ -51,7 +51,7 @@ class Departures:
         """Return true if the queue has not been deleted."""
         return self._term.targets.serving(target) is not None
 
-    def run(self, now_ms: int) -> None:
+    def move_entries(self, now_ms: int) -> None:
         """Send entries, propose ops for arrived entries; end the queue when nothing is left."""
         couriers, term = self.couriers, self._term
         if couriers.is_due(now_ms):

@@ -254,11 +254,11 @@ class Dispatch:
         return None
 
     @property
-    def hungry(self) -> bool:
+    def has_waiting(self) -> bool:
         """Return true if a consumer waits for a message."""
         return bool(self.waiting)
 
-    def is_hungry_beside(self, key: ConsumerKey) -> bool:
+    def has_waiting_beside(self, key: ConsumerKey) -> bool:
         """Return true if another consumer waits for a message."""
         return len(self.waiting) > (key in self.waiting)
 
@@ -317,7 +317,7 @@ class Dispatch:
     def _note_ready(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
         """Note sequences, at places `shift` behind, that are ready now (1) or not now (-1)."""
         if self._ready_bytes is not None:
-            self._ready_bytes.note(priority, first, last, shift, sign)
+            self._ready_bytes.record_change(priority, first, last, shift, sign)
 
     def drop_oldest(self, excess: Depth, count_max: int = DROP_COUNT) -> tuple[list[Range], Depth]:
         """Take the oldest ready messages out, the lowest priority first, until the excess is gone
@@ -444,14 +444,14 @@ class Dispatch:
         missing here. Or the end of the level's first range, if that comes before."""
         first, last, place_shift = self._front(level)
         low, high, shift = next(self._origins(first, last))
-        start, _ = self._bodies.missing.run(low, high)
+        start, _ = self._bodies.missing.first_run(low, high)
         return start + shift + place_shift
 
     def _set_front_aside(self, level: RangeSet) -> bool:
         """Set the first messages of a level aside if their bodies are lost. Returns true if so."""
         first, last, _ = self._front(level)
         low, high, shift = next(self._origins(first, last))
-        start, end = self._bodies.lost.run(low, high)
+        start, end = self._bodies.lost.first_run(low, high)
         if start > low:
             return False
         self._set_aside(RangeSet(((first, end + shift),)))
@@ -609,7 +609,7 @@ class Dispatch:
 
     # --- Settling -----------------------------------------------------------------------
 
-    def take(self, session: SessionId, piece: Delivery) -> list[Range]:
+    def close_piece(self, session: SessionId, piece: Delivery) -> list[Range]:
         """Close the open messages of this piece; return their ranges, [] without any."""
         if piece.epoch != self._epoch:
             return self._take_inherited(piece)
@@ -643,9 +643,9 @@ class Dispatch:
         return number in self._held.get(session, ())
 
     def take_back(self, session: SessionId, piece: Delivery) -> list[Range]:
-        """Call `take` for messages that will be delivered again."""
+        """Call `close_piece` for messages that will be delivered again."""
         delivery = self.open.get(piece.number)
-        found = self.take(session, piece)
+        found = self.close_piece(session, piece)
         if piece.epoch == self._epoch:
             self._note_back(piece.number, found)
             if delivery is not None and delivery.is_suspect:
@@ -666,7 +666,7 @@ class Dispatch:
             del self._back[next(iter(self._back))]
 
     def may_take(self, session: SessionId, piece: Delivery) -> bool:
-        """Return true if `take` would close all of this piece. Changes nothing."""
+        """Return true if `close_piece` would close all of this piece. Changes nothing."""
         if piece.epoch != self._epoch:
             found = len(list(self._inherited(piece)))
         else:
@@ -901,7 +901,7 @@ def _sorting(state: QueueState, ready: ReadyLevels) -> Iterator[None]:
     if members:
         ready.plain = RangeSet()
         for priority, held in members.items():
-            ready.begin(priority, held.copy())
+            ready.add_level(priority, held.copy())
         for first, last in _stretches((state.live, *members.values()), state.next_sequence):
             others = [held.part(first, last) for held in members.values()]
             ready.plain.extend(_without(state.live.part(first, last), others))

@@ -1,6 +1,6 @@
 """Messages that end without an ack: expired, dropped, rejected, returned too often.
 
-`Endings.end` is the one place where they end, except for a purge. Ended messages go to the
+`Endings.end_messages` is the one place where they end, except for a purge. Ended messages go to the
 dead-letter queue of the policy, if the policy names a queue.
 """
 
@@ -36,13 +36,13 @@ class Endings:
         self._missing_target = ""
         """The dead-letter queue that did not exist at the last look."""
 
-    def begin(self) -> None:
+    def collect_deadlines(self) -> None:
         """Note all deadlines again: at the start of a term, or after a change of the policy."""
         term = self._term
         # Messages that are not ready are noted, too, and looked up in vain.
-        self.expiry.begin(term.definition.message_ttl, ((1, term.state.next_sequence - 1),))
+        self.expiry.restart(term.definition.message_ttl, ((1, term.state.next_sequence - 1),))
 
-    def end(self, ranges: Iterable[Range], reason: str) -> None:
+    def end_messages(self, ranges: Iterable[Range], reason: str) -> None:
         """End messages on every copy, by an op. The messages must not be ready or held any more.
 
         Args:
@@ -94,7 +94,7 @@ class Endings:
         if excess.count or excess.size:
             more, _ = self._term.log.coming.drop_oldest(excess)
             ranges += more
-        self.end(ranges, "maxlen")
+        self.end_messages(ranges, "maxlen")
 
     def drop_portion(self, excess: Depth) -> bool:
         """End as many of the oldest messages as one step may; return true if more are to end."""
@@ -102,7 +102,7 @@ class Endings:
         if state.applied < self._drop_lsn:
             return True
         ranges, left = dispatch.drop_oldest(excess, PORTION)
-        self.end(ranges, "maxlen")
+        self.end_messages(ranges, "maxlen")
         self._drop_lsn = self._term.log.last
         if (left.count or left.size) and not dispatch.ready:
             self.drop_head(left)
@@ -115,13 +115,13 @@ class Endings:
         """End ready messages that have outlived their time."""
         dispatch = self._term.dispatch
         if dispatch.came_back:
-            self.expiry.note(dispatch.came_back)
+            self.expiry.add_ready(dispatch.came_back)
             dispatch.came_back = []
         if self._term.state.applied < self._expiry_lsn:
             return
         over = self.expiry.due(self._term.log.time_us // 1000)
         if over:
-            self.end(dispatch.take_out(over), "expired")
+            self.end_messages(dispatch.take_out(over), "expired")
             self._expiry_lsn = self._term.log.last
 
     def set_timer(self, now_ms: int) -> None:

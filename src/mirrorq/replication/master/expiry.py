@@ -48,14 +48,14 @@ class Expiry:
         self._block = -1
         """Index of the block that was read last."""
 
-    def begin(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
+    def restart(self, policy_ms: int | None, ready: Iterable[Range]) -> None:
         """Start again with the policy's ttl and all ready messages."""
         self._policy_ms = policy_ms
         self._fresh.clear()
         self._fine, self._coarse, self._least, self._next_ms = {}, {}, {}, None
-        self.note(ready)
+        self.add_ready(ready)
 
-    def note(self, ranges: Iterable[Range]) -> None:
+    def add_ready(self, ranges: Iterable[Range]) -> None:
         """Note messages that have become ready."""
         if self._policy_ms is None and not self._state.columns.has_ttls:
             return
@@ -82,8 +82,8 @@ class Expiry:
         state, pieces = self._state, list[tuple[int, int, int]]()
         upto, left = ranges.first - 1, count
         while left > 0 and upto < ranges.last:
-            first, last = ranges.run(upto + 1, ranges.last)
-            low, high = state.live.run(first, last)
+            first, last = ranges.first_run(upto + 1, ranges.last)
+            low, high = state.live.first_run(first, last)
             if low > high:
                 upto, left = last, left - 1
                 continue

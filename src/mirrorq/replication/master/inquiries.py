@@ -34,7 +34,7 @@ class Browses:
         self._look(session, body)
         self._set_timer(now_ms)
 
-    def run(self, now_ms: int) -> None:
+    def look_at_portion(self, now_ms: int) -> None:
         """Look at a portion of the request that has waited longest."""
         key = next(iter(self._open), None)
         if key is not None:
@@ -92,5 +92,5 @@ def counts(term: Term, session: SessionId, body: Inquire, delayed_count: int) ->
         dispatch.ready_size,
         delayed_count,
         state.applied,
-        dispatch.is_hungry_beside((session, 0)),
+        dispatch.has_waiting_beside((session, 0)),
     )

@@ -267,13 +267,13 @@ class Intake:
     def store(self, frame: bytes) -> None:
         """Put a producer's messages into the log."""
         term = self._term
-        term.room.take(len(frame))
+        term.room.reserve(len(frame))
         entry = term.log.publish(frame)
         if self._pace is not None:
             # The first body of a step is no message.
             first = 1 if entry.header.flags & FLAG_STEP else 0
             sizes = sizes_of(entry.offsets, entry.header.count)[first:]
-            self._pace.take(len(sizes), sum(sizes))
+            self._pace.count_messages(len(sizes), sum(sizes))
         if entry.header.flags & FLAG_PRIORITY:
             term.horizons.announce(entry.header.priority)
 
@@ -296,12 +296,12 @@ class Intake:
         has_place = step.target or header.count == 1 or self._only_repeats(header, body.frame)
         if has_place or self._has_room(item):
             for piece in body.deliveries:
-                self._term.dispatch.take(session, piece)
+                self._term.dispatch.close_piece(session, piece)
             self.store(body.frame)
 
     def _step_of(self, body: Publish) -> Step | None:
         try:
-            step = self._term.codec.step(body.frame)
+            step = self._term.codec.read_step(body.frame)
         except ProtocolError:
             return None
         return step if isinstance(step, Step) else None

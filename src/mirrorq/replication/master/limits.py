@@ -238,7 +238,7 @@ class InLog:
         self._doomed = 0
         """Messages up to this sequence are dropped by a later op in the log."""
 
-    def note(self, entry: Entry) -> None:
+    def add_publish(self, entry: Entry) -> None:
         """Note a publish that is appended to the log."""
         header = entry.header
         self._sizes.append_offsets(header.first_sequence, entry.offsets, header.count)

@@ -79,7 +79,7 @@ class Highest:
         """Note that the producer is known, with its numbers up to this number used."""
         self._say(producer, max(self.get(producer) or 0, number))
 
-    def end(self, producer: int) -> None:
+    def end_producer(self, producer: int) -> None:
         """Note that the producer has ended."""
         self._say(producer, None)
 
@@ -109,10 +109,10 @@ class LogTail:
             self._inherit(entry)
 
     def _inherit(self, entry: Entry) -> None:
-        self.note(entry)
+        self.add_op(entry)
         if isinstance(entry.payload, ProducerOp):
             for number in entry.payload.expired:
-                self.highest.end(number)
+                self.highest.end_producer(number)
 
     @property
     def last(self) -> int:
@@ -166,12 +166,12 @@ class LogTail:
 
     def append(self, entry: Entry) -> None:
         """Put an op at the end of the log."""
-        self.note(entry)
+        self.add_op(entry)
         self._ring.append(entry)
 
     # --- Effects of unapplied ops ---------------------------------------------------------
 
-    def note(self, entry: Entry) -> None:
+    def add_op(self, entry: Entry) -> None:
         """Note the effects of an op on later ops."""
         header = entry.header
         if header.kind in _NUMBERED and header.producer:
@@ -185,7 +185,7 @@ class LogTail:
     def _note_publish(self, entry: Entry) -> None:
         self.next_sequence = entry.header.last_sequence + 1
         if not isinstance(entry.step, Stage):
-            self.coming.note(entry)
+            self.coming.add_publish(entry)
         if isinstance(entry.step, Step) and entry.step.target:
             self.outbox_lsn = entry.header.lsn
 

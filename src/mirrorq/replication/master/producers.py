@@ -78,7 +78,7 @@ class Producers:
 
     def _claim(self, session: SessionId, attachment: Attachment, producer: int) -> None:
         attachment.producer = producer
-        self._term.claims.take(producer, session)
+        self._term.claims.add(producer, session)
 
     def drop(self, session: SessionId, attachment: Attachment) -> None:
         """Remove the session's claim on its id."""
@@ -171,7 +171,7 @@ class Producers:
         if producers:
             self._term.log.propose(ProducerOp("", producers))
         for number in producers:
-            self._term.log.highest.end(number)
+            self._term.log.highest.end_producer(number)
             self._term.claims.forget(number)
 
     # --- Expiry ---------------------------------------------------------------------------

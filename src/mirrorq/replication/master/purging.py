@@ -52,7 +52,7 @@ class Purges:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def begin(
+    def open_purge(
         self, session: SessionId, body: Purge, until_ms: int, holders: Mapping[SessionId, int]
     ) -> int:
         """Open a purge that waits for these handles; return the number for the recalls."""
@@ -137,7 +137,7 @@ class Purging:
             if session in term.attachments
         }
         until_ms = now_ms + term.config.failure_ms
-        number = self.open.begin(session, body, until_ms, holders)
+        number = self.open.open_purge(session, body, until_ms, holders)
         for holder in holders:
             term.reply(holder, Recall(0, number))
 
@@ -145,7 +145,7 @@ class Purging:
         """Note that a handle has given back its unseen messages."""
         self.open.on_recalled(session, number)
 
-    def run(self, now_ms: int) -> None:
+    def end_portion(self, now_ms: int) -> None:
         """Go on with purges that wait for no handle: end a portion."""
         if self._held and self._departures.is_known:
             held, self._held = self._held, []
@@ -189,7 +189,7 @@ class Purging:
     def _reach(self, first: int, last: int) -> int:
         """Last sequence of a portion from `first` on."""
         state, dispatch = self._term.state, self._term.dispatch
-        first, end = state.live.run(first, last)
+        first, end = state.live.first_run(first, last)
         if first > end:
             return last
         if state.places:
@@ -207,7 +207,7 @@ class Purging:
         return [
             *dispatch.take_out(RangeSet(((first, last),))),
             *(dispatch.take_aside(first, last) if with_lost else ()),
-            *self._term.delays.take(first, last),
+            *self._term.delays.take_out(first, last),
         ]
 
     def on_ack_range(self, session: SessionId, body: AckRange) -> None:

@@ -47,7 +47,7 @@ class _Bucket:
             self.level = min(grown, self.rate * BURST_MS)
         self.filled_ms = now_ms
 
-    def take(self, amount: int) -> None:
+    def spend(self, amount: int) -> None:
         if self.rate is not None:
             self.level -= amount * 1000
 
@@ -72,10 +72,10 @@ class Pace:
         self.size.fill(now_ms)
         return not self.count.wait_ms and not self.size.wait_ms
 
-    def take(self, count: int, size: int) -> None:
+    def count_messages(self, count: int, size: int) -> None:
         """Count messages, and the bytes of their bodies."""
-        self.count.take(count)
-        self.size.take(size)
+        self.count.spend(count)
+        self.size.spend(size)
 
     def opens_at_ms(self, now_ms: int) -> int:
         """Time at which a publish may come."""

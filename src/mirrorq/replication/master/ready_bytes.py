@@ -36,7 +36,7 @@ class ReadyBytes:
         """Return true if all messages are counted."""
         return not self._rest
 
-    def note(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
+    def record_change(self, priority: int, first: int, last: int, shift: int, sign: int) -> None:
         """Note sequences, at places `shift` behind, that have become ready (sign 1), or are not
         ready any more (-1)."""
         if self._rest and priority in self._rest:
@@ -53,7 +53,7 @@ class ReadyBytes:
             if not level or level.last < begin:
                 del self._rest[priority]
             else:
-                left -= self._count(priority, *level.run(begin, level.last))
+                left -= self._count(priority, *level.first_run(begin, level.last))
 
     def _count(self, priority: int, first: int, end: int) -> int:
         """Count a run of places in order; return the cost in ranges."""

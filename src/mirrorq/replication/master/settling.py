@@ -100,7 +100,7 @@ class Settling:
         """Settle a piece of a delivery; note parts that are not the session's, or not any more."""
         dispatch, session = self._term.dispatch, pending.session
         goes_back = body.kind in ("giveback", "nack")
-        taken = (dispatch.take_back if goes_back else dispatch.take)(session, piece)
+        taken = (dispatch.take_back if goes_back else dispatch.close_piece)(session, piece)
         if body.kind == "giveback":
             dispatch.give_back(taken)
             return
@@ -167,7 +167,7 @@ class Settling:
                 log.propose(OutboxOp(tuple(RangeSet(ranges)), target, "moved"))
         self._moves = {}
         if self._rejects:
-            self._endings.end(self._rejects, "rejected")
+            self._endings.end_messages(self._rejects, "rejected")
             self._rejects = []
         dispatch = self._term.dispatch
         is_leaving = bool(dispatch.leaving) and self._term.state.applied >= self._leaving_lsn
@@ -193,7 +193,7 @@ class Settling:
             spent = term.state.returned_often(ranges, limit)
             for first, last in spent:
                 ranges.remove(first, last)
-            self._endings.end(spent, "delivery_limit")
+            self._endings.end_messages(spent, "delivery_limit")
         if ranges and due_us is not None:
             term.log.propose(ReturnLaterOp(tuple(ranges), due_us))
         elif ranges:

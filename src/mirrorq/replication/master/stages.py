@@ -207,7 +207,7 @@ class Stages:
             return
         sequence = payload.sequence if isinstance(payload, CommitOp) else header.lsn
         run = (header.first_number, header.count, header.first_sequence or sequence)
-        self._confirms.note(header.producer, run)
+        self._confirms.record_numbers(header.producer, run)
 
     # --- Time -----------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Stages:
         self._look.set(self.look_ms if self._term.state.staging.open else FOREVER_MS)
 
     def _ask(self, name: tuple[str, int, str], home: int) -> None:
-        log, run = self._term.log, self._term.state.staging.run(*name)
+        log, run = self._term.log, self._term.state.staging.staged_run(*name)
         if not self._is_there(home):
             why = f"queue {home}, which was to decide, is deleted"
             log.propose(AbortOp(*name, why, is_decision=True))

@@ -89,9 +89,9 @@ class Term:
         self.commands: list[CatalogCommand] = []
         """Commands for the catalog."""
         self._delay_due = self.timers.new()
-        self.begin()
+        self.start_from_state()
 
-    def begin(self) -> None:
+    def start_from_state(self) -> None:
         """Start from the applied state: no message is held."""
         self.dispatch = Dispatch(self.state, self.epoch, self.bodies, self.config.failure_ms)
         self.dispatch.is_single = self.definition.single_active_consumer

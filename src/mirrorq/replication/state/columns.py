@@ -134,7 +134,7 @@ class Directory:
         for index, column in enumerate(self.columns()):
             column.frombytes(data[index * size : (index + 1) * size])
 
-    def begin(self, tail: int) -> None:
+    def finish_blocks(self, tail: int) -> None:
         """Finish after all lines were added: the first block begins at 0, even an empty block.
 
         Args:
@@ -528,7 +528,7 @@ class Columns:
         expected = [*self.directory.firsts, *([tail_end - 1] if tail_end else [])]
         if [page.first for page in came] != expected:
             raise ValueError(f"pages of {len(came)} blocks, not of {len(expected)}")
-        self.directory.begin(tail_end - 1 if tail_end else 0)
+        self.directory.finish_blocks(tail_end - 1 if tail_end else 0)
         for page in came:
             self.table.load(page.first, page.lsn)
         if not tail_end and expected:

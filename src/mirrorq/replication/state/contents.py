@@ -153,7 +153,7 @@ class Contents:
         marks, shift = self.marks, 0
         raised = 0
         if self._is_mixed:
-            run = self.run(first, last)
+            run = self.longest_run(first, last)
             marks, last, shift = self._marks_of(run), run.last, run.shift
             raised = int(run.is_doubtful)
         for _, mark in marks:
@@ -197,7 +197,7 @@ class Contents:
 
     def raised_by_promotion(self, sequence: int) -> bool:
         """Return true if a promotion, not a return, last raised this message's delivery count."""
-        run = self.run(sequence, sequence)
+        run = self.longest_run(sequence, sequence)
         place = sequence + run.shift
         promoted = int(run.is_doubtful)  # before all known returns of this past
         promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
@@ -208,23 +208,23 @@ class Contents:
             return []
         return self.levels[run.priority].marks if run.priority else self.marks
 
-    def run(self, first: int, last: int) -> Run:
+    def longest_run(self, first: int, last: int) -> Run:
         """Return the longest run from `first` within `last` that shares level and shift."""
         if not self._is_mixed:
             return Run(0, first, last)
         priority = 0
         for other, level in self.levels.items():
-            low, high = level.members.run(first, last)
+            low, high = level.members.first_run(first, last)
             if low == first:
                 priority, last = other, high
                 break
             last = min(last, low - 1)
-        waits = self.delayed.run(first, last)
+        waits = self.delayed.first_run(first, last)
         if waits is not None:
             if waits[0] == first:
                 return Run(priority, first, waits[1], 0, True)
             last = waits[0] - 1
-        stands = self.places.by_sequence.run(first, last)
+        stands = self.places.by_sequence.first_run(first, last)
         if stands is not None:
             if stands[0] == first:
                 return Run(priority, first, stands[1], stands[2])
@@ -238,7 +238,7 @@ class Contents:
     def each_run(self, first: int, last: int) -> Iterator[Run]:
         """Yield the runs of `runs` lazily."""
         while first <= last:
-            run = self.run(first, last)
+            run = self.longest_run(first, last)
             yield run
             first = run.last + 1
 

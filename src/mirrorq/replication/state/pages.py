@@ -301,7 +301,7 @@ class Snapshot:
         """Return true if no page can be kept before some are taken."""
         return len(self._kept) >= KEPT_MAX
 
-    def take(self) -> Page | None:
+    def next_page(self) -> Page | None:
         """Return the next page; None when all have been taken. An empty page has data b""."""
         if self._is_awaited and self._kept:
             (kind, first), made = self._kept.popitem()

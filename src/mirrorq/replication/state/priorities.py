@@ -84,7 +84,7 @@ class ReadyLevels:
         """Ready places of one priority. The caller may read and remove, not add."""
         return self._levels.get(priority, NOTHING) if priority else self.plain
 
-    def begin(self, priority: int, ready: RangeSet) -> None:
+    def add_level(self, priority: int, ready: RangeSet) -> None:
         """Begin to use a priority above 0, with these ready places."""
         self._levels[priority] = ready
         self._levels = dict(sorted(self._levels.items(), reverse=True))
@@ -95,7 +95,7 @@ class ReadyLevels:
             self.plain.add(first, last)
             return
         if priority not in self._levels:
-            self.begin(priority, RangeSet())
+            self.add_level(priority, RangeSet())
         self._levels[priority].add(first, last)
 
 

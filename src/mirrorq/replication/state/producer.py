@@ -58,7 +58,9 @@ class Producer(msgspec.Struct, array_like=True, gc=False):
     used_us: int = 0
     """Timestamp of the last op of this producer. Decides about expiry."""
 
-    def note(self, first: int, count: int, sequence: int, reason: str, settled: int) -> None:
+    def record_outcome(
+        self, first: int, count: int, sequence: int, reason: str, settled: int
+    ) -> None:
         """Record the outcome of numbers first to first + count - 1."""
         self.highest = max(self.highest, first + count - 1)
         self.settled = max(self.settled, settled)

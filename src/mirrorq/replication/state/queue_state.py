@@ -181,7 +181,9 @@ class QueueState(PagedContents):
             if entry.keys:
                 self._note_each(producer, header)
             else:
-                producer.note(header.first_number, header.count, first, "", header.settled)
+                producer.record_outcome(
+                    header.first_number, header.count, first, "", header.settled
+                )
 
     def _hold_keys(self, entry: Entry) -> None:
         """Remember the unique keys of a publish. Note repeated messages in `repeats`."""
@@ -204,7 +206,7 @@ class QueueState(PagedContents):
             sequence = header.first_sequence + index
             holder = self.repeats.get(sequence)
             outcome, why = (sequence, "") if holder is None else (holder, REPEATED)
-            producer.note(header.first_number + index, 1, outcome, why, header.settled)
+            producer.record_outcome(header.first_number + index, 1, outcome, why, header.settled)
 
     def _end_repeats(self) -> tuple[Range, ...]:
         """End repeated messages: they are never live."""
@@ -217,7 +219,7 @@ class QueueState(PagedContents):
         if producer is not None:
             producer.used_us = header.timestamp_us
             outcome = REFUSED if why else sequence
-            producer.note(header.first_number, header.count, outcome, why, header.settled)
+            producer.record_outcome(header.first_number, header.count, outcome, why, header.settled)
 
     def _stage(self, entry: Entry, stage: Stage) -> tuple[Range, ...]:
         """Stage the bodies of a chunk. Its first body is no message."""
@@ -317,7 +319,9 @@ class QueueState(PagedContents):
         if producer is not None:
             reason = getattr(entry.payload, "reason", "")
             producer.used_us = header.timestamp_us
-            producer.note(header.first_number, header.count, REFUSED, reason, header.settled)
+            producer.record_outcome(
+                header.first_number, header.count, REFUSED, reason, header.settled
+            )
 
     def _end(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
         for first, last in ranges:
@@ -339,7 +343,7 @@ class QueueState(PagedContents):
         for level in self.levels.values():
             level.members.remove(first, last)
         self.delayed.remove(first, last)
-        self.places.end(first, last)
+        self.places.forget(first, last)
         self.resting.remove(first, last)
         self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
 

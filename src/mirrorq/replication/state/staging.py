@@ -101,7 +101,7 @@ class Attempt:
 
 
 @define
-class Run:
+class StagedRun:
     """Staged messages of one try of a driver."""
 
     attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
@@ -120,7 +120,7 @@ class Run:
 class Work:
     """An open version of a transaction: not committed."""
 
-    runs: dict[str, Run] = field(factory=dict)
+    runs: dict[str, StagedRun] = field(factory=dict)
     fenced: dict[str, str] = field(factory=dict)
     """Runs that will never be committed, and the reasons."""
 
@@ -171,14 +171,14 @@ class Staging:
             return f"{FENCED}: run {run!r} is given up: {work.fenced[run]}"
         return ""
 
-    def run(self, transaction: str, version: int, run: str) -> Run | None:
+    def staged_run(self, transaction: str, version: int, run: str) -> StagedRun | None:
         """Return the staged run, or None."""
         work = self.open.get((transaction, version))
         return None if work is None else work.runs.get(run)
 
     def lacking(self, op: CommitOp | SealOp) -> str:
         """Return why these winners cannot be committed; "" when all are completely staged."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         known = run.attempts if run is not None else {}
         partitions: dict[int, int] = {}
         for partition, attempt, chunks, count in op.winners:
@@ -197,12 +197,12 @@ class Staging:
         """Winners named by the op, or by the sealed run here."""
         if not op.is_decision:
             return op.winners
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         return run.winners if run is not None else ()
 
     def pieces(self, op: CommitOp) -> list[Range]:
         """Origins of the winners' messages, in order."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         if run is None:
             return []
         found: list[Range] = []
@@ -213,7 +213,7 @@ class Staging:
 
     def largest(self, op: CommitOp) -> int:
         """Bytes of the largest body of the winners."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         attempts = run.attempts if run is not None else {}
         named = [(partition, attempt) for partition, attempt, _, _ in self.winners_of(op)]
         return max((attempts[one].largest for one in named if one in attempts), default=0)
@@ -268,7 +268,7 @@ class Staging:
         if why:
             return why
         work = self.open.get((stage.transaction, stage.version)) or Work()
-        run = work.runs.get(stage.run) or Run()
+        run = work.runs.get(stage.run) or StagedRun()
         if run.home:
             return f"{SEALED}: run {stage.run!r} takes nothing more"
         name = (stage.partition, stage.attempt)
@@ -302,7 +302,7 @@ class Staging:
         why = self.verdict(op.transaction, op.version, op.run)
         if why:
             return Outcome(why)
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         if run is not None and run.home:
             same = (run.home, run.winners) == (op.home, op.winners)
             return Outcome("" if same else f"{SEALED}: run {op.run!r} is, with other winners")
@@ -310,7 +310,7 @@ class Staging:
         if lacking:
             return self._refuse(op, lacking)
         work = self.open.setdefault((op.transaction, op.version), Work())
-        run = work.runs.setdefault(op.run, Run())
+        run = work.runs.setdefault(op.run, StagedRun())
         run.home, run.winners, run.used_us = op.home, op.winners, stamp_us
         keep = [(partition, attempt) for partition, attempt, _, _ in op.winners]
         losers = [name for name in run.attempts if name not in keep]
@@ -319,7 +319,7 @@ class Staging:
 
     def on_commit(self, op: CommitOp) -> Outcome:
         """Commit the winners' messages, and drop other messages of the version."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         is_sealed = run is not None and run.home > 0
         why = "" if is_sealed else self.verdict(op.transaction, op.version, op.run)
         if is_sealed and not op.is_decision:
@@ -347,7 +347,7 @@ class Staging:
 
     def on_abort(self, op: AbortOp) -> Outcome:
         """Fence the run, and drop its staged messages."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         if run is not None and run.home:
             if not op.is_decision:
                 return Outcome(f"{SEALED}: run {op.run!r} waits for the queue that decides")
@@ -360,7 +360,7 @@ class Staging:
 
     def on_ask(self, op: AskOp, me: int) -> Outcome:
         """Apply a question about a sealed run, asked by this queue or another queue."""
-        run = self.run(op.transaction, op.version, op.run)
+        run = self.staged_run(op.transaction, op.version, op.run)
         name = (op.transaction, op.version, op.run)
         if op.asker == me:
             if run is None or not run.home or run.has_asked:
@@ -420,7 +420,7 @@ class Staging:
         found = list(ranges)
         for first, last in ranges:
             for low, high, shift in self.origins.by_place.within(first, last):
-                self.origins.end(low - shift, high - shift)
+                self.origins.forget(low - shift, high - shift)
                 found.append((low - shift, high - shift))
         return tuple(found)
 
@@ -451,7 +451,7 @@ class Staging:
             return []
         return [piece for one in list(run.attempts) for piece in self._drop_attempt(run, one)]
 
-    def _drop_attempt(self, run: Run, name: tuple[int, int]) -> list[Range]:
+    def _drop_attempt(self, run: StagedRun, name: tuple[int, int]) -> list[Range]:
         attempt = run.attempts.pop(name)
         self.attempts -= 1
         self._unstage(attempt.ranges)
@@ -548,7 +548,7 @@ class Staging:
         for transaction, version, runs, fenced in works:
             work = made.open[transaction, version] = Work(fenced=dict(fenced))
             for name, used_us, home, has_asked, winners, attempts in runs:
-                run = work.runs[name] = Run({}, used_us, home, has_asked, winners)
+                run = work.runs[name] = StagedRun({}, used_us, home, has_asked, winners)
                 for partition, number, chunks, ranges, largest in attempts:
                     made._restore(run, (partition, number), Attempt(chunks, 0, ranges, largest))
         if made.staged and made.staged.last >= next_sequence:
@@ -556,7 +556,7 @@ class Staging:
         made.size = sum(made.sizes.total(*piece) for piece in made.staged)
         return made
 
-    def _restore(self, run: Run, name: tuple[int, int], attempt: Attempt) -> None:
+    def _restore(self, run: StagedRun, name: tuple[int, int], attempt: Attempt) -> None:
         run.attempts[name] = attempt
         self.attempts += 1
         for first, last in attempt.ranges:

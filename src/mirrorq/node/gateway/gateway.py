@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.engine.core import Engine
+from mirrorq.engine.engine import Engine
 from mirrorq.errors import ProtocolError
 from mirrorq.monitoring.presence import Served
 from mirrorq.node.bans import Bans, expulsion_text
@@ -73,7 +73,7 @@ class Gateway:
         authority: Authority | None = None,
     ) -> None:
         self.wake_ms: int | None = None
-        """When `step` has something to do."""
+        """When `end_stale_clients` has something to do."""
         self._driver = driver
         self._transport = transport
         self._config = config
@@ -210,7 +210,7 @@ class Gateway:
         self._clients[identity] = self._client(inbound, name)
         if hello.lineage and not own:
             self._unplaced[identity] = hello.lineage
-        self._idle_timeouts.begin(identity, expiry_ms)
+        self._idle_timeouts.watch(identity, expiry_ms)
         log.info("client %s came", name)
 
     @property
@@ -253,9 +253,9 @@ class Gateway:
         self.left_ms = clock.now_ms()
         del self._clients[identity]
         self._unplaced.pop(identity, None)
-        self._idle_timeouts.end(identity)
-        client.calls.end()
-        client.sessions.end(is_lost=is_lost)
+        self._idle_timeouts.forget(identity)
+        client.calls.drop_all()
+        client.sessions.end_all(is_lost=is_lost)
 
     def served(self) -> tuple[Served, ...]:
         """Return the entries of all clients for lists of clients."""
@@ -268,7 +268,7 @@ class Gateway:
     def disconnect(self, name: str, why: str) -> int:
         """Disconnect the clients with a name and refuse the name. Return the number of clients."""
         text = expulsion_text(self._engine.me.node, why)
-        self._bans.note(name, text)
+        self._bans.ban(name, text)
         found = [client for client in self._clients.values() if client.name == name]
         for client in found:
             self._warn("client %s is %s", client.name, text)
@@ -304,7 +304,7 @@ class Gateway:
 
     # --- Time ---------------------------------------------------------------------------
 
-    def step(self, now_ms: int) -> None:
+    def end_stale_clients(self, now_ms: int) -> None:
         """End clients that are silent, or have lost their keys."""
         if self._authority is not None and self._authority.version != self._keys_version:
             self._follow_keys(self._authority)

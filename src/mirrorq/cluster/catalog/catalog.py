@@ -293,7 +293,7 @@ class Catalog:
         if known is not None:
             return known
         result = self._apply_within(command)
-        self._deduplication.note(request, result.value, result.error, result.text)
+        self._deduplication.record_outcome(request, result.value, result.error, result.text)
         return result
 
     def _apply_within(self, command: CatalogCommand) -> CatalogResult:
@@ -372,7 +372,7 @@ class Catalog:
         return CatalogResult(nodes=(command.node,), queues=ended + self._drop_store(store))
 
     def _drop_store(self, store: StoreId) -> tuple[int, ...]:
-        """Take a store out of every view; return the ids of all queues on its node."""
+        """Take a store out of every view; return the ids of the queues with a changed view."""
         dropped = []
         for queue in self._queues.on_node(store.node):
             view = without(queue.view, store, self.definition_of(queue.name).durability)
@@ -428,7 +428,7 @@ class Catalog:
         return CatalogResult(queues=(known.id,))
 
     def _delete_sharded(self, sharded: ShardedRecord) -> CatalogResult:
-        self._sharding.end(sharded)
+        self._sharding.mark_deleted(sharded)
         rings = self._rings_of(sharded)
         for ring in rings:
             self._end(ring)
@@ -696,7 +696,7 @@ class Catalog:
             case ImageHead():
                 self._queues.next_id, self.cluster = record.next_queue_id, record.cluster
             case NodeRecord():
-                self._nodes.take(record)
+                self._nodes.restore(record)
             case StoreId():
                 self._nodes.bury((record,))
             case PolicyRecord() | SendingPattern():
@@ -709,12 +709,12 @@ class Catalog:
             case ShardedRecord():
                 self._sharding.put(record)
             case ExchangeRecord():
-                self._exchanges.take(record)
+                self._exchanges.restore(record)
             case AskerRecord():
-                self._deduplication.take(record)
+                self._deduplication.restore(record)
 
     def _take_policy(self, record: PolicyRecord | SendingPattern) -> None:
         try:
-            self._policies.take(record)
+            self._policies.restore(record)
         except PolicyError as error:
             raise ProtocolError(f"the catalog snapshot holds no catalog: {error}") from error

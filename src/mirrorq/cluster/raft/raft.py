@@ -480,7 +480,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leader = leader
         if was_leader:
-            self._replication.begin(term, ())
+            self._replication.begin_term(term, ())
             self._restart_election_timer()
 
     def _become_leader(self) -> None:
@@ -492,7 +492,7 @@ class Raft:
         replicas = self.voters
         if self.is_changing_voters:
             replicas += self._log.voters_at(self.commit_index)
-        self._replication.begin(self.term, replicas)
+        self._replication.begin_term(self.term, replicas)
         # Entries of earlier terms are committed only by a later entry of the present term.
         nothing = RaftEntry(self._log.last_index + 1, self.term, KIND_NOTHING, b"")
         self._log.append([nothing])
@@ -659,7 +659,7 @@ class Raft:
         incoming = self._incoming
         if incoming is None or not incoming.is_of(message):
             incoming = self._incoming = IncomingSnapshot(message)
-        if incoming.take(message):
+        if incoming.add_page(message):
             page = SnapshotPage(message.index, message.number, message.page)
             self._log.write_page(page)
         return incoming

@@ -19,12 +19,12 @@ from mirrorq.cluster.bootstrap import (
     FoundingReceived,
     joins_through,
 )
-from mirrorq.cluster.catalog.core import Catalog
+from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.cluster.controller.events import ControllerTick, LinkBroken
 from mirrorq.cluster.controller.leases import LeaseHolder
-from mirrorq.cluster.raft.core import Raft
 from mirrorq.cluster.raft.messages import Late, Received
+from mirrorq.cluster.raft.raft import Raft
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.addresses import MARK
@@ -186,7 +186,7 @@ class Engine:
         for name, endpoint in recorded_endpoints(image).items():
             self._admission.meet(name, endpoint)
         self._consensus.start(now_ms)
-        self._admission.end()
+        self._admission.end_step()
 
     # --- Raft ---------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ class Engine:
         out, context, hosting = self._next_out, self._context, self.hosting
         requests, lease_keeping = self.requests, self._lease_keeping
         context.out = self._admission.out = out
-        hosting.begin(out)
+        hosting.begin_step(out)
         if now_ms - self._wanted_ms > self._late_ms:
             # Other nodes are not silent just because this process was given no time.
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
@@ -398,7 +398,7 @@ class Engine:
         if hosting.news.of_all or hosting.news.queues:
             hosting.tell_masters()
         if self._admission.contacts.has_changed:
-            self._admission.end()
+            self._admission.end_step()
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
         self._next_out = EngineEffects()
@@ -415,7 +415,7 @@ class Engine:
         """Step the copies that have events or are due, and send their requests to the leader."""
         hosting = self.hosting
         until_ms = hosting.handing_until_ms
-        hosting.run(now_ms, steady_us)
+        hosting.step_copies(now_ms, steady_us)
         is_look_due = until_ms <= now_ms < hosting.handing_until_ms
         if hosting.has_asked:
             hosting.has_asked, is_look_due = False, True
@@ -450,7 +450,7 @@ class Engine:
                     # Other nodes need this hello to declare the node dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
-                self._leader_requests.begin(event.token, event.command)
+                self._leader_requests.begin_request(event.token, event.command)
             case Forget():
                 self._leader_requests.forget(event.token)
             case FromRail():
@@ -546,9 +546,9 @@ class Engine:
                 if message.member == member:
                     self._leadership.supervise(now_ms, message)
             case QueueReport():
-                self.hosting.reports.note(now_ms, self.catalog, member, message)
+                self.hosting.reports.record_report(now_ms, self.catalog, member, message)
             case SyncReport():
-                self.hosting.sync_reports.note(member, message)
+                self.hosting.sync_reports.record_report(member, message)
             case Directory():
                 self._consensus.on_directory(now_ms, member.node, message)
             case Unwelcome():

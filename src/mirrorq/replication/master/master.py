@@ -196,7 +196,7 @@ class Master:
 
     # --- The term ------------------------------------------------------------------------
 
-    def begin(self, now_ms: int, promoted: PromotedOp) -> None:
+    def propose_first(self, now_ms: int, promoted: PromotedOp) -> None:
         """Propose the first op of the term."""
         # Messages returned by the promotion may exceed a limit, as any return may.
         self.length_limit.is_enforcing = False
@@ -221,7 +221,7 @@ class Master:
         if definition == before:
             return
         if definition.message_ttl != before.message_ttl:
-            self.endings.begin()
+            self.endings.collect_deadlines()
         self.intake.define(before)
         self.length_limit.define()
         if self.active:
@@ -262,12 +262,12 @@ class Master:
         lost = self._term.bodies.lost
         if lost:
             self._term.dispatch.lose(lost.copy())
-        self.endings.begin()
+        self.endings.collect_deadlines()
         self.length_limit.count()
         self.active = True
         self._announce_unique_window(self._state.unique_window_ms)
         return_us = 2 * self._config.failure_ms * 1000
-        self.idle_expiry.begin(self.log.time_us, self._state.idle_since_us, return_us)
+        self.idle_expiry.begin_term(self.log.time_us, self._state.idle_since_us, return_us)
         for users in (self.auto_delete, self.ownership):
             if users.was_consumed:
                 users.lose(None, now_ms, self._config.consumer_return_ms)
@@ -314,7 +314,7 @@ class Master:
     def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
         session = request.session
         former = self.attachments.former(session, body)
-        attachment = self.attachments.begin(request, body)
+        attachment = self.attachments.attach(request, body)
         if attachment is None:
             return
         self.ownership.find(attachment.handle(session))
@@ -338,7 +338,7 @@ class Master:
         The order matters. Messages that wait at the old node would otherwise come behind later
         deliveries (P2), and acks of held messages would name another session.
         """
-        attachment = self.attachments.end(former)
+        attachment = self.attachments.detach(former)
         if attachment is not None:
             self.producers.drop(former, attachment)
         self.confirms.forget(former)
@@ -435,7 +435,7 @@ class Master:
     def on_session_gone(self, session: SessionId) -> None:
         """End a closed or dead handle: held messages go back, counted."""
         self.waiting = deque(r for r in self.waiting if r.session != session)
-        attachment = self.attachments.end(session)
+        attachment = self.attachments.detach(session)
         if attachment is not None:
             self.producers.drop(session, attachment)
         self.confirms.forget(session)
@@ -512,13 +512,13 @@ class Master:
             ready = self._state.live.within(first, last) if entry.keys else [(first, last)]
             for piece in ready:
                 self._term.dispatch.add_ready(*piece, priority)
-            self.endings.expiry.note(ready)
+            self.endings.expiry.add_ready(ready)
         if entry.keys:
             self.confirms.note_each(header)
             self.producers.expect_keys(now_ms)
         else:
             run = (header.first_number, header.count, header.first_sequence)
-            self.confirms.note(header.producer, run)
+            self.confirms.record_numbers(header.producer, run)
 
     def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
         match payload:
@@ -532,7 +532,7 @@ class Master:
             case PromotedOp():
                 # The epoch is later when this node learned of the term from a snapshot.
                 if entry.header.epoch >= self.master_epoch:
-                    self._term.begin()
+                    self._term.start_from_state()
                     self.is_beginning = True
             case ProducerOp():
                 self.producers.on_applied(entry.header.lsn, payload)
@@ -554,7 +554,7 @@ class Master:
             if not self._state.verdict and first <= last:
                 self._term.dispatch.add_ready(first, last, 0)
                 self._term.dispatch.look_for_lost(first, last)
-                self.endings.expiry.note(((first, last),))
+                self.endings.expiry.add_ready(((first, last),))
         self.stages.on_applied(entry)
 
     # --- The end of a step ----------------------------------------------------------------
@@ -578,7 +578,7 @@ class Master:
         if settling.has_work or dispatch.leaving:
             settling.flush()
         if self.purging.is_open:
-            self.purging.run(now_ms)
+            self.purging.end_portion(now_ms)
         if self._term.delays.is_waiting:
             self._end_delays()
         if settling.duties:
@@ -587,7 +587,7 @@ class Master:
             self._deliver(now_ms)
         elif self.intake.held_by:
             self.intake.admit_held(now_ms)
-        self.departures.run(now_ms)
+        self.departures.move_entries(now_ms)
         if self.length_limit.limit is not None or self.length_limit.has_told:
             self.length_limit.tell_all()
         if self.confirms.runs or self.confirms.repeats:
@@ -607,7 +607,7 @@ class Master:
             self._lose(now_ms, session)
             self.on_session_gone(session)
         self.deliveries.more.clear()
-        self.browses.run(now_ms)
+        self.browses.look_at_portion(now_ms)
         if now_ms >= self.deliveries.overdue.at_ms:
             self.deliveries.end_overdue(now_ms)
 
@@ -640,7 +640,7 @@ class Master:
         # P2: returning messages come before messages behind them.
         is_held = self.has_yielded or self._state.is_paused
         is_free = not (self.settling.is_returning or is_held or self.purging.is_open)
-        self.deliveries.run(now_ms, is_free=is_free)
+        self.deliveries.deliver_ready(now_ms, is_free=is_free)
         if self.intake.held_by:
             # Deliveries have made room, and no other event may admit held publishes.
             self.intake.admit_held(now_ms)
