@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import fields_dict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +16,7 @@ from mirrorq.cluster.catalog.commands import decode_command, encode_command
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.commands import ClearPolicy, DeclareQueue, SetPolicy
 from mirrorq.protocol.identities import MemberId
-from mirrorq.protocol.policy import DEFAULT, from_text, in_force, parse, to_text
+from mirrorq.protocol.policy import DEFAULT, Definition, from_text, in_force, parse, to_text
 
 WRONG: tuple[dict[Any, Any], ...] = (
     {},
@@ -143,3 +146,10 @@ def test_catalog_keeps_policies_and_says_when_they_change() -> None:
     assert catalog.apply(5, ClearPolicy("p")).redefines
     assert not catalog.apply(6, ClearPolicy("p")).redefines
     assert catalog.apply(6, ClearPolicy("p")).error == ""
+
+
+def test_the_page_has_a_row_for_each_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policies.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)
+    rows = [row for row in rows if not row.startswith("x-death-")]
+    assert sorted(rows) == sorted(name.replace("_", "-") for name in fields_dict(Definition))
