@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from harness.cluster import SimulatedCluster, SimulatedNode
 from harness.onlooker import Onlooker
-from harness.workload import Journal, Producer
+from harness.workload import Journal, Place, Producer
 from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import DeclareQueue, SetPolicy
@@ -186,7 +186,8 @@ class Sites:
         began_ms, journal = cluster.now_ms, Journal()
         sample = Random(2).sample(lost, min(SAMPLE, len(lost)))
         producers = [
-            Producer(cluster, self.two[0], one, f"p{one}", Random(2), journal, 1) for one in sample
+            Producer(Place(cluster, self.two[0], one, f"p{one}", Random(2)), journal, 1)
+            for one in sample
         ]
         for producer in producers:
             producer.publish()

@@ -18,6 +18,7 @@ lint: $(STAMP)  ## ruff
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
+	cd benches && ../$(BIN)/mypy --config-file mypy.ini .
 
 pure: $(STAMP)  ## all that needs no real time, on both cores
 	$(PYTEST) -n 2 -m 'not real and not slow and not soak'
