@@ -389,6 +389,22 @@ def test_drain_times_out_and_callbacks_run_in_it(channel: Any) -> None:
     assert threads == [threading.current_thread()]
 
 
+def test_what_a_cancelled_consumer_was_to_get_ends_no_wait(
+    node: mirrorq.Node, channel: Any
+) -> None:
+    """It goes back, and the drain waits for somebody's message."""
+    channel.queue_declare("q", durable=True, auto_delete=False)
+    put(channel, "q", "a", "b")
+    gone = Sink(channel, "q")
+    settles_to(node, "q", 2, 0)
+    channel.basic_cancel(gone.tag)
+    sink = Sink(channel, "q")
+    channel.connection.drain_events(timeout=DEADLINE_S)
+    assert gone.bodies == []
+    assert sink.bodies
+    assert sorted(sink.wait(2)) == ["a", "b"]
+
+
 def test_an_eta(connecting: Connecting, node: mirrorq.Node) -> None:
     """A task that is due later waits in its queue, or where told so in the worker."""
     waits, comes = connecting().channel(), connecting(eta="worker").channel()

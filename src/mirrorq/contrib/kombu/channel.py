@@ -299,21 +299,23 @@ class Channel(Declarations):
         if taker is not None:
             taker.consumer.cancel()
 
-    def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
-        """Give a consumer an arrived message."""
+    def dispatch(self, tag: str, message: mirrorq.Message | None) -> bool:
+        """Give a consumer an arrived message, or news of its end. False: it has heard nothing."""
         if not self.is_open:
-            return  # it went back when the channel closed
+            return False  # it went back when the channel closed
         if not self._is_flowing:
             self._held.append((tag, message))
-            return
+            return False
         taker = self._takers.get(tag)
         if taker is None:
             if message is not None:
                 message.nack()  # cancelled meanwhile
-        elif message is None:
+            return False
+        if message is None:
             self._on_cancelled(tag, taker)
         else:
             taker.callback(self._deliver(message, tag, taker.no_ack))
+        return True
 
     def _deliver(self, message: mirrorq.Message, consumer_tag: str, no_ack: bool) -> Delivery:
         tag = next(self._tags)

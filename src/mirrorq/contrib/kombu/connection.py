@@ -43,7 +43,7 @@ TARGETS_MAX = 512
 class Channel(Protocol):
     """A channel, as a connection needs it."""
 
-    def dispatch(self, tag: str, message: mirrorq.Message | None) -> None:
+    def dispatch(self, tag: str, message: mirrorq.Message | None) -> bool:
         """Give a consumer an arrived message."""
         ...
 
@@ -310,14 +310,15 @@ class Connection:
                 deleted, or has ended a consumer that hung.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for count in range(DRAIN_MAX):
+        count = 0
+        while count < DRAIN_MAX:
             arrival = self._next(deadline, may_wait=count == 0)
             if arrival is None and count == 0:
                 raise socket.timeout(f"nothing was delivered within {timeout} s")  # noqa: UP041
             if arrival is None:
                 return
             channel, tag, message = arrival
-            channel.dispatch(tag, message)
+            count += channel.dispatch(tag, message)
 
     def _next(self, deadline: float | None, *, may_wait: bool) -> Arrival | None:
         while True:
