@@ -41,10 +41,10 @@ def check_timeout(timeout: float) -> None:
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """Return the deadline of a call by the clock `time.monotonic`; None: never.
+    """Return a call's deadline by the clock `time.monotonic`; None: the call may wait for ever.
 
     Raises:
-        ValueError: it is below 0.
+        ValueError, TypeError: the time-out is invalid (`check_timeout`).
     """
     if timeout is None:
         return None
@@ -164,8 +164,8 @@ def check_callable(what: str, value: object) -> None:
 
 
 def check_not_async(what: str, value: object) -> None:
-    """Raise TypeError for a coroutine function: a call from a thread would do nothing, and the
-    argument would count as done."""
+    """Raise TypeError for a coroutine function. A thread's call would not run its body, and the
+    message that it was called with would count as done."""
     if inspect.iscoroutinefunction(value):
         raise TypeError(
             f"{what} is a coroutine function (async def), which no thread can await: give a plain "

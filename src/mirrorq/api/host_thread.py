@@ -1,6 +1,6 @@
 """The thread of a node or a client that steps its handles, and the table of the handles.
 
-Handles see the `Host`; the module holds the common part of the two drivers.
+A handle calls only its `Host`. Here is the common part of the drivers of nodes and of clients.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class HostThread(ABC, Generic[AnyPort]):
         self._calls: deque[Callable[[], None]] = deque()
         """Functions of other threads to call on the thread."""
         self._turn = deque([self._run])
-        """Run once: by the thread, or by `stop` if the thread has not begun."""
+        """`_run`, until the thread takes it, or `stop` before the thread begins. It runs once."""
         self._ended = Latch()
         self.thread = threading.Thread(target=self._take_turn, name=name, daemon=True)
 
@@ -179,7 +179,7 @@ class HostThread(ABC, Generic[AnyPort]):
     def stop(self, timeout: float) -> bool:
         """End the thread; open calls of handles end because their host is closed.
 
-        The thread closes its own resources at its end: no other thread does.
+        The thread's run closes its resources. If the thread has not begun, the caller does the run.
 
         Returns:
             True if it has ended within `timeout` seconds. Else it ends when its work is done.
@@ -191,7 +191,7 @@ class HostThread(ABC, Generic[AnyPort]):
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread has not ended, or will begin in a moment."""
+        """Whether the thread has not ended. True also before the thread begins."""
         return not self._ended.is_set()
 
     # --- On the thread --------------------------------------------------------------------
@@ -215,8 +215,8 @@ class HostThread(ABC, Generic[AnyPort]):
         and close the thread's own resources."""
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Do a part of the work. An exception is kept, and does not prevent other parts: also if it
-        is not an Exception, or comes from a user's log handler."""
+        """Do a part of the work. The first exception, of any class, is kept as `failure`. Other
+        parts are done all the same, even if a user's log handler raises."""
         try:
             work()
         except BaseException as error:

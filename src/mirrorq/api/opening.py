@@ -1,6 +1,6 @@
 """Creation of handles: the source of a handle's host, and the kind of handle for a queue.
 
-No module of the room knows a node. At import the root of the package registers here how a
+No module of `api` knows a node. At import the root of the package registers here how a
 `MirroredQueue` with a path gets a node, and how a client gets a local node. The kind of a queue's
 handle is chosen here only.
 """

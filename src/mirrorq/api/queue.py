@@ -116,7 +116,7 @@ class MirroredQueue(Target):
         NoQuorum: no majority within `timeout` seconds.
 
     *Threads*: every method may be called from any thread. Listeners are called on one thread of the
-    handle's own. After a fork the child opens its own.
+    handle's own. In a forked child a handle on a node raises: the child opens the queue anew.
 
     Example:
         ```python
@@ -167,13 +167,13 @@ class MirroredQueue(Target):
             raise
 
     def _hold(self, handle: Handle | ShardedHandle) -> None:
-        """Become the face of a handle."""
+        """Make this object the one that users hold for a handle: its face."""
         self._handle = handle
         handle.show_as(self, MirroredQueue._over)
 
     @classmethod
     def _over(cls, handle: Any) -> MirroredQueue:
-        """Make a new face after the first was dropped: a message knows the handle only."""
+        """Make a new face after the user dropped the first. A message refers to the handle only."""
         queue = cls.__new__(cls)
         queue._hold(handle)
         return queue
@@ -199,11 +199,11 @@ class MirroredQueue(Target):
         return self._handle.shards
 
     def shard(self, number: int) -> MirroredQueue:
-        """A new handle on one shard of a sharded queue, from 0, to be closed like any handle. It
+        """Return a new handle on one shard of a sharded queue, to be closed like any handle. It
         has all features of a queue without shards, and `mirrorq.bulk` takes it too.
 
         Args:
-            number: of the shard, from 0.
+            number: number of the shard, from 0.
 
         Raises:
             PreconditionFailed: the queue is not sharded, or has no such shard.
@@ -261,7 +261,7 @@ class MirroredQueue(Target):
             unique: a key that names the message, as "order-17". While the queue remembers it a
                 second put of the key stores nothing: its confirmation ends with the sequence of the
                 first, and its `is_duplicate` is true. The fate of the message and changes of the
-                master do not matter. In a sharded queue it chooses the shard if `key` is None.
+                master do not matter. In a sharded queue `unique` chooses the shard without `key`.
             unique_for: seconds, a text as "5m" or a timedelta, for which the queue remembers it,
                 from the first put on; None: by the policy's `unique-window`.
             reply_to, correlation_id, content_type: texts that are carried.
@@ -272,7 +272,7 @@ class MirroredQueue(Target):
                 all ready messages of its priority.
             key: carried; in a sharded queue, messages of one key keep their order.
             persistent: False: lost when all nodes stop.
-            block, timeout: wait so long (seconds) while too much is unconfirmed.
+            block, timeout: whether to wait while too much is unconfirmed, and how many seconds.
             on_confirm: called with the confirmation at its end.
 
         Returns:
@@ -309,11 +309,11 @@ class MirroredQueue(Target):
         on_confirm: OnConfirm = None,
         **options: Unpack[ManyOptions],
     ) -> Confirmation:
-        """Publish messages together: up to `frame_bytes_max` all or none.
+        """Publish messages together. Up to `frame_bytes_max` in all, the queue stores all or none.
 
         The confirmation ends with a `range` of sequences (a tuple, when several frames were needed
         and another producer came between), or `NotConfirmed` with `.stored` and `.refused`.
-        Arguments and errors as in `put`, but `unique`; they hold for every message.
+        Arguments (but no `unique`) and errors as in `put`; options hold for every message.
 
         Example:
             ```python
@@ -425,7 +425,7 @@ class MirroredQueue(Target):
             The messages, in the queue's order.
 
         Raises:
-            NoQuorum, QueueDown: no message for the reason given.
+            NoQuorum, QueueDown: at the time-out, if that is why no message has come.
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
@@ -445,14 +445,14 @@ class MirroredQueue(Target):
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
         """Have `on_refused(message, error)` called with each message of the handle whose ack (or
-        `nack(requeue=False)`) was refused: it had gone back to the queue, and comes again.
+        `nack(requeue=False)`) was refused: the message had gone back to the queue, and comes again.
 
-        A worker need not wait for the outcomes of its acks: the listener learns of messages to
-        undo, or to expect again. Called on the handle's callback thread. Acks of a transaction or
-        an `ack_and_put` are reported by their own outcomes.
+        A worker need not wait for the outcomes of its acks: the listener learns whose work to
+        undo, or which messages to expect again. It is called on the handle's callback thread. Acks
+        of a transaction or an `ack_and_put` are reported by their own outcomes.
 
         Raises:
-            TypeError: it cannot be called.
+            TypeError: `on_refused` cannot be called.
         """
         if on_refused is None:
             raise TypeError("on_refused is None: give a function of a Message and an AckRefused")
@@ -611,8 +611,8 @@ class MirroredQueue(Target):
     def move_messages(self, first: int, last: int | None = None, *, to: str | Target) -> int:
         """Move one message, or a range, to another queue, each exactly once.
 
-        The queue's master moves them, as `redrive` does: they keep bodies and properties, and a
-        delay or ttl ends. Held messages stay.
+        The queue's master moves them, as `redrive` does: they keep bodies and properties, and lose
+        a delay or ttl. Held messages stay.
 
         Args:
             first, last: as in `delete_messages`.

@@ -26,8 +26,8 @@ Put = Callable[[Shard], Waits[Confirmation]]
 
 
 class ShardedPublisher(Publishing):
-    """The puts of a handle on a sharded queue, which holds it: sums over its shards, and the choice
-    of a shard. From any thread."""
+    """The puts of a handle on a sharded queue: sums over the queue's shards, and the choice of a
+    shard. The handle owns the object. From any thread."""
 
     def __init__(self, channel: Channel, parts: Sequence[Shard]) -> None:
         super().__init__(channel)
@@ -103,8 +103,8 @@ class ShardedPublisher(Publishing):
         """Return the shard for the next put, if it runs and may have room. None: use
         `putting_anywhere`.
 
-        A turn is one put while few messages are unconfirmed, and grows with their number. It ends
-        when the host has taken its puts, so the puts of a shard leave together.
+        A turn is one put while few messages are unconfirmed, and grows with their number. A turn
+        also ends when the host has taken the turn's puts, so the puts of a shard leave together.
         """
         if self._left > 0 and self._taking.inbox:
             self._left -= 1
@@ -142,7 +142,7 @@ class ShardedPublisher(Publishing):
 
         Args:
             put: does the put, without waiting.
-            count, size: of messages, and bytes of bodies.
+            count, size: number of the messages, and bytes of their bodies.
         """
         until = deadline_of(timeout)
         yield from self.learning()
