@@ -141,7 +141,7 @@ class Engine:
         self.sync_reports = self.hosting.sync_reports
         self.lease = self.hosting.lease
         self.room = self.hosting.room
-        """Set by the driver before each step."""
+        """Room in the store. The driver sets it before a step, if it may have changed."""
         raft = Raft(StoreId(me.node, me.store), raft_image, config, seed)
         joins = () if raft.is_founded else join or joins_through(raft.founding)
         self._admission = PeerAdmission(me, endpoint, peers, joins, config.failure_ms)
@@ -288,7 +288,7 @@ class Engine:
 
     @property
     def has_portions(self) -> bool:
-        """Whether work in portions has a next portion."""
+        """Whether a portion of long work is left."""
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
@@ -318,7 +318,7 @@ class Engine:
         )
 
     def may_deliver(self, reply: SessionReply, now_ms: int) -> bool:
-        """Whether a delivery of a master here may be sent: its term and the lease go on."""
+        """Whether a master's delivery may still be sent: the master's term and the lease go on."""
         replica = self.hosting.replicas.get(reply.queue_id)
         master = replica.master if replica is not None else None
         is_term = master is not None and master.master_epoch == reply.epoch
@@ -344,7 +344,7 @@ class Engine:
 
     @property
     def _may_be_kept_out(self) -> bool:
-        """Whether a refusal of the node is believed: not while the node takes part."""
+        """Whether the node believes that it is refused: not if registered and with a leader."""
         return not self.is_registered or self.leader is None
 
     # --- The step -----------------------------------------------------------------------
@@ -447,7 +447,8 @@ class Engine:
             case Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
-                    # Other nodes need this hello to declare the node dead (`failure_detector`).
+                    # Hellos list unheard nodes. Other nodes need this hello to find that the
+                    # probed node is dead (`failure_detector`).
                     self._greetings.say_to_all()
             case Ask():
                 self._leader_requests.begin_request(event.token, event.command)
@@ -563,7 +564,7 @@ class Engine:
         self._consensus.run_timers(now_ms)
         self._consensus.note_leader(now_ms)
         if now_ms - self._hello_ms >= self.config.heartbeat_ms:
-            # Ticks of all nodes are at the same times, so that queues wake a node once.
+            # Hellos are at multiples of heartbeat_ms, as ticks of queues are: one wake for all.
             self._hello_ms = now_ms - now_ms % self.config.heartbeat_ms
             self._show_life(now_ms)
             self._hello.clear()

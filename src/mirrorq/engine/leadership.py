@@ -119,7 +119,7 @@ class Leadership:
 
         Args:
             is_news: the node began or ceased to lead.
-            has_applied: there are new entries.
+            has_applied: entries, or a page of a snapshot, were applied.
         """
         if self._controller.is_asked_for_leases:
             contact_ms = self._consensus.raft.majority_contact_ms

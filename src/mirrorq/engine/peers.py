@@ -22,7 +22,7 @@ class Peer:
     store: StoreId | None = None
     """The store of `member`."""
     voters: tuple[StoreId, ...] | None = None
-    """The voters at the last check that included `store`."""
+    """The last list of voters in which `store` was found. An unchanged list needs no new search."""
     heard_ms: int = 0
     gone: bool = True
     is_past: bool = False
@@ -74,7 +74,7 @@ class Peers:
         return tuple(self._peers.values())
 
     def is_outlived(self, member: MemberId) -> bool:
-        """Return true if a later incarnation of the store is here, so that a message came late."""
+        """Return true if a later incarnation of the member's store lives: a message came late."""
         peer = self._peers.get(member.node)
         known = None if peer is None or peer.gone else peer.member
         return (

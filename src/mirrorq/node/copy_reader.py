@@ -2,7 +2,7 @@
 
 Any copy in sync is suitable: applied states at the same lsn are equal (Lemma 3). A copy that has
 applied the master's ops up to the request shows no less than the master did. Used on the node
-thread. An answer is bounded in ranges and, unless a single message is larger, in bytes.
+thread. An answer is bounded in pieces and, unless a single message is larger, in bytes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _state(engine: Engine, queue_id: int) -> QueueState:
 
 
 def _pieces(state: QueueState, first: int, last: int) -> list[Piece]:
-    """Return the first pieces from first to last, up to RANGES_MAX."""
+    """Return the live messages from first to last as pieces, at most RANGES_MAX pieces."""
     pieces: list[Piece] = []
     while first <= last and len(pieces) < RANGES_MAX:
         low, high = state.live.first_run(first, last)

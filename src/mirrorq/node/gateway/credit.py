@@ -14,11 +14,11 @@ class ClientSubscription:
 
     number: int
     total: int = 0
-    """Credit that the client has asked for."""
+    """Number of messages that the client has asked for so far."""
     told: int = 0
-    """Credit that the master has received."""
+    """The `total` in the last Credit that was sent to the master."""
     granted: int = 0
-    """Bytes in the last Credit that was passed on."""
+    """Bytes of bodies in the last Credit that was passed on; 0: none yet, or none since `halt`."""
     come: int = 0
     """Bytes delivered since the last Credit."""
 
