@@ -1,8 +1,8 @@
 """Samples of a node's state for metrics: frozen values, made on the node thread.
 
 A scrape waits a little for a fresh sample. It takes the last sample when the node thread is busy,
-with a commit to a slow disk for instance. So a scrape takes no lock that is held over a commit, and
-costs the node thread a slice of the queues a round.
+with a commit to a slow disk for instance. So a scrape takes no lock that is held over a commit. In
+each round the node thread samples a slice of the queues.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class QueueSample:
     members: int
     members_in_sync: int
     ready: int
-    """Counted at the master, as all message counts; else 0."""
+    """As all counts of messages and consumers, 0 unless the copy is the master."""
     unacked: int
     delayed: int
     consumers: int

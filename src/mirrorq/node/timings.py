@@ -1,4 +1,4 @@
-"""Durations of a node's commits, and of its queues' ops from the master to stable.
+"""Durations of a node's commits, and of *rounds*: from a master's step until its ops are stable.
 
 Node thread only. The cost is one reading of the clock per commit and step.
 """

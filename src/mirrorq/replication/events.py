@@ -61,7 +61,7 @@ class TargetLinkLost(Struct, frozen=True, gc=False):
 
 
 class FrameDamaged(Struct, frozen=True, gc=False):
-    """A frame on this disk is damaged. Names its sequences."""
+    """A frame on this disk, with the sequences `first` to `last`, is damaged."""
 
     first: int
     last: int
@@ -81,8 +81,8 @@ class RingReceived(Struct, frozen=True, gc=False):
 
 
 class Railed(Struct, frozen=True, gc=False):
-    """Ops of the star that the rail has written to this disk. The master knows of them, unless the
-    rail had been asked to stop."""
+    """Ops of the star that the rail has taken: to this disk, or to memory in a `replicated` view.
+    The master knows of them, unless the rail had been asked to stop."""
 
     message: Data
 
@@ -102,7 +102,7 @@ class LinkLost(Struct, frozen=True, gc=False):
 
 
 class NodeGone(Struct, frozen=True, gc=False):
-    """The handles of a node are gone: all (None), or handles of older incarnations."""
+    """Handles of a node are gone: all (None), or those of incarnations below `incarnation`."""
 
     node: str
     incarnation: int | None = None
@@ -121,7 +121,7 @@ class SubscriptionExpelled(Struct, frozen=True, gc=False):
 
 
 class LeaseChanged(Struct, frozen=True, gc=False):
-    """The lease shared with the node has changed, or a pause has begun or ended."""
+    """The node's lease, shared by its queues, has changed, or a pause has begun or ended."""
 
 
 class Undelivered(Struct, frozen=True, gc=False):

@@ -67,7 +67,7 @@ class Highest:
         return None if known is None else known.highest
 
     def outboxes(self) -> list[int]:
-        """Producer ids of other queues."""
+        """Producer ids under which other queues' outboxes put messages here, in order."""
         known = {*self._state.producers.ids(OUTBOX_BIT, SPOOL_BIT | OUTBOX_BIT), *self._said}
         known |= {*self._before}
         return [number for number in sorted(known) if is_outbox(number) and number in self]
@@ -87,7 +87,8 @@ class Highest:
         self._said[producer] = number
         if len(self._said) > SAID_COUNT and self._state.applied >= self._upto:
             self._before, self._said = self._said, {}
-            self._upto = self._ring.received + 1  # the op that says it may be the next one
+            # The op behind this number may not be in the ring yet: `append` notes it first.
+            self._upto = self._ring.received + 1
 
 
 class LogTail:
