@@ -1,5 +1,5 @@
 """Changes of the ring that the master proposes: a joiner is counted in, a slow member moves to the
-tail (R8, R9)."""
+tail (R8 and R9 of docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Membership:
     def count_in(self, now_ms: int, out: ReplicaEffects, *, is_active: bool) -> None:
         """R8: propose to count joiners in. The master waits for these members from here on.
 
-        The proposal also ends a settling view. Members counted in by the same proposal have the
-        whole history on their disks, because R8 requires the history of this epoch.
+        The proposal also ends a settling view (`Ring.is_settled`). Members counted in by it have
+        the whole history on their disks, because R8 requires the history of this epoch.
 
         Args:
             is_active: true if the promotion that began the term is applied.

@@ -36,8 +36,8 @@ class PendingSettle:
     refused: tuple[Delivery, ...]
     why: str
     late: tuple[Delivery, ...] = ()
-    """Deliveries that are not open any more. After all earlier ops it is decided if the ack is a
-    repeat."""
+    """Deliveries that are not open any more. Once all earlier ops are applied, it is decided
+    whether the ack is a repeat."""
 
 
 @define
@@ -127,7 +127,8 @@ class Settling:
         held = dispatch.open_of(piece)
         pending.refused += tuple(_part(piece, first, last) for first, last in held)
         if goes_back and piece.epoch == self._term.epoch:
-            return  # returned by this nack when it came first, or with its consumer
+            # An earlier copy of this nack, or the end of the consumer, has returned the rest.
+            return
         pending.late += pieces_without(piece, (*taken, *held))
 
     def _way_of(self, body: Settle) -> list[Range]:
@@ -143,7 +144,7 @@ class Settling:
                 return self._returns
 
     def drop(self, number: int) -> None:
-        """Return the rest of a delivery, counted and by portions: its consumer is gone."""
+        """Return the rest of a delivery by portions, as counted returns: its consumer is gone."""
         self._term.dispatch.drop(number)
 
     # --- The end of a step ----------------------------------------------------------------

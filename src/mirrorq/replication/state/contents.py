@@ -22,7 +22,7 @@ Invariants:
 1. live sequences are below next_sequence.
 2. `returned` holds live sequences only.
 3. outcomes of a producer are above its settled mark, in order of number.
-4. `delayed`, `places` and `resting` hold live sequences only, each of one of the first two at most.
+4. `delayed`, `places` and `resting` hold live sequences only. None is in both of the first two.
 5. members of levels are live, each of one level only. A message without a level has priority 0.
 """
 
@@ -62,8 +62,8 @@ class Run(NamedTuple):
 
     @property
     def is_doubtful(self) -> bool:
-        """True if an unclean promotion came before the end of the delay that this past knows. In
-        the lost past the delay may have ended earlier, and the messages may have been delivered."""
+        """True if, in this past, an unclean promotion came before the end of the delay. In the lost
+        past the delay may have ended earlier, and the messages may have been delivered."""
         return self.first + self.shift >> GENERATION_BITS > self.first >> GENERATION_BITS
 
 
@@ -132,7 +132,7 @@ class Contents:
         self.is_paged = False
         """True if the state was read from pages, or is about to be."""
         self._awaited = (0, 0, 0, 0)
-        """Numbers from the head that the pages must match."""
+        """Numbers in the stored state's head that its pages must match."""
 
     def touch(self, kind: int, first: int, last: int) -> None:
         """Prepare a change of the stretch: make pages for snapshots, mark pages as changed."""
@@ -199,7 +199,7 @@ class Contents:
         """Return true if a promotion, not a return, last raised this message's delivery count."""
         run = self.longest_run(sequence, sequence)
         place = sequence + run.shift
-        promoted = int(run.is_doubtful)  # before all known returns of this past
+        promoted = int(run.is_doubtful)  # as if at lsn 1, before all known returns of this past
         promoted = max((lsn for lsn, mark in self._marks_of(run) if mark > place), default=promoted)
         return promoted > self.returned.at(sequence)[1]
 

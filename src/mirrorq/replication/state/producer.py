@@ -196,8 +196,8 @@ class Producers(Mapping[int, Producer]):
             yield from sorted(_part(self._chunk(at), first, last))
 
     def walk(self, least: int) -> tuple[list[Used], int]:
-        """Producers from id `least` on, of a few pages that are not cached, and the next `least`;
-        0: the end is reached."""
+        """(id, `used_us`) of producers from id `least` on, of a few pages, which are not put into
+        the cache. Also the next `least`; 0: the end is reached."""
         firsts, found = self.table.firsts, list[Used]()
         index = bisect_right(firsts, least) - 1
         end = min(index + WALKED_PAGES, len(firsts))
@@ -328,8 +328,8 @@ class Producers(Mapping[int, Producer]):
     # --- Pages --------------------------------------------------------------------------
 
     def count_within(self, first: int, last: int) -> int:
-        """Number of producers in first to last. An unchanged page that is not empty counts as 1,
-        without a read."""
+        """Number of producers in first to last. A page wholly within that is only on the disk, and
+        not empty, counts as 1 without a read."""
         return sum(self._count_of(at, first, last) for at in self._firsts(first, last))
 
     def _count_of(self, at: int, first: int, last: int) -> int:

@@ -1,10 +1,11 @@
 """Staged messages of one queue: runs, their attempts, and decisions. Applied state. Pure.
 
-Chunks are publish frames with messages that no consumer sees. Chunks have sequences like any frame,
-under which their bodies lie in the store, here called their *origins*. A commit gives the winners'
-messages new sequences, behind all sequences of the queue. The messages are then ordinary messages,
-and only readers of bodies ask `origins` for a body's place. No body is ever copied. A commit of ten
-million messages is one small op: all messages appear at once, on every copy.
+`protocol.staged` defines the words. Chunks are publish frames with messages that no consumer sees.
+A chunk has sequences like any frame. The store keeps the bodies under these sequences, here called
+*origins*. A commit gives the winners' messages new sequences, behind all sequences of the queue.
+The messages are then ordinary messages, and only readers of bodies ask `origins` for a body's
+place. No body is ever copied. A commit of ten million messages is one small op: all messages appear
+at once, on every copy.
 
 Decisions are final:
 
@@ -102,7 +103,7 @@ class Attempt:
 
 @define
 class StagedRun:
-    """Staged messages of one try of a driver."""
+    """Staged messages of one try of a driver (`protocol.staged`) to write a version."""
 
     attempts: dict[tuple[int, int], Attempt] = field(factory=dict)
     """Attempts by (partition, attempt)."""
@@ -242,7 +243,7 @@ class Staging:
                 yield first, last
 
     def piece(self, first: int, last: int) -> Range:
-        """(end of the run within last with neighbouring bodies, sequence less origin)."""
+        """(end of the part from first within last whose bodies adjoin, sequence less origin)."""
         return self.origins.at(first, last) if self.origins else (last, 0)
 
     def idle_runs(self, before_us: int) -> Iterator[tuple[str, int, str]]:
@@ -414,7 +415,7 @@ class Staging:
         return dropped
 
     def freed(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """Add the origins of messages that are not needed any more to their sequences."""
+        """Forget the origins of unneeded messages. Return them behind the messages' sequences."""
         if not self.origins:
             return ranges
         found = list(ranges)
@@ -470,8 +471,7 @@ class Staging:
             self.sizes.forget(low, high)
 
     def _finish(self, transaction: str, version: int) -> list[Range]:
-        """Note that the version is committed. Drop older versions and other runs, but not sealed
-        runs."""
+        """Note a committed version. Drop older versions and other runs, except sealed runs."""
         known = self.committed.setdefault(transaction, RangeSet())
         known.add(version, version)
         if len(known) > COMMITTED_RANGES_MAX:
