@@ -111,6 +111,8 @@ queue.put(b"x", ttl="5")
     ConfigError: ttl is '5'; a text with a unit
 queue.put(b"x", priority=100)
     ConfigError: priority is 100; from 0 to 31
+queue.get(1)
+    TypeError: block is 1; Seconds to wait are timeout=
 queue.get(5)
     TypeError: block is 5; Seconds to wait are timeout=
 queue.get(timeout="3")

@@ -144,7 +144,7 @@ COUNT_MAX = 2**53
 def check_block(value: object) -> None:
     """Raise TypeError for a `block` that is a number of seconds in the wrong place: `get(5)` would
     wait for ever."""
-    if value not in (True, False):
+    if not isinstance(value, bool):
         raise TypeError(
             f"block is {value!r}: it must be True or False. Seconds to wait are timeout="
         )

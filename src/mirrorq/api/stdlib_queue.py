@@ -482,6 +482,7 @@ class QueueAdapter(Generic[Item]):
 
 
 def _check_timeout(block: bool, timeout: float | None) -> None:
-    check_block(block)
+    if block not in (0, 1):  # code written for `queue.Queue` says them for False and True
+        check_block(block)
     if block and timeout is not None and timeout < 0:
         raise ValueError("'timeout' must be a non-negative number")
