@@ -65,9 +65,9 @@ class Gathering:
         self._mandatory = mandatory
         self._on_ended = on_ended
         self._count = count + 1
-        """Number of parts, plus one until all parts are put."""
+        """Number of calls of `end_one`: one for each part, and one for the end of the puts."""
         self._ended = itertools.count(1)
-        """Counted by hosts' threads and by the user's thread, each time by one operation."""
+        """Numbers the calls of `end_one`. Several threads call it: each count is one operation."""
         self._sequences: dict[str, int] = {}
         self._errors: dict[str, MirrorQError] = {}
         self._has_stored = False
@@ -139,7 +139,7 @@ def _joined(errors: Sequence[MirrorQError]) -> MirrorQError | None:
 
 
 def gathered_reply(replies: Sequence[object]) -> object:
-    """Return the sum of all shards' replies."""
+    """Return all shards' replies as one: sums, but the greatest `consumers` and any `waiting`."""
     if isinstance(replies[0], Purged):
         return Purged(0, sum(one.count for one in replies if isinstance(one, Purged)))
     counts = [one for one in replies if isinstance(one, Counts)]

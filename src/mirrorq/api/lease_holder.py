@@ -25,7 +25,7 @@ class LeaseHolder:
         self.refused = ""
         """Why the queue refuses the consumer; "": not refused."""
         self.sequences = RangeSet()
-        """Sequences taken at first; set once."""
+        """Sequences taken until `is_complete`."""
         self.is_over = False
         """True: no more messages are wanted, and later deliveries are released."""
         self.pieces: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
@@ -33,12 +33,12 @@ class LeaseHolder:
         self._settled: set[tuple[int, int]] = set()
         """Keys of pieces that were sent to be settled."""
         self._surplus: dict[int, int] = {}
-        """By epoch: number of messages taken after a failover that had not been held before."""
+        """By epoch: number of messages given back after `is_complete`, as they were not held."""
         self.is_complete = False
         """True: all messages have been taken; later deliveries only repeat them."""
 
     def held_in(self, epoch: int) -> int:
-        """Return the number of messages that count against the credit in a term."""
+        """Return the number of messages that count against the credit in the term of this epoch."""
         held = sum(left.count for piece, left in self.pieces.values() if piece.epoch == epoch)
         return held + self._surplus.get(epoch, 0)
 

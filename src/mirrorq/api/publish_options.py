@@ -1,7 +1,7 @@
 """The options of a `put` beside the bodies: the same for all messages of a frame.
 
-The packer begins a new frame when terms differ, so that neither the state of a queue nor C ever
-holds an object per message.
+The packer begins a new frame when terms differ. So neither a queue's state nor the C code holds an
+object per message.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def terms_of(
 
 
 def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[bytes, int] | None:
-    """Return the digest and the time of a unique key for the properties.
+    """Return a unique key's digest and window in ms for the properties; 0: the queue's window.
 
     Raises:
         ConfigError: the key is empty, the time is invalid, or a time has no key.

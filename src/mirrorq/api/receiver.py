@@ -49,12 +49,12 @@ NONE_YET = (
 NOWAIT_S = 1.0
 """Seconds that get_nowait() waits for the master's answer about messages."""
 RECALL_ASKS = 3
-"""Questions by get_nowait() while other handles hold messages: they may release messages."""
+"""Limit on questions by get_nowait() while other handles hold messages that may come back."""
 CALLS_AHEAD = 4
 """Multiple of a call's count fetched ahead for calls that take many, as long as calls are as fast
 as messages. With less, calls would wait for each credit's way to the master and back."""
 CALL_COUNT_MAX = 4096
-"""Limit on the counted size of a call: the content of one Deliver."""
+"""Limit on the call's count that `CALLS_AHEAD` multiplies: the messages of one Deliver."""
 ON_WAY_S = 0.02
 """Seconds that a call waits for messages reported as ready before it asks again."""
 LOOK_S = 1.0
@@ -92,7 +92,7 @@ class Receiving(ABC):
     @property
     @abstractmethod
     def has_had_some(self) -> bool:
-        """Whether there was ever a message here to be taken."""
+        """Whether messages have come here and have not all gone back."""
 
     @property
     @abstractmethod
@@ -212,7 +212,7 @@ class Receiving(ABC):
                     is_warned = True
 
     def _obtaining_now(self, found: list[Message], count: int) -> Waits[None]:
-        """Take messages without a wait for a publish, until the master has none ready.
+        """Take messages that are published already. End when the master has none ready.
 
         Earlier puts of the handle count as published: the call waits for their outcomes.
         """

@@ -11,7 +11,7 @@ from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiving
 from mirrorq.api.sharded.shard import Shard
 
 MANY = 64
-"""Each call for fewer messages is another shard's turn."""
+"""A call for fewer messages always passes the turn to the next shard."""
 
 
 class ShardedReceiver(Receiving):
@@ -56,7 +56,7 @@ class ShardedReceiver(Receiving):
         return any(part.receiver.has_waiting for part in self._parts)
 
     def want(self, demand: Demand) -> None:
-        """Add a demand, at any shards, until `unwant`.
+        """Add a demand at each shard, until `unwant`.
 
         A small demand is divided over the shards. A large demand is placed whole at each shard,
         within the handle's limit on fetched messages: six pieces cost six times as much as one.
