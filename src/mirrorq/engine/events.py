@@ -91,7 +91,7 @@ class Committed(Struct, frozen=True, gc=False):
 
 
 class FromRail(Struct, frozen=True, gc=False):
-    """Ops that the rail has put on the local disk. Other ops arrive as `FromPeer`."""
+    """Ops that the rail has acknowledged: on disk or at receipt. Others come as `FromPeer`."""
 
     message: Data
 
@@ -183,7 +183,7 @@ class EngineEffects(Struct):
     writes: list[QueueWrite] = field(default_factory=list)
     raft: RaftWrite | None = None
     round: int = 0
-    """Step Committed(round) after the commit, when there was anything to write."""
+    """The driver posts Committed(round) after the commit; 0: there is nothing to write."""
     send: list[tuple[str, object]] = field(default_factory=list)
     """Sent after the commit: Raft's messages rely on Raft's state on disk."""
     reads: list[tuple[str, FetchFrames]] = field(default_factory=list)
@@ -201,5 +201,5 @@ class EngineEffects(Struct):
 
     @property
     def has_rest(self) -> bool:
-        """Whether there is anything to do after the commit but to send."""
+        """Whether the driver has more to do after the commit than to send `send`."""
         return bool(self.answers or self.notices or self.probes or self.reads or self.loads)

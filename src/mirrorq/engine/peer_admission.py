@@ -45,7 +45,7 @@ class PeerAdmission:
         """True if waiting cannot help."""
         self._failure_ms = failure_ms
         self._noticed: dict[str, None] = {}
-        """Texts that are reported once in the life of the node."""
+        """Texts reported already: each is reported once in the life of the node."""
         self.out = EngineEffects()
         """Effects of the engine's current step."""
         for name in self.names:
@@ -116,7 +116,7 @@ class PeerAdmission:
     # --- Words ----------------------------------------------------------------------------
 
     def keep_out(self, now_ms: int, hello: Hello, word: Unwelcome) -> str:
-        """Have a refusal sent to a process; its node name would lead elsewhere.
+        """Have a refusal sent to a process's endpoint: its node name may be another process's.
 
         Returns the process's key here; "": no refusal is sent.
         """
@@ -170,7 +170,7 @@ class PeerAdmission:
         return Directory(tuple(node for node in nodes if node[1]))
 
     def on_directory(self, told: Directory, voters: tuple[StoreId, ...]) -> Directory | None:
-        """Look for silent voters where told. Return the endpoints missing there, or None."""
+        """Look for silent voters where told. Return the own directory if it knows more, or None."""
         for name, endpoint in told.nodes:
             peer = self.peers.find(name)
             if any(voter.node == name for voter in voters) and (peer is None or peer.gone):
@@ -179,7 +179,7 @@ class PeerAdmission:
         return known if any(name not in names for name, _ in known.nodes) else None
 
     def list_nodes(self, catalog: Catalog) -> tuple[str, ...]:
-        """Connect to the catalog's nodes only. Return the nodes that have left the catalog."""
+        """Connect to the catalog's nodes. Return those that left; configured ones stay."""
         nodes = {node.name: node.endpoint for node in catalog.nodes()}
         nodes.pop(self.me.node, None)
         forgotten = self.contacts.list_nodes(nodes)

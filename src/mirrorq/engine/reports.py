@@ -19,7 +19,7 @@ from mirrorq.protocol.identities import MemberId
 from mirrorq.replication.replica import Replica
 
 REPORTED_MAX = 256
-"""Queues looked at for a report at one heartbeat, and queues whose reports are sent to a new node
+"""Limit on queues looked at for a report at one heartbeat, and on reports for new nodes looked at
 in one step."""
 
 
@@ -61,7 +61,7 @@ class QueueReports:
         return bool(self._to_remind)
 
     def next_reminders(self) -> Iterator[tuple[str, QueueReport]]:
-        """Yield at most `REPORTED_MAX` reports, each with the new node."""
+        """Yield at most `REPORTED_MAX` reports, each with the new node, also of live masters."""
         for _ in range(min(REPORTED_MAX, len(self._to_remind))):
             node, queue_id = self._to_remind.popleft()
             if queue_id in self._known:

@@ -7,11 +7,11 @@ reason. A message that was put for the target is not changed.
 
 A dead-lettered message gets headers that begin with `x-death-`. They hold the last queue, the
 reason, the number of deaths, the last sequence, and the time (seconds since 1970). They also list
-the queues in which the message died since a user last moved it, one per line.
+the queues in which the message died since its last rejection or move, one per line.
 
 *Circles.* A message that would return automatically to a queue in which it died is dropped, as in
-RabbitMQ; it would circle for ever. A message that a consumer rejected on the way, or a user moved,
-does not return automatically.
+RabbitMQ; it would circle for ever. When a consumer rejects a message or a user moves it, the list
+begins anew, and the message is not dropped.
 """
 
 from __future__ import annotations

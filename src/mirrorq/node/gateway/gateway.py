@@ -57,7 +57,7 @@ class Gateway:
     """All clients of one node, by their connections. The driver owns the gateway. Node thread only.
 
     Args:
-        driver: takes requests, and steps the ports.
+        driver: takes requests, and steps the sessions' ports.
         transport: carries replies.
         config: bounds and times.
         handler: serves clients' calls.
@@ -84,7 +84,7 @@ class Gateway:
         self._unplaced: dict[bytes, int] = {}
         """Lineages of clients, by connection, that came before the node knew its own cluster."""
         self.left_ms = clock.now_ms()
-        """When the last client left, or the gateway began. Any thread may read the value."""
+        """When a client left most recently, or the gateway began. Any thread may read the value."""
         self._idle_timeouts = IdleTimeouts(config.heartbeat_ms)
         self._bans = Bans()
         self._handler = handler
