@@ -29,7 +29,7 @@ def begun_rail(store: Store, transport: Transport) -> NodeRail | None:
         log.info("the functions of libzmq are not found through pyzmq: there can be no rail")
         return None
     if not store.has_plenty:
-        # It would be given no queue, and its log would take room from messages.
+        # A rail would be given no queue, and its log would take room from messages.
         return None
     rail_log = store.begin_rail()
     try:
@@ -90,8 +90,8 @@ class NodeRail:
         """Have the rail take or release a queue. `take_events` returns the outcome behind earlier
         events, because a copy takes ops in order only."""
         if isinstance(wanted, RailDisarm):
-            # The rail mostly releases in the call, without its thread: the thread would wake no
-            # taker.
+            # The rail mostly releases in the call. Then its thread does not wake the node, so the
+            # events are taken here.
             self._told += self._taken() if self._disarm(queue_id) else [RailLetGo(queue_id)]
         elif not (
             self.is_running and self._may_log(queue_id, wanted) and self._arm(queue_id, wanted)

@@ -23,9 +23,9 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
     boot: str
     """Boot id of the machine: the clock that is never set began with the boot."""
     base_us: int
-    """Steady time less the clock that is never set."""
+    """Steady time minus the clock that is never set."""
     ahead_us: int
-    """Steady time less the wall clock."""
+    """Steady time minus the wall clock."""
 
 
 class SteadyTime:

@@ -156,11 +156,11 @@ class Incoming:
         self._fresh: list[Page] = []
         """Pages to be written to the disk."""
         self._fresh_count = 0
-        """Number of all pages to be written until now."""
+        """Number of all pages given out to be written so far."""
         self._landed_count = 0
         """Number of written pages that are on the disk."""
         self._ends: deque[int] = deque()
-        """For each part that is not on the disk yet: `_landed_count` at its end."""
+        """For each part that is not on the disk yet: the `_landed_count` at which it will be."""
         self._later: deque[tuple[int, Page]] = deque()
         """Pages to be added to the state when on the disk: (needed `_landed_count`, page)."""
 
@@ -179,8 +179,8 @@ class Incoming:
         return bool(self._ends)
 
     def due(self) -> range:
-        """Parts to request now. The first part is requested alone, because it may be the whole
-        state. Later requests bound the parts in memory."""
+        """Parts to request now. The first part is requested alone: it may be the whole state. Later
+        parts wait until earlier parts are on the disk: this bounds the parts in memory."""
         ahead = self.count - len(self._ends) + PARTS_AHEAD if self.count else 1
         asked, self._asked = self._asked, max(self._asked, ahead)
         return range(asked + 1, self._asked + 1)

@@ -42,7 +42,7 @@ class Expiry:
         self._least: dict[int, int] = {}
         """The earliest deadline in each fine bucket."""
         self._opened = 0
-        """Coarse buckets up to this number are opened: sorted into fine buckets, or soon."""
+        """Coarse buckets up to this number are opened: moved to `_fresh`, then to fine buckets."""
         self._next_ms: int | None = None
         """Lower bound of all deadlines in buckets; None: there is no deadline."""
         self._block = -1
@@ -97,7 +97,7 @@ class Expiry:
         return upto, pieces, count - left
 
     def _weigh(self, sequence: int) -> int:
-        """Cost of a look at this message's block, in pieces."""
+        """Note this message's block as read last. Return the cost of the look at it, in pieces."""
         columns = self._state.columns
         block, before = columns.block_of(sequence), self._block
         self._block = block
@@ -150,7 +150,7 @@ class Expiry:
         return over
 
     def _empty(self, number: int, time_ms: int, count: int, over: RangeSet) -> int:
-        """Look at a fine bucket; return the number of pieces."""
+        """Move due pieces of a fine bucket to `over`; sort the others anew. Return the cost."""
         bucket = self._fine.pop(number)
         del self._least[number]
         upto, pieces, took = self._look(bucket, count)
@@ -178,5 +178,5 @@ class Expiry:
 
     @property
     def next_ms(self) -> int | None:
-        """Time of the next look, by the queue's time; None: never."""
+        """Time of the next look, by the queue's time; 0: at once; None: never."""
         return 0 if self._fresh else self._next_ms

@@ -19,7 +19,7 @@ from mirrorq.replication.master.settling import Settling
 from mirrorq.replication.master.term import PORTION, Term
 
 LOOKS = 4
-"""Portions that one step looks at when all messages of a portion are held."""
+"""Portions that one step looks at, until a portion needs an op or there is no more."""
 
 
 @define
@@ -193,7 +193,7 @@ class Purging:
         if first > end:
             return last
         if state.places:
-            # Such messages stand in their levels in another order.
+            # Messages with places of their own stand in their levels in another order.
             return min(last, first + PORTION - 1)
         levels = dispatch.ready.priorities
         sets = [state.live, dispatch.aside, *map(dispatch.ready.level, levels)]
