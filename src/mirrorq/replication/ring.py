@@ -198,9 +198,9 @@ class Ring:
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
         self.mark = timers.new()
-        """Timer of a mark to the right with only stable ops, if no op takes it along."""
+        """Timer of a mark to the right that only reports `stable`, if no op takes it along."""
         self._has_waited = False
-        """True if a mark of this step reported stable ops, after a wait for the next op."""
+        """True if the left sent a mark in this step: the mark has waited for an op already."""
         self._is_watermark_fresh = False
         """True if sent since the last tick: the next tick need not repeat it."""
         self._is_mark_fresh = False
@@ -443,7 +443,7 @@ class Ring:
         return self.behind_bytes > BEHIND_BYTES_MAX // 2
 
     def _go_direct(self) -> None:
-        """Report marks to the master from now on, including marks sent only to the right."""
+        """Report marks to the master from now on. Report again what only the right was told."""
         self._is_direct = True
         self._w_sent = 0
 
@@ -732,7 +732,7 @@ class Ring:
         self._append = [entry for entry in self._append if entry.lsn <= lsn]
         kept = (len(entry.frame) for entry in self._append if entry.payload is None)
         self.append_cost = sum(cost(size) for size in kept)
-        # It falls with a truncation: new ops in place of the cut are not on disk.
+        # `durable` falls with a truncation: new ops in place of the cut are not on disk.
         self.durable = min(self.durable, lsn)
         self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
         self._recount_unstable()
@@ -845,8 +845,8 @@ class Ring:
             return
         lowest = self.assured
         if lowest <= self.stable and not self.is_settling:
-            # The mark has come round, or its master's first op in this epoch takes it round. While
-            # a view settles, only marks of this epoch count.
+            # The mark has come round, or will come round with the master's first op in this epoch.
+            # While a view settles, only marks of this epoch count.
             return
         is_first = standing.left == standing.master
         if not (is_first or self._is_direct) and self._w_left < lowest:

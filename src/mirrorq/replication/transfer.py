@@ -130,7 +130,7 @@ class Fetch:
     first: int
     last: int
     is_continued: bool
-    """True if the previous request ends at `first`: it includes a frame across the edge."""
+    """True if another request covers the sequences before `first`, and a frame across the edge."""
 
 
 class Transfer:
@@ -179,8 +179,8 @@ class Transfer:
         self._state = QueueState()
         """Applied state of this copy."""
         self._incoming: Incoming | None = None
-        """Received parts of the state that was requested last. None: no parts that count, as in
-        most copies, which have to be small."""
+        """Received parts of the state that was requested last. None: no parts that count. Most
+        copies have none, to save memory."""
         self._fetches: dict[int, Fetch] = {}
         self._left_over: deque[tuple[int, int, bool]] = deque()
         """(first, last, is continued) of spans that an answer left out."""

@@ -365,7 +365,7 @@ class PagedContents(Contents):
         return state
 
     def _check(self) -> None:
-        """Check that the state names no sequence at or above `next_sequence`."""
+        """Set `_is_mixed`. Raise ValueError for a sequence at or above `next_sequence`."""
         self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
         sets = [self.live, self.transient, *(level.members for level in self.levels.values())]
         ends = [held.last for held in sets if held]

@@ -79,8 +79,8 @@ class QueueState(PagedContents):
 
     def is_ready_for(self, entry: Entry) -> bool:
         """Return true if an op can be applied: its search is over, and snapshots have the pages
-        that the op changes. Each call searches or makes a few pages. After false, call again in a
-        later step."""
+        that the op changes. Each call searches a few pages, or makes a few for snapshots. After
+        false, call again in a later step."""
         payload = entry.payload
         if type(payload) is PromotedOp and payload.how == "unclean":
             search = self._search_for(payload, entry.header.lsn)
@@ -462,7 +462,7 @@ class QueueState(PagedContents):
 
 
 def next_sequence_of(image: bytes | None) -> int:
-    """Lower bound for the sequence after this encoded state; 0: the bytes are malformed."""
+    """Lower bound for the sequence after this encoded state; 0: no state, or malformed bytes."""
     try:
         return QueueState.decode(image).next_sequence if image is not None else 0
     except ValueError:
