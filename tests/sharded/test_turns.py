@@ -155,7 +155,7 @@ class PutTurns:
         ]
         queue: Any = SimpleNamespace(config=Config(), outcomes=None)
         self.publisher = ShardedPublisher(queue, self.shards)  # type: ignore[arg-type]
-        self.publisher.is_curious = False
+        self.publisher.wants_credit = False
 
     def put(self, count: int = 1) -> list[int]:
         """Into which shards so many puts went, each turn once."""

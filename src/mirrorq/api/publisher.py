@@ -114,7 +114,7 @@ class Publishing(ABC):
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         """Return true if more may be put now, by the handle's bounds and the queue's limit."""
 
-    is_curious: bool
+    wants_credit: bool
     """True: the first put waits for the master's first credit."""
 
     @abstractmethod
@@ -185,7 +185,8 @@ class Publisher(Publishing):
         """The same counts of puts that the host's thread has taken."""
         self._over_count = self._over_size = 0
         """The same counts of ended puts. Host's thread."""
-        self.is_curious = True
+        self.wants_credit = True
+        """True until the first put has waited for the master's limit."""
         self._listeners: list[tuple[Listener, Listener]] = []
 
     # --- Users' threads -------------------------------------------------------------------
@@ -247,13 +248,13 @@ class Publisher(Publishing):
         return self.credit.is_known or channel.is_shut or channel.is_closed
 
     def learning(self) -> Waits[None]:
-        if self.is_curious:
-            self.is_curious = False
+        if self.wants_credit:
+            self.wants_credit = False
             until = clock.monotonic() + FIRST_S
             yield Wait(self._outcomes.signal, self.knows, until, is_short=True)
 
     def learn_nothing(self) -> None:
-        self.is_curious = False
+        self.wants_credit = False
 
     def accept_one(
         self,
@@ -277,7 +278,7 @@ class Publisher(Publishing):
             self._put_count - self._over_count >= config.unconfirmed_count_max
             or self._put_size - self._over_size + size > config.unconfirmed_bytes_max
             or (self.credit.is_bounded and not self.has_credit(1, body_bytes))
-            or self.is_curious
+            or self.wants_credit
             or channel.is_shut
         ):
             return one
@@ -326,7 +327,7 @@ class Publisher(Publishing):
         """Put an item into the inbox, after a wait for room as in `making_room`."""
         channel = self._channel
         until = deadline_of(timeout)
-        if self.is_curious:
+        if self.wants_credit:
             yield from self.learning()
         while True:
             if not self.takes(count, size, body_bytes):

@@ -171,8 +171,10 @@ class Ring:
         self.gates: dict[MemberId, int] = {}
         """R8: joining members that must have an op before it is stable, with their durable."""
         self.joiners: dict[MemberId, int] = {}
-        self._w_left = 0
-        self._w_sent = 0
+        self._durable_left = 0
+        """Least durable lsn of all members to the left, as the left has said in this epoch."""
+        self._durable_sent = 0
+        """The durable lsn that the right was told last."""
         self._may_star = may_star
         """True if this node sends and accepts ops by the star."""
         self._is_star_left = False
@@ -228,7 +230,7 @@ class Ring:
         self._stand(views.standing(view, self.me))
         self.has_joiners = not all(member.in_sync for member in view.members)
         self.repaired = False
-        self._w_left = self._w_sent = self._round_mark = 0
+        self._durable_left = self._durable_sent = self._round_mark = 0
         self._is_star_left = self._is_direct = self.is_star_heard = False
         self._row_sent = self.received
         self.is_at_receipt = view.durability == "replicated"
@@ -378,7 +380,7 @@ class Ring:
             self._right_received = message.received
             self._awaits_right = False
             # A watermark that came before its repair was dropped there.
-            self._w_sent = 0
+            self._durable_sent = 0
             self._serve_right(always=True)
 
     def on_resend(self, sender: MemberId, message: ResendFrom) -> None:
@@ -421,7 +423,7 @@ class Ring:
                 self._room.reserve(len(entry.frame))
             self._accept(entry)
         if is_marked:
-            self._w_sent = max(self._w_sent, self.received)
+            self._durable_sent = max(self._durable_sent, self.received)
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
         self._note_star(before)
@@ -445,7 +447,7 @@ class Ring:
     def _go_direct(self) -> None:
         """Report marks to the master from now on. Report again what only the right was told."""
         self._is_direct = True
-        self._w_sent = 0
+        self._durable_sent = 0
 
     def _note_star(self, before: int) -> None:
         """Note that the master has sent the same ops to the right, if the right is a mirror."""
@@ -490,7 +492,7 @@ class Ring:
         else:
             expected = self._left() if self.in_sync else None
         if sender == expected:
-            self._w_left = max(self._w_left, message.lsn)
+            self._durable_left = max(self._durable_left, message.lsn)
             self._is_star_left = message.star
             if self.is_master:
                 self._is_direct = message.star and self._may_star
@@ -528,7 +530,7 @@ class Ring:
             self._awaits_right = False
             self._marked = (-1, -1)
         if to is not None and to.node == node:
-            self._w_sent = 0
+            self._durable_sent = 0
         if left is not None and left.node == node:
             self._left_heard = False
             self._ask_left()
@@ -577,7 +579,7 @@ class Ring:
         if not (self._is_watermark_fresh or self._is_mark_fresh):
             self.ticks_left -= 1
         if not self._is_watermark_fresh:
-            self._w_sent = 0
+            self._durable_sent = 0
         if not self._is_mark_fresh:
             self._marked = (-1, -1)
         self._joiner_sent = -1
@@ -849,13 +851,13 @@ class Ring:
             # While a view settles, only marks of this epoch count.
             return
         is_first = standing.left == standing.master
-        if not (is_first or self._is_direct) and self._w_left < lowest:
-            lowest = self._w_left
-        if lowest <= self._w_sent:
+        if not (is_first or self._is_direct) and self._durable_left < lowest:
+            lowest = self._durable_left
+        if lowest <= self._durable_sent:
             return
         to = self._watermark_to()
         if to is not None:
-            self._w_sent = lowest
+            self._durable_sent = lowest
             self._is_watermark_fresh = True
             if self._is_direct:
                 self._send(to, JoinerDurable(self.queue_id, self.epoch, lowest))
@@ -874,7 +876,7 @@ class Ring:
         """R2 at the master: last lsn on every disk (or in every memory) for which it waits."""
         assert self.view is not None
         lowest = self.assured
-        mirrored = self._w_left
+        mirrored = self._durable_left
         if self._is_direct:
             mirrored = max(mirrored, min(self.reported.get(one, 0) for one in self._mirrors))
         if mirrored < lowest and not self._standing.is_last_in_sync:

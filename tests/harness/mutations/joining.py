@@ -67,7 +67,7 @@ def _drop_at_proposal(real: Real, self: Membership, now_ms: int, out: Any) -> No
     before = out.propose
     real(self, now_ms, out)
     if out.propose is not before:
-        self._ring._w_left = self._ring.durable
+        self._ring._durable_left = self._ring.durable
 
 
 @instead("state taken from the received log", Replica, "_give_state")

@@ -30,11 +30,11 @@ def _watermark_received(real: Real, self: Ring) -> None:
 
 @instead("own durable without the minimum", Ring, "_pass_watermark")
 def _own_durable(real: Real, self: Ring) -> None:
-    kept = self._w_left
+    kept = self._durable_left
     if not self.is_master:
-        self._w_left = self.durable
+        self._durable_left = self.durable
     real(self)
-    self._w_left = kept
+    self._durable_left = kept
 
 
 @named("watermark of another epoch")

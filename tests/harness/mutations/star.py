@@ -23,11 +23,11 @@ def _mark_before_sync(real: Real, self: Ring) -> None:
 
 @instead("stable by the first mark that came straight", Ring, "_advance_stable")
 def _first_mark(real: Real, self: Ring) -> None:
-    kept = self._w_left
+    kept = self._durable_left
     if self._is_direct:
-        self._w_left = max(self.reported.values(), default=0)
+        self._durable_left = max(self.reported.values(), default=0)
     real(self)
-    self._w_left = kept
+    self._durable_left = kept
 
 
 @instead("straight marks kept over a view change", Ring, "install")

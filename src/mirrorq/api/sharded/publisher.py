@@ -32,7 +32,7 @@ class ShardedPublisher(Publishing):
     def __init__(self, channel: Channel, parts: Sequence[Shard]) -> None:
         super().__init__(channel)
         self._parts = parts
-        self.is_curious = True
+        self.wants_credit = True
         self._turn = 0
         """Number of the shard with the next turn."""
         self._taking = parts[0]
@@ -63,7 +63,7 @@ class ShardedPublisher(Publishing):
         return sum(part.puts.ended_count for part in self._parts)
 
     def learning(self) -> Waits[None]:
-        if not self.is_curious:
+        if not self.wants_credit:
             return
         self.learn_nothing()
         signal, knows = self._outcomes.signal, [part.puts.knows for part in self._parts]
@@ -73,9 +73,9 @@ class ShardedPublisher(Publishing):
             yield Wait(signal, lambda: any(one() for one in knows), until, is_short=True)
 
     def learn_nothing(self) -> None:
-        self.is_curious = False
+        self.wants_credit = False
         for part in self._parts:
-            part.puts.is_curious = False
+            part.puts.wants_credit = False
 
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         return self._choice(count, size, body_bytes) is not None
@@ -109,7 +109,7 @@ class ShardedPublisher(Publishing):
         if self._left > 0 and self._taking.inbox:
             self._left -= 1
             return self._taking
-        if self.is_curious:
+        if self.wants_credit:
             return None
         shard = self._parts[self._turn]
         if not shard.runs:
