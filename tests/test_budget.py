@@ -44,7 +44,7 @@ BUDGETS = {
     "replication": 8_950,
     "security": 350,
     "session": 660,
-    "spool": 1_560,
+    "spool": 1_570,
     "store": 2_625,
     "testing": 1_450,
     "transport": 1_860,

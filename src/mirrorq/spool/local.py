@@ -20,7 +20,8 @@ from mirrorq.api.access import Access
 from mirrorq.api.opening import embedding
 from mirrorq.api.sharing import Use
 from mirrorq.bulk.reading import Reader
-from mirrorq.errors import ConfigError, PreconditionFailed, StoreLocked
+from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, StoreLocked
+from mirrorq.monitoring.status import QueueStatus
 from mirrorq.spool.line import TargetMark
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class LocalStore:
                 self._note(msgspec.msgpack.decode(message.body, type=Record), message.sequence)
         self.filled: dict[str, int] = {}
         """Targets for which messages may have waited at the opening, and how many."""
-        for one in self.node.queues():
+        for one in self._served_queues():
             if not one.name.startswith(OWN):
                 # A damaged record is made anew.
                 self.records.setdefault(one.name, Record(one.name, True, False))
@@ -132,6 +133,22 @@ class LocalStore:
         queue = self.node.queue(OWN + name)
         bulk.extent(queue, STORE_S)  # with a thousand targets it has no master yet
         return queue, bulk.claim(queue, "spool", timeout=0)
+
+    def _served_queues(self) -> list[QueueStatus]:
+        """Return all local queues, each with its master: before, its messages are not counted. If
+        one gets no master in time, the others are not waited for."""
+        awaited: set[str] = set()
+        while True:
+            found = self.node.queues()
+            without = [one.name for one in found if one.state != "running"]
+            if not without or without[-1] in awaited:
+                return found
+            awaited.add(without[-1])
+            try:
+                with self.node.queue(without[-1], passive=True) as queue:
+                    bulk.extent(queue, STORE_S)
+            except MirrorQError:
+                return self.node.queues()
 
     def _stamp(self) -> tuple[int, int]:
         """Return the local queues' time now, and this machine's time."""
