@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,6 +49,18 @@ def peers_of(names: Iterable[str]) -> dict[str, str]:
         name: f"tcp://127.0.0.1:{port}"
         for name, port in zip(names, free_ports(len(names)), strict=True)
     }
+
+
+def start_process(
+    ending: ExitStack, command: str | list[str], **options: Any
+) -> subprocess.Popen[str]:
+    """Start a process whose output is read as text through a pipe; `ending` kills it."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+    assert process.stdout is not None
+    ending.callback(process.stdout.close)
+    ending.callback(process.wait, DEADLINE_S)
+    ending.callback(process.kill)
+    return process
 
 
 @contextmanager

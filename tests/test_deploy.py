@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.kit import DEADLINE_S, until
+from tests.kit import DEADLINE_S, start_process, until
 from tests.test_pages import keygen, not_understood
 
 import mirrorq
@@ -316,18 +316,12 @@ class Pods:
 
     def run_container(self, name: str) -> None:
         with (self._path / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(
+            self.processes[name] = start_process(
+                self._ending,
                 [self.here(name, word) for word in container()["command"]],
                 env=self._env(name),
-                stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
             )
-        assert process.stdout is not None
-        self._ending.callback(process.stdout.close)
-        self._ending.callback(process.wait, DEADLINE_S)
-        self._ending.callback(process.kill)
-        self.processes[name] = process
 
     def is_alive(self, name: str) -> bool:
         """The probe over HTTP, which must show the node's metrics."""

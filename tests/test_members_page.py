@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import DEADLINE_S, until
+from tests.kit import DEADLINE_S, start_process, until
 from tests.test_pages import text_of
 
 pytestmark = pytest.mark.real
@@ -109,20 +109,16 @@ class Cluster:
     def start(self, name: str, command: str) -> str:
         """Start a node; return its first line."""
         with (self._path / f"{name}.log").open("a") as log:
-            process = subprocess.Popen(
+            process = start_process(
+                self._ending,
                 f"exec {command}",
                 shell=True,
                 env=self._env,
                 cwd=self._path,
-                stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
             )
-        assert process.stdout is not None
-        self._ending.callback(process.stdout.close)
-        self._ending.callback(process.wait, DEADLINE_S)
-        self._ending.callback(process.kill)
         self._processes[name] = process
+        assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (self._path / f"{name}.log").read_text()
         return line
@@ -138,21 +134,6 @@ class Cluster:
     def kill(self, name: str) -> None:
         self._processes[name].kill()
         self._processes[name].wait(DEADLINE_S)
-
-
-def check_old_address(cluster: Cluster, peers: str, text: str) -> None:
-    """A node that starts with the dead node's address loses the new one, until it starts again with
-    the right one."""
-    new = re.search(r"node c runs on (tcp://[\d.:]+)", text)
-    assert new
-    right = re.sub(r"c=\S+", f"c={new[1]}", peers)
-    for given, expected in (
-        (peers, f"…node\tc\tnode c at {new[1]} does not run\n…"),
-        (right, "3 nodes, 1 queue: all run, all copies are in sync, node a may stop\n"),
-    ):
-        cluster.stop("b")
-        cluster.start("b", f"mirrorq node run b --path b --keys keys {given}")
-        cluster.run("mirrorq check", expected)
 
 
 def test_every_command_prints_what_the_page_says(tmp_path: Path) -> None:
