@@ -40,13 +40,13 @@ def modules_page(package: Path) -> str:
     for room in sorted(path.parent for path in package.rglob("__init__.py")):
         files = sorted(path for path in room.glob("*.py") if path.name != "__init__.py")
         name = ".".join(room.relative_to(package.parent).parts)
-        rows = [f"| `{path.stem}` | {_first_sentence(path)} |" for path in files]
+        rows = [f"| `{path.stem}` | {_first_paragraph(path)} |" for path in files]
         table = ["| module | purpose |", "|---|---|", *rows] if rows else []
-        sections += [f"## {name}", _first_sentence(room / "__init__.py"), "\n".join(table)]
+        sections += [f"## {name}", _first_paragraph(room / "__init__.py"), "\n".join(table)]
     return "\n\n".join(sections)
 
 
-def _first_sentence(path: Path) -> str:
+def _first_paragraph(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
