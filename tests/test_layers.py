@@ -24,7 +24,7 @@ ROOMS = {
     "monitoring": "protocol containers",
     "cluster": "protocol containers",
     "replication": "protocol containers session",
-    "store": "protocol wire containers",
+    "store": "protocol wire containers _native",
     "engine": "cluster replication monitoring session protocol containers",
     "api": "session protocol wire containers monitoring security transport",
     "bulk": "api session protocol wire containers",

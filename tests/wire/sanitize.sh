@@ -54,7 +54,7 @@ for one in _rail, _wire:
 }
 
 build address,undefined
-run libasan.so test_crc32c.py test_frames.py test_frames_hostile.py test_golden_frames.py \
-    test_rail.py test_rail_thread.py
+run libasan.so test_crc32c.py test_file_state.py test_frames.py test_frames_hostile.py \
+    test_golden_frames.py test_rail.py test_rail_thread.py
 build thread
 run libtsan.so test_rail_thread.py

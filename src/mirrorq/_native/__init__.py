@@ -1,6 +1,6 @@
-"""The C part: checksums and frames, one call a batch (wire.h has the layout).
+"""The C part: checksums and frames, one call a batch (wire.h has the layout); states of files.
 
-Built by build.py through cffi. `wire.frames` is the only user; everybody else uses that.
+Built by build.py through cffi. Its users are `wire.frames` and `store.open_file`.
 """
 
 from __future__ import annotations

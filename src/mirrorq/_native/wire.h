@@ -151,6 +151,11 @@ int mq_cut(const uint8_t *frame, size_t size, uint32_t start, uint32_t stop, uin
  * 5 + 5 * count + the column's bytes. Returns 0. */
 int mq_list(const uint8_t *frame, size_t size, int column, uint8_t *out, size_t out_size);
 
+/* Whether the open file with this inode still has a name; when `directory` is not below 0, whether
+ * it has this name there. MQ_FILE_CLOSED: the descriptor is closed, or leads to another file. */
+int mq_file_state(int file, uint64_t inode, int directory, const char *name);
+enum { MQ_FILE_THERE, MQ_FILE_GONE, MQ_FILE_CLOSED };
+
 /* [end of cdef] */
 
 #endif

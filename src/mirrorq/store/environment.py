@@ -32,6 +32,7 @@ from mirrorq import system
 from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
 from mirrorq.store.free_pages import Stretch, usable_stretches
+from mirrorq.store.open_file import has_name
 from mirrorq.store.pathlock import DATA_FILE, PathLock
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
 from mirrorq.store.records import Damaged, pack_u64, seal
@@ -613,12 +614,10 @@ class Environment:
     def _check_file(self) -> None:
         """Raise if the file has no path any more: its content is lost after a restart."""
         try:
-            found = os.fstat(self._descriptor)
+            is_there = has_name(self._descriptor, self._inode, self._lock.directory, DATA_FILE)
         except OSError as error:
             raise StoreError(f"store {self.path}: {_CLOSED}") from error
-        if found.st_ino != self._inode:
-            raise StoreError(f"store {self.path}: {_CLOSED}")
-        if not found.st_nlink or not self._is_in_place():
+        if not is_there:
             raise StoreError(
                 f"store {self.path}: its {DATA_FILE} was deleted while it was open, or "
                 "replaced, so nothing more is confirmed here. End this process and start it again: "
@@ -629,14 +628,6 @@ class Environment:
     def is_at_path(self) -> bool:
         """Return true if the path still leads to the directory, which may have been moved."""
         return self._lock.is_at_path
-
-    def _is_in_place(self) -> bool:
-        """Return true if the directory still leads to the open file."""
-        try:
-            found = os.stat(DATA_FILE, dir_fd=self._lock.directory)
-        except OSError as error:
-            return error.errno != errno.ENOENT
-        return found.st_ino == self._inode
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:

@@ -34,6 +34,7 @@ from mirrorq import system
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.effects import QueueWrite
 from mirrorq.protocol.ops import Entry, OpKind
+from mirrorq.store.open_file import has_name
 from mirrorq.store.records import Damaged
 from mirrorq.wire.frames import crc32c, split_run
 from mirrorq.wire.ops import make_logged_entry
@@ -381,7 +382,9 @@ class LogFile:
         """Buffer for writes past the kernel's cache; shared memory, so a fork moves no page. None:
         all writes go through the cache."""
         try:
-            missing = self.size - os.fstat(self._file).st_size
+            found = os.fstat(self._file)
+            self._inode = found.st_ino
+            missing = self.size - found.st_size
             if missing > 0:
                 self.write(self.size - missing, [bytes(missing)])
                 directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -396,8 +399,12 @@ class LogFile:
 
     @property
     def is_there(self) -> bool:
-        """Return true if the file has a name: a deleted file's content ends with the process."""
-        return os.fstat(self._file).st_nlink > 0
+        """Return true if the file has a name: a deleted file's content ends with the process.
+
+        Raises:
+            OSError: other code closed the file's descriptor.
+        """
+        return has_name(self._file, self._inode)
 
     def go_past_cache(self) -> None:
         """Write whole pages past the kernel's cache from now on, where possible: a sixth less time.
