@@ -2,13 +2,15 @@
 
 # Arguments of `make compare`; `--help` lists them.
 COMPARE ?=
+# Arguments of `make steady`.
+STEADY ?=
 # Arguments of `make brokers`; `--help` lists them.
 BROKERS ?=
 # Arguments of `make scale` and of `make sim-scale`; `--help` lists them.
 SCALE ?=
 SIM_SCALE ?=
 
-.PHONY: compare brokers scale sim-scale shape ceiling
+.PHONY: compare steady brokers scale sim-scale shape ceiling
 
 $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benches/compare/requirements.txt
@@ -16,6 +18,9 @@ $(VENV)/.compare: $(STAMP) benches/compare/requirements.txt
 
 compare: $(VENV)/.compare  ## beside RabbitMQ, NATS, PySyncObj and others: COMPARE='--only mirrorq,rabbit --rounds 1'
 	cd benches && ../$(BIN)/python -m compare $(COMPARE)
+
+steady: $(VENV)/.compare  ## latency at a fixed rate, beside RabbitMQ, NATS, Kafka and Redis: STEADY='--rates 1000'
+	cd benches && ../$(BIN)/python -m compare.steady $(STEADY)
 
 brokers: $(VENV)/.compare  ## Celery over mirrorq, Redis and RabbitMQ: BROKERS='--tasks 2000 --rounds 3'
 	cd benches && ../$(BIN)/python -m brokers $(BROKERS)

@@ -1,8 +1,8 @@
-"""A Kafka broker and Spark's own Kafka source, for `spark.py --kafka`.
+"""Kafka brokers, and Spark's own Kafka source for `spark.py --kafka`.
 
-Both come from Maven Central by `mvn`, into build/kafka: once, some 100 MB. The broker is one
-process on loopback with one copy of the data and no fsync, as it is by default: far less than what
-a confirm of mirrorq means, so its figures show what Spark's part costs, not what a queue can do.
+Both come from Maven Central by `mvn`, into build/kafka: once, some 100 MB. Brokers run on loopback
+and do not fsync, which is Kafka's default. `spark.py` starts one, so its figures show the cost of
+Spark's part; `compare.steady` starts three, with three copies of the data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyspark
 
 from mirrorq.demo.ports import free_ports
 
-BROKER = ("org.apache.kafka", "kafka_2.13", "3.9.1")
+BROKER = ("org.apache.kafka", "kafka_2.13", "4.1.1")
 CONNECTOR = ("org.apache.spark", "spark-sql-kafka-0-10_2.13")
 OWN = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 """Jars that PySpark does not bring along."""
@@ -37,15 +37,19 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 PROPERTIES = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={number}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-log.dirs={folder}/logs
+log.dirs={folder}/logs-{number}
 num.partitions={partitions}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+default.replication.factor={count}
+min.insync.replicas={quorum}
+offsets.topic.replication.factor={count}
+offsets.topic.num.partitions=3
+group.initial.rebalance.delay.ms=0
+transaction.state.log.replication.factor={count}
+transaction.state.log.min.isr={quorum}
 """
 
 
@@ -87,33 +91,49 @@ def _fetched(artifact: tuple[str, str, str]) -> Path:
     return folder
 
 
-class Broker:
-    """One broker, which is its own controller (KRaft), for as long as the block lasts."""
+class Brokers:
+    """So many brokers of one cluster, each also a controller (KRaft), until the block ends.
 
-    def __init__(self, folder: Path, partitions: int) -> None:
-        port, controller = free_ports(2)
-        self.endpoint = f"127.0.0.1:{port}"
+    A topic has a copy on each; a message sent with `acks=all` is in the page cache of a majority.
+    """
+
+    def __init__(self, folder: Path, partitions: int, count: int = 1) -> None:
+        ports = free_ports(2 * count)
+        self.endpoints = [f"127.0.0.1:{port}" for port in ports[:count]]
         self._folder = folder
         self._jars = f"{_fetched(BROKER)}/*"
-        self._settings = folder / "server.properties"
-        self._settings.write_text(
-            PROPERTIES.format(
-                port=port, controller=controller, folder=folder, partitions=partitions
+        self._processes: list[subprocess.Popen[bytes]] = []
+        controllers = ports[count:]
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
+        self._settings = [folder / f"server-{number}.properties" for number in range(1, count + 1)]
+        for number, settings in enumerate(self._settings, 1):
+            settings.write_text(
+                PROPERTIES.format(
+                    number=number,
+                    voters=voters,
+                    port=ports[number - 1],
+                    controller=controllers[number - 1],
+                    folder=folder,
+                    partitions=partitions,
+                    count=count,
+                    quorum=count // 2 + 1,
+                )
             )
-        )
 
     def _command(self, name: str, *given: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = str(Path(home, "bin", "java")) if home else "java"
         return [java, "-Xmx512m", "-cp", self._jars, name, *given]
 
-    def __enter__(self) -> Broker:
-        given = ("format", "-t", CLUSTER_ID, "-c", str(self._settings))
-        tool = self._command("kafka.tools.StorageTool", *given)
-        subprocess.run(tool, check=True, capture_output=True)
-        with (self._folder / "log").open("w") as log:
-            server = self._command("kafka.Kafka", str(self._settings))
-            self._process = subprocess.Popen(server, stdout=log, stderr=log)
+    def __enter__(self) -> Brokers:
+        for settings in self._settings:
+            given = ("format", "-t", CLUSTER_ID, "-c", str(settings))
+            tool = self._command("kafka.tools.StorageTool", *given)
+            subprocess.run(tool, check=True, capture_output=True)
+        for settings in self._settings:
+            with settings.with_suffix(".log").open("w") as log:
+                command = self._command("kafka.Kafka", str(settings))
+                self._processes.append(subprocess.Popen(command, stdout=log, stderr=log))
         return self
 
     def __exit__(
@@ -122,22 +142,24 @@ class Broker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._process.kill()
-        self._process.wait()
+        for process in self._processes:
+            process.kill()
+            process.wait()
 
     def wait_ready(self) -> None:
-        """Wait until it listens.
+        """Wait until each broker listens.
 
         Raises:
-            NotToBeHad: it does not.
+            NotToBeHad: one does not.
         """
-        host, port = self.endpoint.split(":")
         end = time.monotonic() + START_S
-        while True:
-            try:
-                socket.create_connection((host, int(port)), 1).close()
-                return
-            except OSError as error:
-                if self._process.poll() is not None or time.monotonic() > end:
-                    raise NotToBeHad(f"its broker did not start: {error}") from None
-            time.sleep(0.2)
+        for endpoint, process in zip(self.endpoints, self._processes, strict=True):
+            host, port = endpoint.split(":")
+            while True:
+                try:
+                    socket.create_connection((host, int(port)), 1).close()
+                    break
+                except OSError as error:
+                    if process.poll() is not None or time.monotonic() > end:
+                        raise NotToBeHad(f"broker {endpoint} did not start: {error}") from None
+                time.sleep(0.2)

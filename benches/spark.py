@@ -182,9 +182,9 @@ def main() -> None:
         if given.kafka:
             try:
                 jars = kafka_peer.connector_jars()
-                broker = stack.enter_context(kafka_peer.Broker(Path(folder), PROCESSES))
+                broker = stack.enter_context(kafka_peer.Brokers(Path(folder), PROCESSES))
                 broker.wait_ready()
-                builder, kafka = builder.config("spark.jars", jars), broker.endpoint
+                builder, kafka = builder.config("spark.jars", jars), broker.endpoints[0]
             except kafka_peer.NotToBeHad as error:
                 print(f"Spark's Kafka source does not run beside: {error}")
         spark = builder.config("spark.log.level", "ERROR").getOrCreate()

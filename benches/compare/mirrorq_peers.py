@@ -88,8 +88,8 @@ def _embedded(
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
-            peers = _peers()
-            _run(stack, directory, peers, "bc", config)
+            peers = peers_of_three()
+            run_nodes(stack, directory, peers, "bc", config)
             node = stack.enter_context(Node("a", path=directory / "a", peers=peers, config=config))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
@@ -106,8 +106,8 @@ def _client(
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
-            peers = _peers()
-            _run(stack, directory, peers, "abc", config)
+            peers = peers_of_three()
+            run_nodes(stack, directory, peers, "abc", config)
             client = stack.enter_context(connect(peers["a"]))
             client.wait_ready(START_S)
             yield way(ready(client.queue("compared", timeout=START_S), mirrors=2))
@@ -121,15 +121,16 @@ def _alone(directory: Path, way: Callable[[MirroredQueue], Session]) -> Iterator
         yield way(handle)
 
 
-def _run(
+def run_nodes(
     stack: ExitStack, directory: Path, peers: dict[str, str], names: str, config: Config
 ) -> None:
-    """Nodes in processes of their own, until the stack is left."""
+    """Start nodes in processes of their own, until the stack is left."""
     for name in names:
         stack.enter_context(Node.spawn(name, path=directory / name, peers=peers, config=config))
 
 
-def _peers() -> dict[str, str]:
+def peers_of_three() -> dict[str, str]:
+    """Names and addresses of nodes a, b and c, on free ports."""
     ports = free_ports(3)
     return {name: f"tcp://127.0.0.1:{port}" for name, port in zip("abc", ports, strict=True)}
 

@@ -75,7 +75,8 @@ def _version(path: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _start(directory: Path, sync: str) -> Iterator[Session]:
+def servers(directory: Path, sync: str) -> Iterator[list[int]]:
+    """Start three servers of one cluster; gives their clients' ports."""
     module_needed("nats", "nats-py")
     path = program("nats-server", "nats-server")
     if sync and _version(path) < SYNC_ALWAYS:
@@ -97,16 +98,13 @@ def _start(directory: Path, sync: str) -> Iterator[Session]:
             log = directory / f"{number}.log"
             process = stack.enter_context(server([path, "-c", str(file)], log))
             wait_for_port(clients[number], process, log)
-        loop = asyncio.new_event_loop()
-        stack.callback(loop.close)
-        connection, stream, puller = loop.run_until_complete(_connected(clients))
-        stack.callback(lambda: loop.run_until_complete(connection.close()))
-        yield JetStream(loop, stream, puller)
+        yield clients
 
 
-async def _connected(ports: list[int]) -> tuple[Any, Any, Any]:
+async def stream_of(ports: list[int]) -> tuple[Any, Any]:
+    """Connect, and make the stream with three replicas; gives the connection and JetStream."""
     import nats
-    from nats.js.api import ConsumerConfig, RetentionPolicy, StorageType
+    from nats.js.api import RetentionPolicy, StorageType
 
     connection = await nats.connect([f"nats://127.0.0.1:{port}" for port in ports])
     stream = connection.jetstream(publish_async_max_pending=1 << 20)
@@ -120,15 +118,30 @@ async def _connected(ports: list[int]) -> tuple[Any, Any, Any]:
                 storage=StorageType.FILE,
                 num_replicas=3,
             )
-            break
+            return connection, stream
         except nats.errors.Error as error:
             if time.monotonic() > deadline:
                 raise Absent(f"no stream after {START_S:.0f} s: {error}") from error
             await asyncio.sleep(0.2)
-    puller = await stream.pull_subscribe(
+
+
+async def _puller(stream: Any) -> Any:
+    from nats.js.api import ConsumerConfig
+
+    return await stream.pull_subscribe(
         SUBJECT, "taker", config=ConsumerConfig(max_ack_pending=1 << 20)
     )
-    return connection, stream, puller
+
+
+@contextmanager
+def _start(directory: Path, sync: str) -> Iterator[Session]:
+    with ExitStack() as stack:
+        ports = stack.enter_context(servers(directory, sync))
+        loop = asyncio.new_event_loop()
+        stack.callback(loop.close)
+        connection, stream = loop.run_until_complete(stream_of(ports))
+        stack.callback(lambda: loop.run_until_complete(connection.close()))
+        yield JetStream(loop, stream, loop.run_until_complete(_puller(stream)))
 
 
 PEERS = [

@@ -19,10 +19,20 @@ from compare.peer import Peer, in_flight_of
 BESIDE = "RabbitMQ, quorum queue"
 LIKE_FOR_LIKE = ("mirrorq client, without waiting", BESIDE)
 """The first rows: both are a client that calls once for each message and does not wait."""
-LIBRARIES = ("mirrorq", "pika", "nats-py", "pysyncobj", "persist-queue", "litequeue")
+LIBRARIES = (
+    "mirrorq",
+    "pika",
+    "nats-py",
+    "redis",
+    "confluent-kafka",
+    "pysyncobj",
+    "persist-queue",
+    "litequeue",
+)
 SERVERS = {
     "RabbitMQ": ["rabbitmqctl", "version"],
     "NATS": ["nats-server", "--version"],
+    "Redis": ["redis-server", "--version"],
 }
 HEAD = "| | a confirm means | put /s | x | get + ack /s | x | one put, p50 / p99 ms |"
 RULE = "|---|---|---:|---:|---:|---:|---:|"
