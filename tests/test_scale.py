@@ -52,7 +52,7 @@ def test_instructions_of_nobody_are_counted_where_the_kernel_refuses(
 def test_an_aim_that_is_missed_says_so(tmp_path: Path) -> None:
     """Medians over samples, judged; what nobody has measured says that."""
     part, aims = importlib.import_module("scale.part"), importlib.import_module("scale.aims")
-    report = importlib.import_module("compare.report")
+    results = importlib.import_module("compare.results")
     samples = [
         part.found("bench", "three nodes", share=share, put=250_000 + share)
         for share in (40, 90, 49)
@@ -60,11 +60,11 @@ def test_an_aim_that_is_missed_says_so(tmp_path: Path) -> None:
     text = aims.aims_table(samples)
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- aims: begin -->old\n<!-- aims: end -->\nb\n")
-    report.write_into(page, text, "aims")
+    results.write_into(page, text, "aims")
     assert page.read_text() == f"a\n<!-- aims: begin -->\n{text}\n<!-- aims: end -->\nb\n"
     rows = {line.split(" | ")[0]: line for line in text.splitlines()}
     assert "| 50 % | 49 % | missed |" in rows["| `put_many`, 100 bytes, share of the ceiling"]
     assert "| 250,050 |  |" in rows["| `put` without waiting, confirmed"]
     assert "not yet" in rows["| the same, NATS R3"]
     with pytest.raises(SystemExit, match="has no lines <!-- scale nodes: begin -->"):
-        report.write_into(page, text, "scale nodes")
+        results.write_into(page, text, "scale nodes")

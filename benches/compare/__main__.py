@@ -1,6 +1,6 @@
 """Measure mirrorq beside RabbitMQ, NATS JetStream, PySyncObj, persist-queue, litequeue.
 
-    python -m compare                                   # all, three rounds: some 25 minutes
+    python -m compare                                   # all, three rounds: some 20 minutes
     python -m compare --only mirrorq,rabbit --sizes 100 --rounds 1
     python -m compare --results results/compare.jsonl   # adds to it; the report is of all in it
     python -m compare --results results/compare.jsonl --rounds 0 --page ../docs/performance.md
@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
-
-import msgspec
 
 from compare import (
     bare,
@@ -30,7 +27,8 @@ from compare import (
 )
 from compare.measure import Sample, samples
 from compare.peer import end_servers_on_sigterm
-from compare.report import notes_of, plot, summary, tables, write_into
+from compare.report import README, notes_of, plot, summary, tables
+from compare.results import Results, write_into
 
 PEERS = [
     *bare.PEERS,
@@ -62,30 +60,23 @@ def main() -> None:
     if not peers:
         parser.error(f"--only {options.only} names none of: {', '.join(p.name for p in PEERS)}")
     sizes = [int(size) for size in options.sizes.split(",")]
-    found = _read(options.results)
+    results = Results(Sample, options.results)
     for sample in samples(peers, sizes, options.rounds, options.seconds, options.path, _tell):
-        found.append(sample)
+        results.add(sample)
         _tell(
             f"  {sample.size:6,} bytes: put {sample.publish:,.0f}/s, got {sample.take:,.0f}/s, "
             f"one {sample.p50_ms:.3f} ms"
         )
-        if options.results:
-            with options.results.open("ab") as file:
-                file.write(msgspec.json.encode(sample) + b"\n")
-    if not found:
+    if not results.samples:
         raise SystemExit("nothing could be measured")
-    text = tables(PEERS, found, time.strftime("%Y-%m-%d"))
+    text = tables(PEERS, results)
     print(text)
     if options.page:
-        write_into(notes_of(options.page), text)
-        write_into(options.page, summary(PEERS, found), "compare summary")
-        plot(PEERS, found, options.page.with_name("compare.svg"))
-
-
-def _read(file: Path | None) -> list[Sample]:
-    if file is None or not file.exists():
-        return []
-    return [msgspec.json.decode(line, type=Sample) for line in file.read_bytes().splitlines()]
+        write_into(notes_of(options.page), text, "compare")
+        write_into(options.page, summary(PEERS, results), "compare summary")
+        readme = options.page.parents[1] / "README.md"
+        write_into(readme, summary(PEERS, results, README), "compare readme")
+        plot(PEERS, results.samples, options.page.with_name("compare.svg"))
 
 
 def _tell(line: str) -> None:

@@ -17,7 +17,7 @@ RUN_BYTES = 512 << 20
 SINGLE_COUNT = 300
 
 
-class Sample(msgspec.Struct):
+class Sample(msgspec.Struct, tag="sample"):
     """One peer, one size of message, one round."""
 
     peer: str

@@ -11,12 +11,9 @@ from typing import Any
 
 from compare.peer import BATCH_COUNT, OUTCOME_S, START_S, Peer, Session, batch_of
 from mirrorq import MirroredQueue, Node, connect
-from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
 
 SETTLEMENTS = 64
-AS_IT_COMES = Config()
-NEITHER = Config(star=False, rail=False)
 
 
 class Batches:
@@ -80,17 +77,15 @@ def ready(handle: MirroredQueue, mirrors: int) -> MirroredQueue:
     return handle
 
 
-def _embedded(
-    way: Callable[[MirroredQueue], Session], durability: str, config: Config = AS_IT_COMES
-) -> Callable[[Path], Any]:
+def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Callable[[Path], Any]:
     """This process is the master of three."""
 
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = peers_of_three()
-            run_nodes(stack, directory, peers, "bc", config)
-            node = stack.enter_context(Node("a", path=directory / "a", peers=peers, config=config))
+            run_nodes(stack, directory, peers, "bc")
+            node = stack.enter_context(Node("a", path=directory / "a", peers=peers))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
             yield way(ready(node.queue("compared", timeout=START_S), mirrors=2))
@@ -98,16 +93,14 @@ def _embedded(
     return start
 
 
-def _client(
-    way: Callable[[MirroredQueue], Session], config: Config = AS_IT_COMES
-) -> Callable[[Path], Any]:
+def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
     """Three nodes, and this process is a client of one of them."""
 
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = peers_of_three()
-            run_nodes(stack, directory, peers, "abc", config)
+            run_nodes(stack, directory, peers, "abc")
             client = stack.enter_context(connect(peers["a"]))
             client.wait_ready(START_S)
             yield way(ready(client.queue("compared", timeout=START_S), mirrors=2))
@@ -121,12 +114,10 @@ def _alone(directory: Path, way: Callable[[MirroredQueue], Session]) -> Iterator
         yield way(handle)
 
 
-def run_nodes(
-    stack: ExitStack, directory: Path, peers: dict[str, str], names: str, config: Config
-) -> None:
+def run_nodes(stack: ExitStack, directory: Path, peers: dict[str, str], names: str) -> None:
     """Start nodes in processes of their own, until the stack is left."""
     for name in names:
-        stack.enter_context(Node.spawn(name, path=directory / name, peers=peers, config=config))
+        stack.enter_context(Node.spawn(name, path=directory / name, peers=peers))
 
 
 def peers_of_three() -> dict[str, str]:
@@ -147,32 +138,8 @@ PEERS = [
         MEMORY,
         _embedded(Singly, "replicated"),
     ),
-    Peer(
-        "mirrorq without star and rail, batches",
-        "replicated",
-        THREE,
-        _embedded(Batches, "fsync", NEITHER),
-    ),
-    Peer(
-        "mirrorq without star and rail, without waiting",
-        "replicated",
-        THREE,
-        _embedded(Singly, "fsync", NEITHER),
-    ),
-    Peer(
-        "mirrorq without star and rail, without waiting, `replicated`",
-        "replicated",
-        MEMORY,
-        _embedded(Singly, "replicated", NEITHER),
-    ),
     Peer("mirrorq client, batches", "replicated", THREE, _client(Batches)),
     Peer("mirrorq client, without waiting", "replicated", THREE, _client(Singly)),
-    Peer(
-        "mirrorq client without star and rail, without waiting",
-        "replicated",
-        THREE,
-        _client(Singly, NEITHER),
-    ),
     Peer("mirrorq alone, batches", "embedded", ONE, lambda path: _alone(path, Batches)),
     Peer("mirrorq alone, without waiting", "embedded", ONE, lambda path: _alone(path, Singly)),
 ]

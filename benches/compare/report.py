@@ -2,65 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 import statistics
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from importlib import metadata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
+from compare.results import Results
 
 BESIDE = "RabbitMQ, quorum queue"
 LIKE_FOR_LIKE = ("mirrorq client, without waiting", BESIDE)
 """The first rows: both are a client that calls once for each message and does not wait."""
-LIBRARIES = (
-    "mirrorq",
-    "pika",
-    "nats-py",
-    "redis",
-    "confluent-kafka",
-    "pysyncobj",
-    "persist-queue",
-    "litequeue",
+README = (
+    *LIKE_FOR_LIKE,
+    "NATS JetStream R3, sync always",
+    "NATS JetStream R3",
+    "mirrorq, without waiting",
+    "mirrorq, batches",
 )
-SERVERS = {
-    "RabbitMQ": ["rabbitmqctl", "version"],
-    "NATS": ["nats-server", "--version"],
-    "Redis": ["redis-server", "--version"],
-}
+"""The rows in README.md."""
 HEAD = "| | a confirm means | put /s | x | get + ack /s | x | one put, p50 / p99 ms |"
 RULE = "|---|---|---:|---:|---:|---:|---:|"
 
 
-def tables(peers: Sequence[Peer], samples: Sequence[Sample], day: str) -> str:
+def tables(peers: Sequence[Peer], results: Results[Sample]) -> str:
     """Markdown: one table a size. `x` is how many times the quorum queue's rate."""
+    samples = results.samples
     rounds = max(sum(each.peer == name for each in samples) for name in {s.peer for s in samples})
     sizes = sorted({each.size for each in samples})
     parts = [
-        f"{rounds // len(sizes)} rounds on {day}, the peers in turn, "
-        f"{os.cpu_count()} cores, {platform.machine()}, CPython {platform.python_version()}. "
+        f"{rounds // len(sizes)} rounds, the peers in turn, "
+        f"{results.origin.machine if results.origin else ''}. "
         "Medians, lowest to highest in brackets.",
     ]
     for size in sizes:
         parts += ["", f"**{size:,} bytes**, at most {in_flight_of(size):,} unconfirmed at once", ""]
         parts += [HEAD, RULE]
         parts += [row for peer in peers if (row := _row(peer, samples, size))]
-    return "\n".join(parts)
+    return "\n".join([*parts, "", results.footnote()])
 
 
-def summary(peers: Sequence[Peer], samples: Sequence[Sample], size: int = 100) -> str:
-    """Markdown: one table of medians, for who wants to know it at a glance."""
+def summary(
+    peers: Sequence[Peer], results: Results[Sample], names: Sequence[str] = (), size: int = 100
+) -> str:
+    """Markdown: one table of medians, of all peers or of the named ones in this order."""
+    samples = results.samples
     lines = [
         "| | a confirm means | put /s | get + ack /s | waiting for each put, p50 / p99 ms |",
         "|---|---|---:|---:|---:|",
     ]
-    for peer in sorted(peers, key=lambda peer: peer.name not in LIKE_FOR_LIKE):
+    if names:
+        chosen = [peer for name in names for peer in peers if peer.name == name]
+    else:
+        chosen = sorted(peers, key=lambda peer: peer.name not in LIKE_FOR_LIKE)
+    for peer in chosen:
         own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
         if own:
             put, took, p50, p99 = (
@@ -69,20 +64,7 @@ def summary(peers: Sequence[Peer], samples: Sequence[Sample], size: int = 100) -
             )
             rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
             lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
-    return "\n".join([*lines, "", f"{time.strftime('%Y-%m-%d')}; {', '.join(versions())}."])
-
-
-def versions() -> Iterator[str]:
-    """Of mirrorq, and of each server and library beside it that is installed here."""
-    for name in LIBRARIES:
-        with suppress(metadata.PackageNotFoundError):
-            yield f"{name} {metadata.version(name)}"
-    for name, command in SERVERS.items():
-        with suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
-            found = re.search(r"\d+\.\d+\.\d+", said)
-            if found:
-                yield f"{name} {found[0]}"
+    return "\n".join([*lines, "", results.footnote()])
 
 
 def notes_of(page: Path) -> Path:
@@ -115,16 +97,6 @@ def _times(times: float | None) -> str:
     if times is None:
         return ""
     return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
-
-
-def write_into(page: Path, text: str, name: str = "compare") -> None:
-    """Put the tables between the marks of that name in a page of the docs."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    old = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    if not pattern.search(old):
-        raise SystemExit(f"{page} has no lines {begin} and {end} to write between")
-    page.write_text(pattern.sub(lambda _: f"{begin}\n{text}\n{end}", old), encoding="utf-8")
 
 
 def plot(peers: Sequence[Peer], samples: Sequence[Sample], file: Path) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from compare.peer import Absent, end_servers_on_sigterm
-from compare.report import versions, write_into
+from compare.results import Results, write_into
 from compare.steady_peers import PEERS, Deliveries, Source, SteadyPeer
 
 NUMBER = struct.Struct(">II")
@@ -45,7 +45,7 @@ BEHIND_MS = 1_000.0
 """A peer with such a median does not keep up with the rate."""
 
 
-class Steady(msgspec.Struct):
+class Steady(msgspec.Struct, tag="steady"):
     """One peer, one size, one rate, one round; milliseconds, by `QUANTILES`."""
 
     peer: str
@@ -126,9 +126,9 @@ def _cuts(waits: Sequence[float]) -> list[float]:
     return [waits[min(last, int(quantile * len(waits)))] for quantile in QUANTILES]
 
 
-def table(samples: Sequence[Steady]) -> str:
+def table(results: Results[Steady]) -> str:
     """Markdown: one table a size and rate, medians over the rounds."""
-    parts: list[str] = []
+    samples, parts = results.samples, list[str]()
     for size, rate in sorted({(each.size, each.rate) for each in samples}):
         parts += [
             f"**{rate:,} messages of {size:,} bytes a second**",
@@ -142,7 +142,7 @@ def table(samples: Sequence[Steady]) -> str:
                 row = f"{_shown(own, 'confirm')} | {_shown(own, 'delivery')}"
                 parts.append(f"| {peer.name} | {peer.durability} | {row} |")
         parts.append("")
-    return "\n".join([*parts, f"{time.strftime('%Y-%m-%d')}; {', '.join(versions())}."])
+    return "\n".join([*parts, results.footnote()])
 
 
 def _shown(own: Sequence[Steady], field: str) -> str:
@@ -169,20 +169,17 @@ def main() -> None:
     options = parser.parse_args()
     wanted = [part.strip().lower() for part in options.only.split(",")]
     peers = [peer for peer in PEERS if any(part in peer.name.lower() for part in wanted)]
-    found = _read(options.results)
+    results = Results(Steady, options.results)
     for number in range(options.rounds):
         for peer in peers:
             print(f"round {number + 1} of {options.rounds}: {peer.name}", file=sys.stderr)
             for sample in _samples(peer, options):
-                found.append(sample)
-                if options.results:
-                    with options.results.open("ab") as file:
-                        file.write(msgspec.json.encode(sample) + b"\n")
-    if not found:
+                results.add(sample)
+    if not results.samples:
         raise SystemExit("nothing could be measured")
-    print(table(found))
+    print(table(results))
     if options.page:
-        write_into(options.page, table(found), "steady")
+        write_into(options.page, table(results), "steady")
 
 
 def _samples(peer: SteadyPeer, options: argparse.Namespace) -> list[Steady]:
@@ -210,12 +207,6 @@ def _warm_up(peer: SteadyPeer, source: Source) -> None:
         run = Run(number, WARM_RATE, WARM_S)
         if measured(peer, source, run, 100, WARM_RATE)[1]:
             return
-
-
-def _read(file: Path | None) -> list[Steady]:
-    if file is None or not file.exists():
-        return []
-    return [msgspec.json.decode(line, type=Steady) for line in file.read_bytes().splitlines()]
 
 
 if __name__ == "__main__":

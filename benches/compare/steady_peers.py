@@ -26,7 +26,6 @@ from compare.peer import (
     wait_for_port,
 )
 from mirrorq import MirroredQueue, Node, connect
-from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
 
 HEAD = 8
@@ -147,8 +146,8 @@ def paced(due: Sequence[float], send: Callable[[int], None], until: float) -> in
     return len(due)
 
 
-def _consume_at_node(note: Any, directory: Path, peers: dict[str, str], config: Config) -> None:
-    with Node("c", path=directory / "c", peers=peers, config=config) as node:
+def _consume_at_node(note: Any, directory: Path, peers: dict[str, str]) -> None:
+    with Node("c", path=directory / "c", peers=peers) as node:
         _consume(note, node.queue(QUEUE, timeout=START_S))
 
 
@@ -169,9 +168,8 @@ def _node(durability: str) -> Callable[[Path], Any]:
     def start(directory: Path) -> Iterator[Source]:
         with ExitStack() as stack:
             peers = peers_of_three()
-            run_nodes(stack, directory, peers, "b", Config())
-            given = (directory, peers, Config())
-            deliveries = stack.enter_context(consumer(_consume_at_node, *given))
+            run_nodes(stack, directory, peers, "b")
+            deliveries = stack.enter_context(consumer(_consume_at_node, directory, peers))
             node = stack.enter_context(Node("a", path=directory / "a", peers=peers))
             if durability != "fsync":
                 node.set_policy("durability", ".*", {"durability": durability})
@@ -186,7 +184,7 @@ def _client(directory: Path) -> Iterator[Source]:
     """Three nodes; producer and consumer are clients of different ones."""
     with ExitStack() as stack:
         peers = peers_of_three()
-        run_nodes(stack, directory, peers, "abc", Config())
+        run_nodes(stack, directory, peers, "abc")
         client = stack.enter_context(connect(peers["a"], timeout=START_S))
         handle = ready(client.queue(QUEUE, timeout=START_S), mirrors=2)
         deliveries = stack.enter_context(consumer(_consume_at_client, peers["b"]))

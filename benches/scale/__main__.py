@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from compare.peer import end_servers_on_sigterm
-from compare.report import notes_of, write_into
+from compare.report import notes_of
+from compare.results import write_into
 from scale import depth, lasting, nodes, peers, places, producers, queues, sizes
 from scale.aims import aims_table
 from scale.part import Sample, Settings, append, read, tell

@@ -16,7 +16,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from compare.report import write_into
+from compare.results import write_into
 from mirrorq import Config
 from scale.part import Sample, append, found, read, tell
 from scale.report import figure
