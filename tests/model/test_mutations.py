@@ -38,6 +38,7 @@ OWN = [name for name, one in SCENARIOS.items() if one.play.__module__.startswith
 """Those of tests/simulation are tests there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_without_the_mutation_the_scenario_ends_in_peace(name: str) -> None:
     SCENARIOS[name].play()

@@ -33,13 +33,14 @@ def test_each_level_keeps_its_order_and_its_counts_across_a_failover() -> None:
     world.check_copies()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_nothing_is_lost_or_out_of_order_whatever_breaks(seed: int) -> None:
     """The swarm with several priorities: every checker is content, order per level included."""
     result = result_of(Swarm(seed, priorities=(0, 0, 3, 31), chain=False, fan=False).run(), "test")
     assert not result.wrong, describe(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.soak)])
 def test_nothing_is_lost_or_early_whatever_breaks(seed: int) -> None:
     """The same with delays on puts and on nacks, and clocks that differ."""
