@@ -1,6 +1,7 @@
 """What the slowest one in a hundred confirmed puts waits for.
 
     python benches/tail.py [--puts 3000] [--rate 500] [--path DIR] [--durability replicated]
+                           [--results benches/results/tail.jsonl --page docs/performance.md]
 
 Three nodes, each in a process of its own, the producer in the master's. Without `--rate` each put
 waits for the one before; with it so many are due a second, at random times. Each process notes when
@@ -8,8 +9,8 @@ each commit, each checkpoint and each garbage collection begins and ends. A four
 0.5 ms again and again, and notes when it is woken late; a fifth writes a page to the disk 50 times
 a second, and notes slow writes: these two show what the machine does to any program.
 
-Printed: quantiles, then for each cause the share of the slowest puts during which it happened, and
-how much of their time it took; beside that the same for puts of about the median.
+Printed: quantiles, then for each cause the share of the slowest 1 % of puts during which it
+happened, and how much time of these puts it took; beside that the same for puts about the median.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import mirrorq
 from compare.mirrorq_peers import peers_of_three, ready
+from compare.results import Results, write_into
 from mirrorq.node.driver import Driver
 from mirrorq.store.node_store import Store
 
@@ -45,6 +49,9 @@ NAP_S = 5e-4
 DISK_EVERY_S = 0.02
 SHORT_S = 5e-5
 """Spans below this are left out."""
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+SHARE_MIN = 0.05
+"""What happens more seldom is left out."""
 
 spans: list[Span] = []
 
@@ -206,21 +213,57 @@ def at_rate(queue: mirrorq.MirroredQueue, puts: int, rate: float) -> list[tuple[
 # --- The table ----------------------------------------------------------------------------------
 
 
-def table(waits: Sequence[tuple[float, float]]) -> Iterator[str]:
-    """Lines of text."""
+class Row(msgspec.Struct):
+    """Something that happened during puts: the share of puts, and ms of it in each of these."""
+
+    name: str
+    share: float
+    ms: float
+    usual_share: float
+    usual_ms: float
+
+
+class Tail(msgspec.Struct, tag="tail"):
+    """One run."""
+
+    rate: float
+    durability: str
+    quantiles: list[float]
+    """ms, by `QUANTILES`."""
+    rows: list[Row]
+
+
+def analysed(waits: Sequence[tuple[float, float]], rate: float, durability: str) -> Tail:
+    """Compare the slowest 1 % with the tenth around the median."""
     ordered = sorted(waits, key=lambda wait: wait[1] - wait[0])
     count = len(ordered)
     took = [(end - began) * 1e3 for began, end in ordered]
-    quantiles = " / ".join(f"{took[int(count * at)]:.2f}" for at in (0.5, 0.9, 0.99, 0.999))
-    yield f"{count} puts, ms: p50 / p90 / p99 / p99.9  {quantiles}, slowest {took[-1]:.2f}"
+    quantiles = [took[min(count - 1, int(count * at))] for at in QUANTILES]
     slow = ordered[int(count * 0.99) :]
     usual = ordered[int(count * 0.45) : int(count * 0.55)]
-    yield f"{'':58}{'slowest 1 %':>18}{'about the median':>20}"
-    yield f"{'during the put':58}{'share':>8}{'ms':>10}{'share':>10}{'ms':>10}"
-    rows = [(name, *during(name, slow), *during(name, usual)) for name in {s[0] for s in spans}]
-    for name, share, ms, usual_share, usual_ms in sorted(rows, key=lambda row: -row[1] * row[2]):
-        if share >= 0.05:
-            yield f"{name:58}{share:8.0%}{ms:10.2f}{usual_share:10.0%}{usual_ms:10.2f}"
+    rows = [Row(name, *during(name, slow), *during(name, usual)) for name in {s[0] for s in spans}]
+    rows = [row for row in rows if row.share >= SHARE_MIN]
+    rows.sort(key=lambda row: -row.share * row.ms)
+    return Tail(rate, durability, quantiles, rows)
+
+
+def table(results: Results[Tail]) -> str:
+    """Markdown: one table a run."""
+    parts: list[str] = []
+    for run in results.samples:
+        way = f"{run.rate:g} puts a second" if run.rate else "each put waits for the one before"
+        quantiles = " / ".join(f"{ms:.2f}" for ms in run.quantiles)
+        parts += [
+            f"**`{run.durability}`, {way}**: p50 / p90 / p99 / p99.9 / slowest {quantiles} ms",
+            "",
+            "| during the put | of the slowest 1 % | ms | of puts about the median | ms |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for row in run.rows:
+            share, usual = f"{row.share:.0%} | {row.ms:.2f}", f"{row.usual_share:.0%}"
+            parts.append(f"| {row.name} | {share} | {usual} | {row.usual_ms:.2f} |")
+        parts.append("")
+    return "\n".join([*parts, results.footnote()])
 
 
 def during(name: str, puts: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -240,6 +283,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0, help="puts a second; 0: one by one")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--durability", default="fsync", choices=("fsync", "replicated"))
+    parser.add_argument("--results", type=Path, help="file of runs to add to and to report")
+    parser.add_argument("--page", type=Path, help="page of the docs that gets the tables")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -248,8 +293,11 @@ def main() -> None:
     watch_node()
     with tempfile.TemporaryDirectory(prefix="mirrorq-tail-", dir=options.path) as directory:
         waits = measure(Path(directory), options.puts, options.rate, options.durability)
-    for line in table(waits):
-        print(line)
+    results = Results(Tail, options.results)
+    results.add(analysed(waits, options.rate, options.durability))
+    print(table(results))
+    if options.page:
+        write_into(options.page, table(results), "tail")
 
 
 if __name__ == "__main__":
