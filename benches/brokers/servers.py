@@ -35,7 +35,7 @@ def start_nodes(
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     processes = {}
     for name, port in ports.items():
-        command = [sys.executable, "-m", "mirrorq", "node", name]
+        command = [sys.executable, "-m", "mirrorq", "node", "run", name]
         command += ["--path", str(directory / name)]
         for other, at in ports.items():
             command += ["--peer", f"{other}=tcp://127.0.0.1:{at}"]
