@@ -38,7 +38,6 @@ RUN_HERE = {
     "start.md",
     "clients.md",
     "coming-from.md",
-    "forward.md",
     "nodes.md",
     "partitions.md",
     "policies.md",
@@ -46,8 +45,6 @@ RUN_HERE = {
     "testing.md",
 }
 SCRIPTS = {
-    "two-processes.md",
-    "three-hosts.md",
     "deployment.md",
     "asyncio.md",
     "worker.md",
@@ -56,11 +53,7 @@ SCRIPTS = {
 """Run here too, as processes."""
 RUN_ELSEWHERE = {
     "celery.md": "contrib/test_celery_page.py",
-    "django.md": "contrib/test_framework_pages.py",
-    "dramatiq.md": "contrib/test_framework_pages.py",
-    "opentelemetry.md": "contrib/test_framework_pages.py",
-    "taskiq.md": "contrib/test_framework_pages.py",
-    "shards.md": "sharded/test_page.py",
+    "frameworks.md": "contrib/test_framework_pages.py",
     "monitoring.md": "metrics/test_monitoring_page.py",
     "spark.md": "spark/test_page.py",
 }
@@ -112,12 +105,13 @@ def test_every_page_with_python_is_run_somewhere() -> None:
         assert (ROOT / "tests" / test).is_file()
 
 
-@pytest.mark.parametrize(
-    "page", ["start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
-)
+@pytest.mark.parametrize("page", ["start.md", "coming-from.md", "nodes.md", "partitions.md"])
 def test_a_page_that_needs_nothing(page: str) -> None:
-    """In order, as one program."""
-    run(page, text_of(page), {"__name__": page})
+    """In order, as one program; without the blocks that are scripts of their own."""
+    text = FENCE.sub(
+        lambda block: "\n" * block[0].count("\n") if block[1] else block[0], text_of(page)
+    )
+    run(page, text, {"__name__": page})
 
 
 @pytest.mark.parametrize("library", ["", "pandas", "polars", "duckdb"])
@@ -179,7 +173,9 @@ def keygen(*arguments: str) -> None:
 
 def scripts_of(page: str) -> None:
     """Write the page's scripts into the folder in which the test runs."""
-    for title, code in FENCE.findall(text_of(page)):
+    titled = [(title, code) for title, code in FENCE.findall(text_of(page)) if title]
+    assert titled
+    for title, code in titled:
         assert title.endswith(".py")
         Path(title).write_text(code, encoding="utf-8")
 
@@ -202,7 +198,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_two_processes() -> None:
-    scripts_of("two-processes.md")
+    scripts_of("start.md")
     with ExitStack() as ending:
         anywhere = start(ending, "anywhere.py")
         assert line_of(anywhere) == "1"
@@ -222,8 +218,8 @@ class ThreeHosts:
     """The page's program on three hosts, its first jobs confirmed, and a client that puts more."""
 
     def __init__(self, ending: ExitStack) -> None:
-        scripts_of("three-hosts.md")
-        text = text_of("three-hosts.md")
+        scripts_of("start.md")
+        text = text_of("start.md")
         for line in re.findall("^mirrorq key new (.*) --keys keys$", text, re.MULTILINE):
             keygen(*line.split())
         keygen("load", "--write", "jobs")
@@ -255,7 +251,7 @@ class ThreeHosts:
 
     def check(self) -> bool:
         """The page's last command, at the nodes that run here."""
-        found = re.search("^mirrorq (check .*) --connect", text_of("three-hosts.md"), re.MULTILINE)
+        found = re.search("^mirrorq (check .*) --connect", text_of("start.md"), re.MULTILINE)
         assert found
         line = [*found[1].split(), "--connect", ",".join(self.endpoints)]
         done = CliRunner().invoke(main, line)
@@ -367,14 +363,11 @@ def serve(ending: ExitStack, application: str, *options: str) -> Callable[..., A
     return ask
 
 
-@pytest.mark.parametrize("module", ["service", "fastapi_service"])
-def test_a_node_in_a_web_service(module: str) -> None:
+def test_a_node_in_a_web_service() -> None:
     """The job is confirmed, and a worker of the same process does it."""
-    if module == "fastapi_service":
-        pytest.importorskip("fastapi")
     scripts_of("asyncio.md")
     with ExitStack() as ending:
-        ask = serve(ending, f"{module}:app")
+        ask = serve(ending, "service:app")
         assert ask("/jobs", b"tea") == {"sequence": 1}
         until(lambda: ask("/results") == ["TEA"])
 
@@ -470,6 +463,17 @@ def test_code_for_asyncio_queue() -> None:
         check=True,
     )
     assert sorted(map(int, ran.stdout.split())) == [number * number for number in range(10)]
+
+
+def test_the_calls_of_asyncio() -> None:
+    """One program against a node at the endpoint that it names."""
+    scripts_of("asyncio.md")
+    found = re.search(r"tcp://[\d.:]+", Path("calls.py").read_text("utf-8"))
+    assert found
+    with ExitStack() as ending, mirrorq.Node("a", path="a", listen=found[0]):
+        process = start(ending, "calls.py")
+        assert line_of(process) == "2"
+        assert process.wait(DEADLINE_S) == 0
 
 
 def test_a_spool_of_asyncio() -> None:

@@ -93,7 +93,7 @@ MADE_BY_USERS = (
 def shown() -> dict[str, list[str]]:
     """Public names, and by which patterns members of each are hidden."""
     pages = "".join(
-        page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("reference-*.md"))
+        page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("reference*.md"))
     )
     found: dict[str, list[str]] = {}
     for name, block in BLOCK.findall(pages):

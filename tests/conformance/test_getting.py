@@ -13,7 +13,7 @@ import pytest
 from conformance.faces import ITEMS, ONE_RING, WAIT_S, Stage, case, fill, got, raised, taken
 from mirrorq import AckRefused, ConfigError, Empty, NoQuorum, QueueDown
 
-PAGE = Path(__file__).parents[2] / "docs" / "three-hosts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start.md"
 
 
 def test_messages_come_in_order_and_are_gone_when_acked(stage: Stage) -> None:
@@ -198,7 +198,7 @@ def test_a_refused_part_of_a_round_refuses_nothing_else(stage: Stage) -> None:
 
 @case(nodes=3)
 def test_the_documented_loop_outlives_a_refused_ack(stage: Stage) -> None:
-    """The loop of docs/three-hosts.md: while it works on a job the master ends, and the job goes to
+    """The loop of docs/start.md: while it works on a job the master ends, and the job goes to
     another. Its ack is refused, and it goes on."""
     text = PAGE.read_text("utf-8")
     (code,) = re.findall(r"^    for message in jobs:\n(?:     .*\n)+", text, re.MULTILINE)

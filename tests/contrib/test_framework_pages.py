@@ -1,5 +1,4 @@
-"""docs/django.md, dramatiq.md, taskiq.md and opentelemetry.md: their programs are those of
-examples/, and run as they stand."""
+"""docs/frameworks.md: its programs are those of examples/, and run as they stand."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from tests.kit import until
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```python title="(.*?)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+PROGRAMS = dict(BLOCK.findall((ROOT / "docs" / "frameworks.md").read_text("utf-8")))
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def program_of(page: str) -> str:
-    """Write the page's program down; it is the example of its name."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    ((name, code),) = BLOCK.findall(text)
+def program_of(name: str) -> str:
+    """Write a program of the page down; it is the example of its name."""
+    code = PROGRAMS[name]
     assert (ROOT / "examples" / name).read_text("utf-8") == code
     Path(name).write_text(code, "utf-8")
-    return str(name)
+    return name
 
 
 def run(program: str) -> str:
@@ -65,7 +64,7 @@ def work(workers: list[subprocess.Popen[bytes]], *command: str) -> Path:
 
 def test_dramatiq(said: list[subprocess.Popen[bytes]]) -> None:
     pytest.importorskip("dramatiq")
-    name = program_of("dramatiq.md")
+    name = program_of("dramatiq_shop.py")
     log = work(said, "dramatiq", name.removesuffix(".py"), "--processes", "1", "--threads", "1")
     assert run(name) == "sent\n"
     until(lambda: "roasted Yirgacheffe\n" in log.read_text())
@@ -75,7 +74,8 @@ def test_dramatiq(said: list[subprocess.Popen[bytes]]) -> None:
 def test_django(said: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Django 6; with an older one its import and its apps are what the page says."""
     pytest.importorskip("django_site")
-    for name, code in BLOCK.findall((ROOT / "docs" / "django.md").read_text("utf-8")):
+    for name in ("settings.py", "tasks.py", "ask.py"):
+        code = PROGRAMS[name]
         assert (ROOT / "examples" / "django_shop" / name).read_text("utf-8") == code
         if find_spec("django.tasks") is None:
             code = code.replace("from django.tasks", "from django_tasks")
@@ -88,7 +88,7 @@ def test_django(said: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyP
 
 def test_taskiq(said: list[subprocess.Popen[bytes]]) -> None:
     pytest.importorskip("taskiq")
-    name = program_of("taskiq.md")
+    name = program_of("taskiq_shop.py")
     work(said, "taskiq", "worker", f"{name.removesuffix('.py')}:broker", "--workers", "1")
     assert run(name) == "5\n"
 
@@ -97,6 +97,6 @@ def test_opentelemetry() -> None:
     """One trace for all that belongs to one order."""
     pytest.importorskip("opentelemetry.sdk")
     pytest.importorskip("opentelemetry.instrumentation")
-    lines = [line.split() for line in run(program_of("opentelemetry.md")).splitlines()]
+    lines = [line.split() for line in run(program_of("traces.py")).splitlines()]
     assert {" ".join(words[:-1]) for words in lines} == {"order", "send orders", "process orders"}
     assert len({words[-1] for words in lines}) == 1

@@ -12,7 +12,7 @@
 - A message that has failed for good goes to the queue `NAME.XQ`, with the ack, both or neither, and
   stays there for a week.
 
-`docs/dramatiq.md` describes the guarantees after a kill.
+`docs/frameworks.md` describes the guarantees after a kill.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 - Labels `delay` (seconds) and `priority` (0 to 31) are the queue's own.
 - Results go to the process that asked for them, as Celery's `rpc://`, and to no other.
 
-`docs/taskiq.md` says what holds when something is killed.
+`docs/frameworks.md` says what holds when something is killed.
 """
 
 from __future__ import annotations

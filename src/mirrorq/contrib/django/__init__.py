@@ -14,8 +14,8 @@
 - `run_after` and `priority` are the queue's own.
 - Results are kept in one of Django's caches, when one is named.
 
-Django 6 has tasks of its own; for Django 5.2 they are the package django-tasks. `docs/django.md`
-describes the guarantees after a kill.
+Django 6 has tasks of its own; for Django 5.2 they are the package django-tasks.
+`docs/frameworks.md` describes the guarantees after a kill.
 
     backend     the backend's methods; tasks and results as JSON
     worker      threads that run tasks; `management` has the command `mirrorq_worker`
