@@ -30,7 +30,7 @@ from compare import (
 )
 from compare.measure import Sample, samples
 from compare.peer import end_servers_on_sigterm
-from compare.report import notes_of, plot, summary, tables, write_into
+from compare.report import RESULTS, plot, summary, tables, write_into
 
 PEERS = [
     *bare.PEERS,
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each of a round's parts")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, help="file of samples to add to and to report")
-    parser.add_argument("--page", type=Path, help="page of the docs; its notes get all tables")
+    parser.add_argument("--page", type=Path, help="page for the summary and the picture; RESULTS.md gets all tables")
     options = parser.parse_args()
     wanted = [part.strip().lower() for part in options.only.split(",")]
     peers = [peer for peer in PEERS if any(part in peer.name.lower() for part in wanted)]
@@ -77,7 +77,7 @@ def main() -> None:
     text = tables(PEERS, found, time.strftime("%Y-%m-%d"))
     print(text)
     if options.page:
-        write_into(notes_of(options.page), text)
+        write_into(RESULTS, text)
         write_into(options.page, summary(PEERS, found), "compare summary")
         plot(PEERS, found, options.page.with_name("compare.svg"))
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
 
+RESULTS = Path(__file__).parents[1] / "RESULTS.md"
+"""The long tables go there."""
 BESIDE = "RabbitMQ, quorum queue"
 LIKE_FOR_LIKE = ("mirrorq client, without waiting", BESIDE)
 """The first rows: both are a client that calls once for each message and does not wait."""
@@ -75,11 +77,6 @@ def versions() -> Iterator[str]:
                 yield f"{name} {found[0]}"
 
 
-def notes_of(page: Path) -> Path:
-    """The notes of a page: there the long tables go."""
-    return page.parent / "notes" / page.name
-
-
 def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:
     own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
     if not own:
@@ -108,7 +105,7 @@ def _times(times: float | None) -> str:
 
 
 def write_into(page: Path, text: str, name: str = "compare") -> None:
-    """Put the tables between the marks of that name in a page of the docs."""
+    """Put the tables between the marks of that name in a page."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     old = page.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
