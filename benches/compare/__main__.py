@@ -27,7 +27,7 @@ from compare import (
 )
 from compare.measure import Sample, samples
 from compare.peer import end_servers_on_sigterm
-from compare.report import README, notes_of, plot, summary, tables
+from compare.report import README, RESULTS, plot, summary, tables
 from compare.results import Results, write_into
 
 PEERS = [
@@ -72,7 +72,7 @@ def main() -> None:
     text = tables(PEERS, results)
     print(text)
     if options.page:
-        write_into(notes_of(options.page), text, "compare")
+        write_into(RESULTS, text, "compare")
         write_into(options.page, summary(PEERS, results), "compare summary")
         readme = options.page.parents[1] / "README.md"
         write_into(readme, summary(PEERS, results, README), "compare readme")

@@ -10,6 +10,8 @@ from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
 from compare.results import Results
 
+RESULTS = Path(__file__).parents[1] / "RESULTS.md"
+"""The long tables go there."""
 BESIDE = "RabbitMQ, quorum queue"
 LIKE_FOR_LIKE = ("mirrorq client, without waiting", BESIDE)
 """The first rows: both are a client that calls once for each message and does not wait."""
@@ -65,11 +67,6 @@ def summary(
             rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
             lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
     return "\n".join([*lines, "", results.footnote()])
-
-
-def notes_of(page: Path) -> Path:
-    """The notes of a page: there the long tables go."""
-    return page.parent / "notes" / page.name
 
 
 def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:

@@ -5,9 +5,10 @@
     python -m scale --only depth --depths 0,50000000 # 6 GB of disk, minutes of filling
     python -m scale --only ''                        # nothing: the tables of what was found before
 
-Run in benches/. Samples are added to results/scale.jsonl, and tables and picture made of all in
-it; `--anew` forgets what it has of the parts that are measured. Beside what a clock says stand CPU
-time and instructions a message, which other work on the machine changes less.
+Run in benches/. Samples are added to results/scale.jsonl, and tables are made of all in it; with
+`--write` they go into RESULTS.md, and a picture to results/scale.svg. `--anew` forgets what it has
+of the parts that are measured. Beside what a clock says stand CPU time and instructions a message,
+which other work on the machine changes less.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from pathlib import Path
 
 from compare.peer import end_servers_on_sigterm
-from compare.report import notes_of
+from compare.report import RESULTS
 from compare.results import write_into
 from scale import depth, lasting, nodes, peers, places, producers, queues, sizes
 from scale.aims import aims_table
@@ -57,7 +58,9 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, default=Path("results/scale.jsonl"))
     parser.add_argument("--anew", action="store_true", help="forget what was found of these parts")
-    parser.add_argument("--page", type=Path, help="page of the docs; its notes get the curves")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into RESULTS.md, and draw a picture"
+    )
     options = parser.parse_args()
     wanted = [name.strip() for name in options.only.split(",") if name.strip()]
     for name in wanted:
@@ -76,7 +79,10 @@ def main() -> None:
         for sample in samples:
             append(options.results, sample)
     _measure(wanted, settings, options.rounds, options.results)
-    _report(read(options.results), options.page)
+    found = read(options.results)
+    _report(found, options.write)
+    if options.write:
+        plot(CURVES, found, options.results.with_suffix(".svg"))
 
 
 def _numbers(text: str) -> list[int]:
@@ -94,18 +100,17 @@ def _measure(wanted: list[str], settings: Settings, rounds: int, results: Path) 
     print("\r", end="", file=sys.stderr)
 
 
-def _report(samples: list[Sample], page: Path | None) -> None:
+def _report(samples: list[Sample], write: bool) -> None:
     shown = [part for part in PARTS if any(each.part == part.name for each in samples)]
     for part in shown:
         text = table(part, samples)
         print(f"{part.name}: {text}\n")
-        if page is not None:
-            write_into(notes_of(page), text, f"scale {part.name}")
+        if write:
+            write_into(RESULTS, text, f"scale {part.name}")
     aims = aims_table(samples)
     print(aims)
-    if page is not None:
-        write_into(notes_of(page), aims, "aims")
-        plot(CURVES, samples, notes_of(page).with_name("scale.svg"))
+    if write:
+        write_into(RESULTS, aims, "aims")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
     python -m shape --side before                      # into the column of what was
 
 Run in benches/. Samples are added to results/shape.jsonl, the table is made of all of them;
-`--page` names the page of the docs that gets it. Rows but the last one go on with the queue of
+`--page RESULTS.md` puts it there. Rows but the last one go on with the queue of
 the first.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--side", default="now", choices=SIDES, help="column of the table")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, default=Path("results/shape.jsonl"))
-    parser.add_argument("--page", type=Path, help="page of the docs that gets the table")
+    parser.add_argument("--page", type=Path, help="page that gets the table")
     options = parser.parse_args()
     wanted = [name.strip() for name in options.only.split(",") if name.strip()]
     for name in wanted:

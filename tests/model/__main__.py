@@ -1,4 +1,4 @@
-"""Every mutation against its checker, with all seeds: the table of docs/notes/reliability.md.
+"""Every mutation against its checker, with all seeds: the table of tests/RELIABILITY.md.
 
 Then the seeds of tests/model without any mutation: there nothing may be found.
 

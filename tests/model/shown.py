@@ -1,7 +1,7 @@
 """What shows each checker of the swarm: a mutation under which it objects.
 
 `catches` asks which checker notices each mutation, and one is enough there. Here it is asked the
-other way round, so that no checker of docs/notes/reliability.md is one that nothing has ever set
+other way round, so that no checker of tests/RELIABILITY.md is one that nothing has ever set
 off.
 """
 
@@ -77,4 +77,4 @@ SHOWN: dict[str, Shown] = {
     ),
     "torn": Shown("decided without a seal", "torn"),
 }
-"""By the names that docs/notes/reliability.md gives them."""
+"""By the names that tests/RELIABILITY.md gives them."""

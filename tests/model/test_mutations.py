@@ -44,11 +44,11 @@ def test_without_the_mutation_the_scenario_ends_in_peace(name: str) -> None:
     SCENARIOS[name].play()
 
 
-RELIABILITY = Path(__file__).parents[2] / "docs" / "notes" / "reliability.md"
+RELIABILITY = Path(__file__).parents[1] / "RELIABILITY.md"
 
 
 def test_each_checker_is_shown_by_a_mutation() -> None:
-    """Every checker that docs/notes/reliability.md names, in bold, objects to some mutation: to
+    """Every checker that tests/RELIABILITY.md names, in bold, objects to some mutation: to
     that of `SEEDS`, by its own words, or to another one that is played below."""
     text = RELIABILITY.read_text("utf-8")
     section = text.split("## Checkers", 1)[1].split("\n## ", 1)[0]

@@ -4,7 +4,7 @@
         ...
 
 Each entry of `MUTATIONS` patches the real module for as long as its `with` block lasts. What each
-stands for, and what notices it, is in docs/notes/reliability.md; nothing but the tests switches
+stands for, and what notices it, is in tests/RELIABILITY.md; nothing but the tests switches
 one on.
 """
 
