@@ -18,14 +18,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from brokers import loss
 from brokers.servers import BROKERS, Broker, environment
 from compare.peer import Absent, end_servers_on_sigterm, server
+from compare.results import Results, write_into
 
 POOLS = ("prefork", "threads")
 MEASURE_S = 600
@@ -40,7 +42,21 @@ def worker(directory: Path, pool: str, known: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def measured(directory: Path, broker: Broker, pool: str, url: str, count: int) -> dict[str, float]:
+class Tasks(msgspec.Struct, tag="tasks"):
+    """One broker, one kind of worker, one round."""
+
+    broker: str
+    pool: str
+    tasks: float
+    """Tasks a second, from the first `delay()` to the last result."""
+    sent: float
+    """Calls of `delay()` a second, one after the other."""
+    p50_ms: float
+    """One `delay().get()`."""
+    p99_ms: float
+
+
+def measured(directory: Path, broker: Broker, pool: str, url: str, count: int) -> Tasks:
     """The figures of one worker, taken by a process of its own: an app has one broker."""
     known = environment(url, broker.options)
     with worker(directory, pool, known):
@@ -53,8 +69,7 @@ def measured(directory: Path, broker: Broker, pool: str, url: str, count: int) -
         )
     if done.returncode:
         raise Absent(f"it failed: {done.stderr.strip()[-400:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return Tasks(broker.name, pool, **json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -64,11 +79,13 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="what a broker's name begins with")
     parser.add_argument("--kills", type=int, default=5, help="of Redis; 0: none")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
+    parser.add_argument("--results", type=Path, help="file of figures to add to and to report")
+    parser.add_argument("--page", type=Path, help="page of the docs that gets the table")
     options = parser.parse_args()
     end_servers_on_sigterm()
     only = tuple(options.only or [""])
     chosen = [broker for broker in BROKERS if broker.name.startswith(only)]
-    found: defaultdict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
+    results = Results(Tasks, options.results)
     absent: dict[str, str] = {}
     for number in range(options.rounds):
         for broker in chosen:
@@ -79,37 +96,39 @@ def main() -> None:
                     with broker.start(Path(place)) as url:
                         for pool in POOLS:
                             figures = measured(Path(place), broker, pool, url, options.tasks)
-                            found[broker.name, pool].append(figures)
-                            print(
-                                f"round {number + 1}: {broker.name}, {pool}: {figures}", flush=True
-                            )
+                            results.add(figures)
+                            print(f"round {number + 1}: {figures}", flush=True)
                 except Absent as error:
                     absent[broker.name] = str(error)
                     print(f"left out {broker.name}: {error}", file=sys.stderr)
-    print(table(chosen, found))
-    if options.kills and "Redis" not in " ".join(absent):
+    print(table(results))
+    if options.page:
+        write_into(options.page, table(results), "brokers")
+    if options.rounds and options.kills and "Redis" not in " ".join(absent):
         with tempfile.TemporaryDirectory(dir=options.path) as place:
             print(loss.report(Path(place), options.kills))
 
 
-def table(chosen: list[Broker], found: dict[tuple[str, str], list[dict[str, float]]]) -> str:
-    """Medians over the rounds."""
+def table(results: Results[Tasks]) -> str:
+    """Markdown: medians over the rounds."""
     lines = [
         "| broker | when `delay()` returns, the task is | workers | tasks/s | `delay()`/s "
-        "| `delay().get()` p50, ms | p99, ms |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| `delay().get()` p50 / p99 ms |",
+        "|---|---|---|---:|---:|---:|",
     ]
-    for broker in chosen:
+    for broker in BROKERS:
         for pool in POOLS:
-            rounds = found.get((broker.name, pool), [])
-            if not rounds:
-                continue
-            median = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
-            lines.append(
-                f"| {broker.name} | {broker.told} | {pool} | {median['tasks']:,.0f} "
-                f"| {median['sent']:,.0f} | {median['p50_ms']:.1f} | {median['p99_ms']:.1f} |"
-            )
-    return "\n".join(lines)
+            own = [e for e in results.samples if (e.broker, e.pool) == (broker.name, pool)]
+            if own:
+                tasks, sent, p50, p99 = (
+                    statistics.median(getattr(each, name) for each in own)
+                    for name in ("tasks", "sent", "p50_ms", "p99_ms")
+                )
+                lines.append(
+                    f"| {broker.name} | {broker.told} | {pool} | {tasks:,.0f} | {sent:,.0f} "
+                    f"| {p50:.1f} / {p99:.1f} |"
+                )
+    return "\n".join([*lines, "", results.footnote()])
 
 
 if __name__ == "__main__":

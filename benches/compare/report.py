@@ -66,7 +66,27 @@ def summary(
             )
             rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
             lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
-    return "\n".join([*lines, "", results.footnote()])
+    return "\n".join([*lines, "", *ratios(samples, size), results.footnote()])
+
+
+def ratios(samples: Sequence[Sample], size: int) -> list[str]:
+    """A sentence on mirrorq's rows beside RabbitMQ's quorum queue; none without both."""
+
+    def median(peer: str, field: str) -> float:
+        own = [getattr(s, field) for s in samples if (s.peer, s.size) == (peer, size)]
+        return statistics.median(own) if own else 0.0
+
+    parts: list[str] = []
+    for name in ("mirrorq client, without waiting", "mirrorq, batches"):
+        fields = ("publish", "take", "p50_ms", "p99_ms")
+        pairs = [(median(name, field), median(BESIDE, field)) for field in fields]
+        if all(own and other for own, other in pairs):
+            put, take, p50, p99 = (_times(own / other) for own, other in pairs)
+            parts.append(
+                f"*{name}*: {put} times its puts a second, {take} times its get + ack; waiting for "
+                f"each put, {p50} times its p50 and {p99} times its p99."
+            )
+    return [f"Beside {BESIDE}: {' '.join(parts)}", ""] if parts else []
 
 
 def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:
@@ -93,7 +113,7 @@ def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:
 def _times(times: float | None) -> str:
     if times is None:
         return ""
-    return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
+    return f"{times:,.0f}" if times >= 10 else f"{times:.1f}" if times >= 2 else f"{times:.2f}"
 
 
 def plot(peers: Sequence[Peer], samples: Sequence[Sample], file: Path) -> None:

@@ -25,6 +25,7 @@ LIBRARIES = (
     "pysyncobj",
     "persist-queue",
     "litequeue",
+    "celery",
 )
 SERVERS = {
     "RabbitMQ": ["rabbitmqctl", "version"],
