@@ -39,7 +39,7 @@ RUN_HERE = {
     "clients.md",
     "coming-from.md",
     "forward.md",
-    "nodes.md",
+    "members.md",
     "partitions.md",
     "policies.md",
     "security.md",
@@ -113,7 +113,7 @@ def test_every_page_with_python_is_run_somewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["start.md", "coming-from.md", "forward.md", "nodes.md", "partitions.md"]
+    "page", ["start.md", "coming-from.md", "forward.md", "members.md", "partitions.md"]
 )
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program."""
