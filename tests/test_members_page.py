@@ -145,7 +145,7 @@ def test_every_command_prints_what_the_page_says(tmp_path: Path) -> None:
     assert gone
     peers = f"--peer a={a} --peer b={b} --peer c={gone[1]}"
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    assert len(sections) == 5
+    assert len(sections) == 6
     with ExitStack() as ending:
         cluster = Cluster(ending, tmp_path)
         for name, role in {"a": "peer", "b": "peer", "c": "peer", "ops": "admin"}.items():

@@ -38,7 +38,7 @@ RUN_HERE = {
     "start.md",
     "clients.md",
     "coming-from.md",
-    "nodes.md",
+    "members.md",
     "partitions.md",
     "policies.md",
     "security.md",
@@ -105,7 +105,7 @@ def test_every_page_with_python_is_run_somewhere() -> None:
         assert (ROOT / "tests" / test).is_file()
 
 
-@pytest.mark.parametrize("page", ["start.md", "coming-from.md", "nodes.md", "partitions.md"])
+@pytest.mark.parametrize("page", ["start.md", "coming-from.md", "members.md", "partitions.md"])
 def test_a_page_that_needs_nothing(page: str) -> None:
     """In order, as one program; without the blocks that are scripts of their own."""
     text = FENCE.sub(

@@ -168,6 +168,6 @@ def test_no_step_grows_with_names_or_exchanges(characters: int, exchanges: int) 
 @pytest.mark.soak
 def test_no_step_grows_with_very_many_queues() -> None:
     """But for the return of a node: each copy is told of the new link in one step, which is some
-    thirty bytecodes for a copy (docs/scale.md)."""
+    thirty bytecodes for a copy (docs/sizing.md)."""
     with small_portions():
         assert growth_text(Large(SLOW_FEW), Large(SLOW_MANY), comes_back) == ""

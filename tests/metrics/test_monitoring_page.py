@@ -26,7 +26,7 @@ def test_every_python_block_runs(tmp_path: Path) -> None:
     """In order, as one program, against one node."""
     text = PAGE.read_text(encoding="utf-8")
     blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
-    assert len(blocks) == 2
+    assert len(blocks) == 1
     with Node("a", path=tmp_path / "a") as node:
         names: dict[str, object] = {"node": node}
         try:
