@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, default=Path("results/scale.jsonl"))
     parser.add_argument("--anew", action="store_true", help="forget what was found of these parts")
-    parser.add_argument("--write", action="store_true", help="put the tables into RESULTS.md, and draw a picture")
+    parser.add_argument(
+        "--write", action="store_true", help="put the tables into RESULTS.md, and draw a picture"
+    )
     options = parser.parse_args()
     wanted = [name.strip() for name in options.only.split(",") if name.strip()]
     for name in wanted:
