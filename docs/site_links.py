@@ -17,7 +17,6 @@ from typing import Any
 FROM_DISK = "scripts/worker-from-disk.js"
 log = logging.getLogger("mkdocs.hooks.site_links")
 
-OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)\s]*\)")
 REQUEST = re.compile(
     r"<(?:script|img|iframe|link[^>]*rel=\"?(?:stylesheet|icon|preconnect))[^>]*"
     r"(?:src|href)=\"?(?:https?:)?//[^>]*"
@@ -31,7 +30,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: object) -> str:
         return changelog.read_text(encoding="utf-8").replace("](docs/", "](")
     if page.file.src_uri == "modules.md":
         return modules_page(Path(config["config_file_path"]).with_name("src") / "mirrorq")
-    return OUTSIDE.sub(r"`\1`", markdown)
+    up = page.file.src_uri.count("/") + 1
+    outside = rf"\[([^\]]+)\]\((?:\.\./){{{up}}}[^)\s]*\)"
+    return re.sub(outside, r"`\1`", markdown)
 
 
 def modules_page(package: Path) -> str:

@@ -1,7 +1,7 @@
 """A budget of code for each room: the library does not grow unseen.
 
 Code is each line with a token that is no comment, docstring or import. A room that needs more than
-its budget deletes something, or docs/decisions.md says why the number here is raised.
+its budget deletes something, or its commit says why the number here is raised.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A machine that a hypervisor stops, with all its clocks: its node's lease outlives itself.
 
-What still holds then, because no clock is needed for it, and what does not (docs/decisions.md).
+What still holds then, because no clock is needed for it, and what does not
+(docs/decisions/catalog.md).
 """
 
 from __future__ import annotations
