@@ -46,6 +46,23 @@ def test_pages_for_users_have_no_word_of_the_inside() -> None:
     assert found == []
 
 
+WORDS_MAX = 35_000
+"""Of all pages for users, code included; tables that commands write are left out."""
+WRITTEN = re.compile(r"<!-- (.+?): begin -->.*?<!-- \1: end -->", re.DOTALL)
+
+
+def test_the_pages_for_users_stay_short() -> None:
+    """Whoever adds a page makes others shorter."""
+    counts = {
+        page.name: sum(
+            bool(re.search(r"\w", word))
+            for word in WRITTEN.sub("", page.read_text("utf-8")).split()
+        )
+        for page in PAGES
+    }
+    assert sum(counts.values()) <= WORDS_MAX, sorted(counts.items(), key=lambda item: -item[1])
+
+
 def test_each_word_of_the_glossary_is_used_somewhere() -> None:
     """On another page, in a name or in a text of the code; else it explains what is gone."""
     concepts = (DOCS / "concepts.md").read_text("utf-8")
