@@ -205,8 +205,9 @@ def test_systemd_waits_for_the_end_of_a_node() -> None:
     assert service["StateDirectory"] == "mirrorq"
     assert service["StateDirectoryMode"] == "0700"
     page = (DOCS / "operations.md").read_text("utf-8")
-    for line in re.findall(r"^    (ExecStart=.*|TimeoutStopSec=.*|OOM.*)$", page, re.MULTILINE):
-        name, _, value = line.partition("=")
+    named = re.findall(r"`([A-Z]\w+)=([^`]+)`", page)
+    assert len(named) == 4
+    for name, value in named:
         assert service[name] == value
 
 
