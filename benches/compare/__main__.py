@@ -1,4 +1,4 @@
-"""Measure mirrorq beside RabbitMQ, NATS JetStream, PySyncObj, persist-queue, litequeue.
+"""Measure mirrorq beside RabbitMQ, NATS JetStream, PySyncObj, persist-queue.
 
     python -m compare                                   # all, three rounds: some 20 minutes
     python -m compare --only mirrorq,rabbit --sizes 100 --rounds 1
@@ -17,7 +17,6 @@ from pathlib import Path
 
 from compare import (
     bare,
-    litequeue_peer,
     memory,
     mirrorq_peers,
     nats_peer,
@@ -38,7 +37,6 @@ PEERS = [
     *pysyncobj_peer.PEERS,
     *(peer for peer in mirrorq_peers.PEERS if peer.kind == "embedded"),
     *persist_queue.PEERS,
-    *litequeue_peer.PEERS,
     *memory.PEERS,
 ]
 SIZES = "100,1024,16384,65536"

@@ -24,7 +24,6 @@ LIBRARIES = (
     "confluent-kafka",
     "pysyncobj",
     "persist-queue",
-    "litequeue",
     "celery",
 )
 SERVERS = {

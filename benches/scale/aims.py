@@ -227,15 +227,7 @@ AIMS = [
         "busy",
     ),
     Aim(
-        "alone, put, got and acked in batches: litequeue",
-        "50 times",
-        at_least(50),
-        lambda f: f.times("embedded", "cycle", ALONE_BATCHES, "litequeue"),
-        "{:.0f} times",
-        "embedded",
-    ),
-    Aim(
-        "the same: persist-queue",
+        "alone, put, got and acked in batches: persist-queue",
         "100 times",
         at_least(100),
         lambda f: f.times("embedded", "cycle", ALONE_BATCHES, "persist-queue"),
@@ -243,15 +235,7 @@ AIMS = [
         "embedded",
     ),
     Aim(
-        "alone, without waiting: litequeue",
-        "20 times",
-        at_least(20),
-        lambda f: f.times("embedded", "cycle", ALONE_SINGLE, "litequeue"),
-        "{:.0f} times",
-        "embedded",
-    ),
-    Aim(
-        "the same: persist-queue",
+        "alone, without waiting: persist-queue",
         "50 times",
         at_least(50),
         lambda f: f.times("embedded", "cycle", ALONE_SINGLE, "persist-queue"),

@@ -54,8 +54,6 @@ EMBEDDED = Part(
             "mirrorq alone, batches",
             "mirrorq alone, without waiting",
             "persist-queue",
-            "litequeue",
-            "litequeue, FULL",
         ),
     ),
     COLUMNS,

@@ -61,12 +61,12 @@ def test_handles_take_turns() -> None:
     assert (sent, flow.count) == ([b"a0"], 4)
     for number in range(1, 5):
         window.on_told(number * 10)
-        flow.go_on()
+        flow.continue_sending()
     assert sent == [b"a0", b"a1", b"b0", b"a2", b"b1"]
     flow.offer(3, [b"c0"])
     flow.forget(3)
     window.on_told(50)
-    flow.go_on()
+    flow.continue_sending()
     assert (flow.count, sent[5:]) == (0, [])
 
 

@@ -107,7 +107,7 @@ def test_who_comes_after_the_deletion_was_asked_for_is_not_seated() -> None:
     queue.ask(TWO, Credit(1, 10))
     master = queue.replica.master
     assert master is not None
-    assert not master.dispatch.consumers
+    assert not master.dispatch.consumers.by_key
     assert asked == [DeleteQueue(QUEUE, 1)]
 
 
@@ -252,7 +252,7 @@ def test_nobody_else_takes_from_an_exclusive_queue() -> None:
     assert all("belongs to connection client-1" in one.why for one in (first, second, third))
     queue.ask(ONE, Subscribe(1, 1))
     assert queue.replica.master is not None
-    assert [key[0] for key in queue.replica.master.dispatch.consumers] == [ONE]
+    assert [key[0] for key in queue.replica.master.dispatch.consumers.by_key] == [ONE]
 
 
 def test_a_nodes_own_handles_are_of_one_connection() -> None:
@@ -261,4 +261,4 @@ def test_a_nodes_own_handles_are_of_one_connection() -> None:
     queue.attach(ONE)
     queue.ask(ONE, Subscribe(1, 1))
     assert queue.replica.master is not None
-    assert queue.replica.master.dispatch.consumers
+    assert queue.replica.master.dispatch.consumers.by_key

@@ -9,7 +9,9 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Delivery
-from mirrorq.replication.master.dispatch import BACK_COUNT, Dispatch, Subscription
+from mirrorq.replication.master.consumers import Subscription
+from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.open_deliveries import BACK_COUNT
 from mirrorq.replication.state.columns import Block
 from mirrorq.replication.state.pages import COLUMNS
 from mirrorq.replication.state.queue_state import QueueState
@@ -31,7 +33,7 @@ def _dispatch(state: QueueState, *sessions: SessionId, credit: int = 100) -> Dis
     dispatch = Dispatch(state, 1, all_whole())
     for session in sessions:
         assert dispatch.subscribe(Subscription((session, 0), 10)) == ""
-        dispatch.credit((session, 0), credit)
+        dispatch.consumers.credit((session, 0), credit)
     return dispatch
 
 
@@ -46,16 +48,16 @@ def test_nothing_above_the_horizon_is_handed_out() -> None:
     dispatch = _dispatch(_state(5, horizon=3), ONE)
     assert _pieces(dispatch) == [("a", Delivery(1, 1, 1, 2, 1))]
     assert _pieces(dispatch) == []
-    assert list(dispatch.ready) == [(3, 5)]
+    assert list(dispatch.ready.levels) == [(3, 5)]
 
 
 def test_credit_bounds_what_a_consumer_gets() -> None:
     """A consumer is handed what it asked for in all, and no more."""
     dispatch = _dispatch(_state(5), ONE, credit=2)
     assert _pieces(dispatch) == [("a", Delivery(1, 1, 1, 2, 1))]
-    dispatch.credit((ONE, 0), 3)
+    dispatch.consumers.credit((ONE, 0), 3)
     assert _pieces(dispatch) == [("a", Delivery(1, 2, 3, 3, 1))]
-    dispatch.credit((ONE, 0), 1)
+    dispatch.consumers.credit((ONE, 0), 1)
     assert _pieces(dispatch) == []
 
 
@@ -66,16 +68,16 @@ def test_a_size_bounds_what_a_consumer_gets() -> None:
     state.columns.replace(state.tables[COLUMNS], Block())
     state.columns.append(1, 9, 10, 0, 0)
     dispatch = _dispatch(state, ONE, credit=0)
-    dispatch.credit((ONE, 0), 8, size=25)
+    dispatch.consumers.credit((ONE, 0), 8, size=25)
     assert _pieces(dispatch) == [("a", Delivery(1, 1, 1, 3, 1))]
-    assert not dispatch.has_waiting
-    dispatch.credit((ONE, 0), 8, size=5)
+    assert not dispatch.consumers.waiting
+    dispatch.consumers.credit((ONE, 0), 8, size=5)
     assert _pieces(dispatch) == [("a", Delivery(1, 2, 4, 4, 1))]
     dispatch.unhand((ONE, 0), Delivery(1, 2, 4, 4, 1))
     assert _pieces(dispatch) == [("a", Delivery(1, 3, 4, 4, 1))]
-    dispatch.credit((ONE, 0), 8, size=1000)
+    dispatch.consumers.credit((ONE, 0), 8, size=1000)
     assert _pieces(dispatch) == [("a", Delivery(1, 4, 5, 8, 1))]
-    dispatch.credit((ONE, 0), 9)
+    dispatch.consumers.credit((ONE, 0), 9)
     assert _pieces(dispatch) == [("a", Delivery(1, 5, 9, 9, 1))], "no size changes nothing"
 
 
@@ -84,7 +86,7 @@ def test_consumers_share() -> None:
     dispatch = _dispatch(_state(4), ONE, TWO)
     names = [name for name, _ in _pieces(dispatch)]
     assert set(names) == {"a", "b"}
-    assert dispatch.unacknowledged == 4
+    assert dispatch.open.unacknowledged == 4
 
 
 def test_turns_go_round_whoever_comes_and_goes() -> None:
@@ -103,16 +105,16 @@ def test_turns_go_round_whoever_comes_and_goes() -> None:
 
     assert served(4) == "abca"
     assert dispatch.subscribe(Subscription((sessions[3], 7), 10)) == ""
-    dispatch.credit((sessions[3], 7), 100)
+    dispatch.consumers.credit((sessions[3], 7), 100)
     assert served(5) == "bcadb"
-    dispatch.unsubscribe_session(sessions[0])
+    dispatch.consumers.remove_session(sessions[0])
     assert served(4) == "cdbc"
-    assert [dispatch.has_consumer(one) for one in sessions] == [False, False, False, True]
-    dispatch.unsubscribe((sessions[3], 7))
+    assert [dispatch.consumers.has_callback(one) for one in sessions] == [False, False, False, True]
+    dispatch.consumers.remove((sessions[3], 7))
     assert served(3) == "bcb"
-    assert not dispatch.has_consumer(sessions[3])
+    assert not dispatch.consumers.has_callback(sessions[3])
     assert dispatch.subscribe(Subscription((sessions[0], 0), 10)) == ""
-    dispatch.credit((sessions[0], 0), 100)
+    dispatch.consumers.credit((sessions[0], 0), 100)
     assert served(3) == "cba"
 
 
@@ -133,12 +135,12 @@ def test_a_crowd_attaches_in_steps_that_do_not_grow() -> None:
             looked += 1
             return super().items()
 
-    dispatch.consumers = Watched()
+    dispatch.consumers.by_key = Watched()
     for session in crowd:
-        dispatch.unsubscribe_session(session)
+        dispatch.consumers.remove_session(session)
         assert dispatch.subscribe(Subscription((session, 1), 10)) == ""
-        assert dispatch.has_consumer(session)
-    assert len(dispatch.consumers) == len(crowd)
+        assert dispatch.consumers.has_callback(session)
+    assert len(dispatch.consumers.by_key) == len(crowd)
     assert looked == 0
 
 
@@ -147,7 +149,7 @@ def test_an_exclusive_consumer_is_alone() -> None:
     dispatch = _dispatch(_state(1))
     assert dispatch.subscribe(Subscription((ONE, 1), 1, exclusive=True)) == ""
     assert "node a" in dispatch.subscribe(Subscription((TWO, 1), 1))
-    dispatch.unsubscribe((ONE, 1))
+    dispatch.consumers.remove((ONE, 1))
     assert dispatch.subscribe(Subscription((TWO, 1), 1)) == ""
     assert "1 other" in dispatch.subscribe(Subscription((ONE, 1), 1, exclusive=True))
 
@@ -163,14 +165,14 @@ def test_a_piece_is_taken_once_and_by_its_holder_only() -> None:
     assert dispatch.close_piece(ONE, Delivery(1, piece.number, 2, 2, 1)) == [(2, 2)]
     assert dispatch.close_piece(ONE, piece) == [(1, 1), (3, 3)]
     assert dispatch.close_piece(ONE, piece) == []
-    assert dispatch.unacknowledged == 0
+    assert dispatch.open.unacknowledged == 0
 
 
 def test_a_give_back_of_an_old_delivery_is_void() -> None:
     """What came back and was handed out again is not given back by its first delivery."""
     dispatch = _dispatch(_state(1), ONE)
     ((_, first),) = _pieces(dispatch)
-    dispatch.give_back(dispatch.close_piece(ONE, first))
+    dispatch.ready.give_back(dispatch.close_piece(ONE, first))
     ((_, second),) = _pieces(dispatch)
     assert (second.count, second.number) == (1, first.number + 1)
     assert dispatch.close_piece(ONE, first) == []
@@ -183,7 +185,7 @@ def test_what_was_not_sent_was_not_handed_out() -> None:
     ((_, piece),) = _pieces(dispatch)
     dispatch.unhand((ONE, 0), piece)
     assert [again.count for _, again in _pieces(dispatch)] == [1]
-    assert dispatch.unacknowledged == 1
+    assert dispatch.open.unacknowledged == 1
 
 
 def _promoted(state: QueueState) -> Dispatch:
@@ -244,8 +246,8 @@ def test_what_is_remembered_of_returns_is_bounded() -> None:
     dispatch = _dispatch(state, ONE, credit=1 << 60)
     for _ in range(BACK_COUNT + 1):
         ((_, piece),) = _pieces(dispatch)
-        dispatch.give_back(dispatch.take_back(ONE, piece))
-    assert len(dispatch._back) == BACK_COUNT
+        dispatch.ready.give_back(dispatch.take_back(ONE, piece))
+    assert len(dispatch.open._back) == BACK_COUNT
     ((_, last),) = _pieces(dispatch)
     assert dispatch.close_piece(ONE, last) == [(1, 1)]
     state.apply(op(3, AckOp(((1, 1),))))
@@ -261,8 +263,8 @@ def test_only_what_lives_comes_back() -> None:
     dispatch = _dispatch(state, ONE)
     _pieces(dispatch)
     state.apply(op(3, AckOp(((1, 1),))))
-    dispatch.give_back([(1, 2)])
-    assert list(dispatch.ready) == [(2, 2)]
+    dispatch.ready.give_back([(1, 2)])
+    assert list(dispatch.ready.levels) == [(2, 2)]
 
 
 def test_beside_a_claim_nobody_is_handed_anything() -> None:
@@ -271,18 +273,18 @@ def test_beside_a_claim_nobody_is_handed_anything() -> None:
     assert len(dispatch.deliver()) == 1
     claim = Subscription((TWO, 1), 1, exclusive=True, bare=True, label="query 9")
     assert "holds messages unacknowledged, 1 the first" in dispatch.subscribe(claim)
-    for number, _ in dispatch.holdings(ONE):
-        dispatch.drop(number)
+    for number, _ in dispatch.open.holdings(ONE):
+        dispatch.open.drop(number)
     assert "holds messages unacknowledged" in dispatch.subscribe(claim)
-    assert dispatch.unacknowledged == 2
-    dispatch.give_back(dispatch.take_leaving(1))
-    assert dispatch.unacknowledged == 0
+    assert dispatch.open.unacknowledged == 2
+    dispatch.ready.give_back(dispatch.take_leaving(1))
+    assert dispatch.open.unacknowledged == 0
     assert dispatch.subscribe(claim) == ""
-    dispatch.credit((ONE, 0), 8)
+    dispatch.consumers.credit((ONE, 0), 8)
     assert dispatch.deliver() == []
     why = dispatch.subscribe(Subscription((ONE, 3), 1))
     assert why == "query 9 on node b holds the queue exclusively"
-    dispatch.unsubscribe((TWO, 1))
+    dispatch.consumers.remove((TWO, 1))
     assert len(dispatch.deliver()) == 1
 
 
@@ -290,14 +292,14 @@ def test_a_bare_delivery_has_no_byte_bound_and_can_be_renewed() -> None:
     """Who gets names only is not bounded in bytes; its deliveries can count as made anew."""
     dispatch = _dispatch(_state(10))
     dispatch.subscribe(Subscription((ONE, 1), 1, bare=True))
-    dispatch.credit((ONE, 1), 5, size=1)
+    dispatch.consumers.credit((ONE, 1), 5, size=1)
     ((_, deliver),) = dispatch.deliver(100)
     assert deliver.bare
     assert [(piece.first, piece.last) for piece in deliver.deliveries] == [(1, 5)]
-    (number,) = dispatch.handed_before(200)
-    dispatch.renew(number, 300)
-    assert dispatch.handed_before(200) == []
-    assert dispatch.oldest_ms == 300
+    (number,) = dispatch.open.handed_before(200)
+    dispatch.open.renew(number, 300)
+    assert dispatch.open.handed_before(200) == []
+    assert dispatch.open.oldest_ms == 300
 
 
 def test_a_place_is_no_message_of_a_range() -> None:
@@ -308,25 +310,25 @@ def test_a_place_is_no_message_of_a_range() -> None:
     state.apply(op(2, DueOp(((1, 2),), 3, ())))
     state.apply(publish(3, 5))
     dispatch = Dispatch(state, 1, all_whole())
-    list(dispatch.sort_in())
-    assert list(dispatch.ready) == [(3, 5)]
-    assert dispatch.take_out(RangeSet(((2, 9),))) == [(2, 2), (5, 5)]
-    assert list(dispatch.ready) == [(3, 3)]
-    assert dispatch.take_out(RangeSet(((1, 1),))) == [(1, 1)]
-    assert not dispatch.ready
+    list(dispatch.ready.sort_in())
+    assert list(dispatch.ready.levels) == [(3, 5)]
+    assert dispatch.ready.take_out(RangeSet(((2, 9),))) == [(2, 2), (5, 5)]
+    assert list(dispatch.ready.levels) == [(3, 3)]
+    assert dispatch.ready.take_out(RangeSet(((1, 1),))) == [(1, 1)]
+    assert not dispatch.ready.levels
 
 
 def _consuming(dispatch: Dispatch, *keys: tuple[SessionId, int]) -> None:
     for key in keys:
         assert dispatch.subscribe(Subscription(key, 10)) == ""
-        dispatch.credit(key, 100)
+        dispatch.consumers.credit(key, 100)
 
 
 def _dead(dispatch: Dispatch, session: SessionId) -> None:
     """A session ends with all that it holds, which comes back."""
-    dispatch.unsubscribe_session(session)
+    dispatch.consumers.remove_session(session)
     dispatch.leave(session)
-    dispatch.give_back(dispatch.take_leaving(1000))
+    dispatch.ready.give_back(dispatch.take_leaving(1000))
 
 
 def _handed(dispatch: Dispatch, now_ms: int) -> list[tuple[str, int, int, int]]:
@@ -345,7 +347,7 @@ def test_messages_that_may_have_killed_a_process_go_one_at_a_time() -> None:
     assert _handed(dispatch, 10) == [("a", 1, 1, 5)]
     _dead(dispatch, ONE)
     dispatch._state.apply(publish(3, 6, count=5))
-    dispatch.add_ready(6, 10)
+    dispatch.ready.add(6, 10)
     again = SessionId("a", 2, 1)
     _consuming(dispatch, (again, 1), (again, 2), (TWO, 1))
     assert sorted(_handed(dispatch, 20)) == [("a", 1, 1, 1), ("b", 1, 2, 2)]
@@ -374,7 +376,7 @@ def test_a_suspect_that_comes_back_unseen_is_one_still() -> None:
     ((_, deliver),) = dispatch.deliver(20)
     (piece,) = deliver.deliveries
     assert (piece.first, piece.last) == (1, 1)
-    dispatch.give_back(dispatch.take_back(TWO, piece))
+    dispatch.ready.give_back(dispatch.take_back(TWO, piece))
     assert _handed(dispatch, 30) == [("b", 1, 1, 1)]
 
 
@@ -383,9 +385,9 @@ def test_get_is_handed_what_it_asks_for() -> None:
     dispatch = _dispatch(_state(6), ONE)
     _pieces(dispatch)
     _dead(dispatch, ONE)
-    assert dispatch.take_out(RangeSet(((5, 5),))) == [(5, 5)]
+    assert dispatch.ready.take_out(RangeSet(((5, 5),))) == [(5, 5)]
     assert dispatch.subscribe(Subscription((TWO, 0), 10)) == ""
-    dispatch.credit((TWO, 0), 100)
+    dispatch.consumers.credit((TWO, 0), 100)
     assert _handed(dispatch, 20) == [("b", 0, 1, 4), ("b", 0, 6, 6)]
     assert not dispatch._suspects.messages
 
@@ -398,7 +400,7 @@ def test_a_handle_that_goes_on_as_another_session_is_on_trial_still() -> None:
     _dead(dispatch, ONE)
     _consuming(dispatch, (TWO, 1))
     assert _handed(dispatch, 20) == [("b", 1, 1, 1)]
-    dispatch.unsubscribe_session(TWO)
+    dispatch.consumers.remove_session(TWO)
     again = SessionId("c", 1, 1)
     dispatch.rename(TWO, again)
     _consuming(dispatch, (again, 1))

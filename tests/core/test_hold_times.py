@@ -63,7 +63,7 @@ def ready(queue: Queue) -> list[int]:
     """Sequences that nobody holds."""
     assert queue.replica.master is not None
     dispatch = queue.replica.master.dispatch
-    return [n for first, last in dispatch.ready_sequences() for n in range(first, last + 1)]
+    return [n for first, last in dispatch.ready.sequences() for n in range(first, last + 1)]
 
 
 def test_what_is_extended_stays_and_the_rest_goes_back() -> None:
@@ -112,7 +112,7 @@ def test_extended_again_and_again() -> None:
         queue.ask(ONE, Extend(number, (held,), 100_000 - number))
         queue.heard()
     assert queue.replica.master is not None
-    assert len(queue.replica.master.dispatch._extensions._due) <= CLEAR_COUNT + 1
+    assert len(queue.replica.master.dispatch.open._extensions._due) <= CLEAR_COUNT + 1
     queue.ask(ONE, Extend(1, (held,), 0))
     passes(queue, 1_000_000)
     assert ready(queue) == []

@@ -88,7 +88,7 @@ class Bounded(Queue):
     def ready(self) -> list[int]:
         """Sequences that are ready."""
         assert self.replica.master is not None
-        found = self.replica.master.dispatch.ready
+        found = self.replica.master.dispatch.ready.levels
         return [s for first, last in found for s in range(first, last + 1)]
 
     def take(self, count: int) -> list[Delivery]:
@@ -580,9 +580,9 @@ def _against_a_list(
         assert len(queue.refused) == oracle.refused
         assert queue.replica.master is not None
         dispatch = queue.replica.master.dispatch
-        while not dispatch.is_size_known:
-            dispatch.count_size()
-        assert dispatch.ready_size == sum(oracle.ready.values())
+        while not dispatch.ready.is_size_known:
+            dispatch.ready.count_size()
+        assert dispatch.ready.size == sum(oracle.ready.values())
         if what == "failover" and not oracle.waiting:
             queue, held = _fail_over(queue, oracle), {}
 

@@ -647,7 +647,7 @@ def test_a_purge_calls_back_what_no_call_has_seen() -> None:
     assert [r for r in queue.heard(ONE) if isinstance(r, Purged)] == [Purged(7, 5)]
     master = queue.replica.master
     assert master is not None
-    assert (master.dispatch.ready.count, master.dispatch.unacknowledged) == (0, 1)
+    assert (master.dispatch.ready.levels.count, master.dispatch.open.unacknowledged) == (0, 1)
     assert list(queue.replica.state.live) == [(seen.first, seen.last)]
 
 

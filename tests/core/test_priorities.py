@@ -20,7 +20,8 @@ from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, HorizonsOp, PromotedOp
 from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
 from mirrorq.replication.master import dispatch, term
-from mirrorq.replication.master.dispatch import Dispatch, Subscription
+from mirrorq.replication.master.consumers import Subscription
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.state.contents import Run
 from mirrorq.replication.state.priorities import Horizons, PriorityLevel, ReadyLevels
 from mirrorq.replication.state.queue_state import QueueState
@@ -404,8 +405,8 @@ class Oracle:
         assert replica.master is not None
         ready = len(self._ready())
         held = sum(message.held is not None for message in self.messages.values())
-        assert replica.master.dispatch.ready.count == ready
-        assert replica.master.dispatch.unacknowledged == held
+        assert replica.master.dispatch.ready.levels.count == ready
+        assert replica.master.dispatch.open.unacknowledged == held
         assert replica.master.delays.count == len(self.messages) - ready - held
         assert replica.state.live.count == len(self.messages)
         assert QueueState.decode(replica.state.encode()).encode() == replica.state.encode()

@@ -175,11 +175,11 @@ def _waiting(delay_ms: int) -> Ring:
 def test_what_is_stable_rides_on_the_next_op() -> None:
     """R2: a mark that says only what is stable waits for a moment, and an op takes it along."""
     ring = _waiting(10)
-    assert (sent(ring), ring.mark.at_ms) == ([], 1011)
+    assert (sent(ring), ring.mark_timer.at_ms) == ([], 1011)
     ring.on_data(A, Data(QUEUE, 2, 1, (publish(2, 2, epoch=2),)))
     ring.settle(1005)
     assert sent(ring) == [("c", Data(QUEUE, 2, 1, (publish(2, 2, epoch=2),)))]
-    assert ring.mark.at_ms == FOREVER_MS
+    assert ring.mark_timer.at_ms == FOREVER_MS
 
 
 def test_what_is_stable_is_told_when_no_op_comes() -> None:
@@ -188,7 +188,7 @@ def test_what_is_stable_is_told_when_no_op_comes() -> None:
     ring.settle(1010)
     assert sent(ring) == []
     ring.settle(1011)
-    assert (sent(ring), ring.mark.at_ms) == ([("c", Mark(QUEUE, 2, 1, 1))], FOREVER_MS)
+    assert (sent(ring), ring.mark_timer.at_ms) == ([("c", Mark(QUEUE, 2, 1, 1))], FOREVER_MS)
     assert ("c", Mark(QUEUE, 2, 1, 1)) in sent(_waiting(0))
 
 
@@ -200,13 +200,13 @@ def test_what_has_waited_at_the_master_goes_on_at_once() -> None:
     sent(ring)
     ring.on_mark(A, Mark(QUEUE, 2, 2, 2))
     ring.settle(1015)
-    assert (sent(ring), ring.mark.at_ms) == ([("c", Mark(QUEUE, 2, 2, 2))], FOREVER_MS)
+    assert (sent(ring), ring.mark_timer.at_ms) == ([("c", Mark(QUEUE, 2, 2, 2))], FOREVER_MS)
     ring.on_data(A, Data(QUEUE, 2, 2, (publish(3, 3, epoch=2),)))
     ring.settle(1016)
     sent(ring)
     ring.on_data(A, Data(QUEUE, 2, 3, ()))
     ring.settle(1017)
-    assert (sent(ring), ring.mark.at_ms) == ([], 1027)
+    assert (sent(ring), ring.mark_timer.at_ms) == ([], 1027)
 
 
 def test_the_last_mirror_closes_the_ring() -> None:
@@ -413,16 +413,16 @@ def test_a_joiner_is_counted_in_only_when_it_has_what_is_stable() -> None:
     """R8: a report below the stable lsn opens no gate; one at it does."""
     ring = _master_with_joiner(stable=3)
     ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
-    assert ring.countable() == ()
+    assert ring.admit_joiners() == ()
     ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 3))
-    assert ring.countable() == (B,)
+    assert ring.admit_joiners() == (B,)
 
 
 def test_a_new_master_counts_in_only_beyond_its_inherited_log() -> None:
     """R8: its predecessor may have confirmed all that the epoch began with."""
     ring = _master_with_joiner(stable=1)
     ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
-    assert ring.countable() == ()
+    assert ring.admit_joiners() == ()
 
 
 def test_stable_waits_for_who_is_being_counted_in() -> None:
@@ -430,7 +430,7 @@ def test_stable_waits_for_who_is_being_counted_in() -> None:
     proposal, and until a newer view is installed."""
     ring = _master_with_joiner(stable=3)
     ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 3))
-    assert ring.countable() == (B,)
+    assert ring.admit_joiners() == (B,)
     ring.append(publish(4, 4, epoch=2))
     persist(ring)
     for _ in range(10):

@@ -118,7 +118,7 @@ def test_no_step_of_a_promotion_grows(shape: Shape) -> None:
     assert max(many) < GROWTH_MAX * max(few)
     assert replica.master is not None
     is_away = shape in (delayed, resting)
-    ready, delays = replica.master.dispatch.ready, replica.master.delays
+    ready, delays = replica.master.dispatch.ready.levels, replica.master.delays
     assert delays.is_waiting == is_away
     assert delays.count == (MANY if is_away else 0)
     levels = [ready.level(priority).count for priority in ready.priorities]

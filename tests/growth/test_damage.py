@@ -50,8 +50,8 @@ def set_aside(deep: Deep) -> None:
     given_up(deep)
     deep.finish()
     dispatch = deep.queue.replica.master.dispatch
-    assert dispatch.aside.count == deep.queue.replica.transfer.missing.count
-    assert not dispatch.ready
+    assert dispatch.ready.aside.count == deep.queue.replica.transfer.missing.count
+    assert not dispatch.ready.levels
 
 
 def asked_again(deep: Deep) -> None:
@@ -74,7 +74,7 @@ def one_comes(deep: Deep) -> None:
     chunk = FrameChunk(QUEUE, 3, asked.number, *span, (publish(1, 1),))
     queue.step(RingReceived(B, chunk))
     queue.sync()
-    assert list(queue.replica.master.dispatch.ready) == [(1, 1)]
+    assert list(queue.replica.master.dispatch.ready.levels) == [(1, 1)]
 
 
 def get(deep: Deep) -> None:
@@ -197,4 +197,4 @@ def test_a_purge_ends_all_that_is_set_aside() -> None:
     assert not deep.state.live
     assert not transfer.missing
     assert not transfer.lacking
-    assert deep.queue.replica.master.dispatch.ready_count == 0
+    assert deep.queue.replica.master.dispatch.ready.count == 0

@@ -134,7 +134,7 @@ def hold(deep: Deep) -> None:
     deep.queue.ask(ONE, Subscribe(1, 1, bare=True))
     deep.queue.ask(ONE, Credit(1, deep.state.live.count))
     deep.finish()
-    assert deep.queue.replica.master.dispatch.unacknowledged == deep.state.live.count
+    assert deep.queue.replica.master.dispatch.open.unacknowledged == deep.state.live.count
 
 
 def lose_holder(deep: Deep) -> None:
@@ -158,7 +158,7 @@ def count_bytes(deep: Deep) -> None:
     master = deep.queue.replica.master
     assert not master.length_limit.is_counting
     size = sum(deep.state.columns.total(*piece) for piece in deep.state.live)
-    assert master.dispatch.ready_size == size
+    assert master.dispatch.ready.size == size
     assert [one.runs for one in deep.queue.heard() if isinstance(one, Confirmed)]
 
 
@@ -295,8 +295,8 @@ def test_portions_come_to_an_end(prepare: Act, act: Act, left: int) -> None:
     deep.finish()
     master = deep.queue.replica.master
     assert deep.state.live.count == left
-    assert master.dispatch.ready_count == left
-    assert master.dispatch.unacknowledged == 0
+    assert master.dispatch.ready.count == left
+    assert master.dispatch.open.unacknowledged == 0
     assert deep.state.outbox.kept.count == (3000 if act is dead_letters else 0)
     assert deep.state.returned.count == (3000 if act is lose_holder else 0)
     told = [reply for reply in deep.queue.heard() if isinstance(reply, Purged)]
@@ -382,7 +382,7 @@ def test_a_term_begins_alike_however_many_messages_stand_apart() -> None:
         begins = ViewInstalled(view(2, "a", master_epoch=2))
         found.append(work_of(lambda: replica.step(1000, 0, begins)))  # noqa: B023
         assert replica.master is not None
-        ready = replica.master.dispatch.ready
+        ready = replica.master.dispatch.ready.levels
         assert ready.count == count
         ready.level(0).remove(1, 1)
         assert replica.state.live.count == count

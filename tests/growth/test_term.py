@@ -49,7 +49,7 @@ def open_deliveries(size: int) -> Past:
         past.consume(taker, size // len(takers))
     for _ in range(size):
         past.put()
-    assert past.queue.replica.master.dispatch.unacknowledged == size
+    assert past.queue.replica.master.dispatch.open.unacknowledged == size
     return past
 
 
@@ -60,7 +60,7 @@ def fetched_ahead(size: int) -> Past:
     past.consume(fetcher, size, number=0)
     for _ in range(size):
         past.put()
-    assert past.queue.replica.master.dispatch.unacknowledged == size
+    assert past.queue.replica.master.dispatch.open.unacknowledged == size
     return past
 
 

@@ -520,7 +520,7 @@ def _excess(cluster: SimulatedCluster, queue_id: int, name: str) -> str:
         return ""
     replica, limit = found
     assert replica.master is not None
-    fresh = RangeSet(replica.master.dispatch.ready)
+    fresh = RangeSet(replica.master.dispatch.ready.levels)
     for first, last in cluster.onlooker.given_out.get(queue_id, RangeSet()):
         fresh.remove(first, last)
     size = sum(replica.state.columns.total(first, last) for first, last in fresh)

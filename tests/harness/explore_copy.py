@@ -33,7 +33,8 @@ from mirrorq.replication.master.courier import Couriers
 from mirrorq.replication.master.delays import Delays
 from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
-from mirrorq.replication.master.dispatch import Dispatch, Subscription
+from mirrorq.replication.master.consumers import Consumers, Subscription
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry
 from mirrorq.replication.master.inquiries import Browses
@@ -42,9 +43,10 @@ from mirrorq.replication.master.length_limit import LengthLimit
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.master.log_tail import Highest, LogTail
 from mirrorq.replication.master.master import Master
-from mirrorq.replication.master.open_deliveries import Extensions, OpenDelivery
+from mirrorq.replication.master.open_deliveries import Extensions, OpenDeliveries, OpenDelivery
 from mirrorq.replication.master.producers import Producers
 from mirrorq.replication.master.purging import OpenPurge, Purges, Purging, Stretch
+from mirrorq.replication.master.ready_messages import ReadyMessages
 from mirrorq.replication.master.settling import Duties, PendingSettle, Settling
 from mirrorq.replication.master.stages import Stages
 from mirrorq.replication.master.suspects import Suspects
@@ -74,6 +76,7 @@ PLAIN = (
     Claims,
     Columns,
     Confirms,
+    Consumers,
     Couriers,
     Deadlines,
     Delays,
@@ -95,6 +98,7 @@ PLAIN = (
     LogTail,
     Master,
     Membership,
+    OpenDeliveries,
     Outbox,
     Places,
     Producers,
@@ -104,6 +108,7 @@ PLAIN = (
     QueueTime,
     RailGuard,
     ReadyLevels,
+    ReadyMessages,
     Term,
     Replica,
     Ring,

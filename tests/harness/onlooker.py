@@ -404,7 +404,7 @@ class Onlooker:
         master = replica.master
         if master is None:
             return
-        seats = master.dispatch.consumers
+        seats = master.dispatch.consumers.by_key
         alone = next((key for key, seat in seats.items() if seat.bare and seat.exclusive), None)
         if alone is None and master.dispatch.is_single:
             alone = next((key for key in seats if key[1] != 0), None)

@@ -116,7 +116,7 @@ class Visits:
         replica = self.cluster.engine(master).replicas[life.queue_id]
         sessions = [handle._session_id for handle in handles]
         is_seated = replica.master is not None and any(
-            key[0] in sessions for key in replica.master.dispatch.consumers
+            key[0] in sessions for key in replica.master.dispatch.consumers.by_key
         )
         has_open = any(a.state == "open" for a in life.journal.attempts.values()) or any(
             d.acked == "open" for d in life.journal.deliveries

@@ -93,11 +93,11 @@ def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:
     for _, attachment in master.attachments.all():
         if attachment.lost_ms is not None:
             yield "a lost handle", attachment.lost_ms + 2 * config.failure_ms
-    oldest_ms = dispatch.oldest_ms
+    oldest_ms = dispatch.open.oldest_ms
     timeout_ms = master.deliveries.timeout_ms
     if oldest_ms is not None and timeout_ms:
         yield "held for long", oldest_ms + timeout_ms + 1
-    yield "an extension", dispatch.extended_ms
+    yield "an extension", dispatch.open.extended_ms
     for purge in master.purging.open._open:
         yield "a purge", purge.until_ms
     yield "auto-delete", master.auto_delete.wake_at_ms()

@@ -22,7 +22,7 @@ from mirrorq.protocol.sessions import Delivery, Recall, SessionReply, SessionReq
 from mirrorq.protocol.views import Member, View
 from mirrorq.replication.events import LinkLost as ReplicaLinkLost
 from mirrorq.replication.events import ReplicaEvent, Requested, Tick, ViewInstalled
-from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.consumers import Consumers
 from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
@@ -403,12 +403,12 @@ def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
     if mistake.startswith("nothing"):
         patch.setattr(Session, "withdraw", lambda self, _, deliveries: self.give_back(deliveries))
     elif mistake.startswith("the master"):
-        credit = Dispatch.credit
+        credit = Consumers.credit
 
-        def keep(self: Dispatch, key: ConsumerKey, total: int, size: int = 0) -> None:
+        def keep(self: Consumers, key: ConsumerKey, total: int, size: int = 0) -> None:
             credit(self, key, total or self.consumers[key].total, size)
 
-        patch.setattr(Dispatch, "credit", keep)
+        patch.setattr(Consumers, "credit", keep)
     elif mistake.startswith("a "):
         told = mistake.endswith("change of master")
         patch.setattr(machine, "DropBuffered", lambda _: DropBuffered(told))

@@ -353,7 +353,7 @@ def test_a_queue_that_leaves_its_limit_is_seen() -> None:
     watch.look([world.queue_id])
     master = world.cluster.engine("a").replicas[world.queue_id].master
     assert master is not None
-    master.dispatch.ready.add(0, 100, 120)
+    master.dispatch.ready.levels.add(0, 100, 120)
     watch.look([world.queue_id])
     assert watch.wrong[0].startswith("overfull: 26 messages")
 

@@ -37,7 +37,7 @@ def delivery_of(world: World) -> list[tuple[int, int]]:
     assert world.master is not None
     master = world.cluster.engine(world.master).replicas[world.queue_id].master
     assert master is not None
-    return list(master.dispatch.aside)
+    return list(master.dispatch.ready.aside)
 
 
 @pytest.mark.parametrize("whole", ["bc", "b", "c"])

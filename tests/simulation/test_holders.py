@@ -76,7 +76,7 @@ def test_who_is_served_beside_the_only_one_is_seen() -> None:
     for taker, is_wrong in zip(takers, (False, True), strict=True):
         pieces = (Delivery(1, 99, 1, 1, 1),)
         ((session, number),) = [
-            key for key in replica.master.dispatch.consumers if key[0] == taker._session_id
+            key for key in replica.master.dispatch.consumers.by_key if key[0] == taker._session_id
         ]
         reply = SessionReply(world.queue_id, 1, session, 1, 9, Deliver(number, pieces))
         onlooker.on_reply("a", reply, replica, world.cluster._disk_of, world.cluster._copy_of)

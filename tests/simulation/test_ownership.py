@@ -54,7 +54,7 @@ def consuming(cluster: SimulatedCluster, node: str, queue_id: int) -> Taker:
         return (
             replica is not None
             and replica.master is not None
-            and any(key[0] == taker._session_id for key in replica.master.dispatch.consumers)
+            and any(key[0] == taker._session_id for key in replica.master.dispatch.consumers.by_key)
         )
 
     taker.poke()

@@ -25,7 +25,7 @@ def test_a_named_node_is_reached_where_the_configuration_says() -> None:
     contacts = Addresses("a", "", {"c": PROXY}, ())
     assert wanted(contacts) == {"c": PROXY}
     assert contacts.learn("c", OLD)
-    assert contacts.list_nodes({"c": OLD}) == ()
+    assert contacts.update_nodes({"c": OLD}) == ()
     assert wanted(contacts) is None
 
 
@@ -33,12 +33,12 @@ def test_a_named_node_that_has_moved_is_followed() -> None:
     """It said one endpoint and says another now; the catalog knows of it a moment later, and
     other changes of the catalog in between lead nowhere back."""
     contacts = Addresses("a", "", {"b": OLD, "c": PROXY}, ())
-    contacts.list_nodes({"c": OLD})
+    contacts.update_nodes({"c": OLD})
     wanted(contacts)
     assert contacts.learn("c", NEW)
     assert wanted(contacts) == {"b": OLD, "c": NEW}
-    contacts.list_nodes({"b": OLD, "c": OLD})
-    contacts.list_nodes({"b": OLD, "c": NEW})
+    contacts.update_nodes({"b": OLD, "c": OLD})
+    contacts.update_nodes({"b": OLD, "c": NEW})
     contacts.learn("c", NEW)
     assert contacts.wanted() == {"b": OLD, "c": NEW}
 
@@ -46,21 +46,21 @@ def test_a_named_node_that_has_moved_is_followed() -> None:
 def test_a_configuration_that_knew_of_the_move_before() -> None:
     """The catalog's older word does not lead away from it."""
     contacts = Addresses("a", "", {"c": NEW}, ())
-    contacts.list_nodes({"c": OLD})
+    contacts.update_nodes({"c": OLD})
     contacts.learn("c", NEW)
-    contacts.list_nodes({"c": NEW})
+    contacts.update_nodes({"c": NEW})
     assert wanted(contacts) == {"c": NEW}
 
 
 def test_a_node_of_the_catalog_only_is_followed_too() -> None:
     """Where the catalog says, until it is in it no more."""
     contacts = Addresses("a", "", {}, ())
-    contacts.list_nodes({"c": OLD})
+    contacts.update_nodes({"c": OLD})
     assert wanted(contacts) == {"c": OLD}
     contacts.learn("c", NEW)
-    contacts.list_nodes({"c": OLD, "d": OLD})
+    contacts.update_nodes({"c": OLD, "d": OLD})
     assert wanted(contacts) == {"c": NEW, "d": OLD}
-    assert contacts.list_nodes({"d": OLD}) == ("c",)
+    assert contacts.update_nodes({"d": OLD}) == ("c",)
     assert wanted(contacts) == {"d": OLD}
 
 
@@ -68,13 +68,13 @@ def test_a_node_of_the_catalog_only_is_followed_too() -> None:
 def test_who_came_was_forgotten_and_came_again_in_one_step_is_wanted(endpoint: str) -> None:
     """As a newcomer replays it from the log: what counts is what is so in the end."""
     contacts = Addresses("z", "", {}, ())
-    contacts.list_nodes({"a": PROXY, "c": OLD})
-    assert contacts.list_nodes({"a": PROXY}) == ("c",)
-    contacts.list_nodes({"a": PROXY, "c": endpoint})
+    contacts.update_nodes({"a": PROXY, "c": OLD})
+    assert contacts.update_nodes({"a": PROXY}) == ("c",)
+    contacts.update_nodes({"a": PROXY, "c": endpoint})
     assert wanted(contacts) == {"a": PROXY, "c": endpoint}
-    contacts.list_nodes({"a": PROXY})
-    contacts.list_nodes({"a": PROXY, "c": endpoint})
-    contacts.list_nodes({"a": PROXY})
+    contacts.update_nodes({"a": PROXY})
+    contacts.update_nodes({"a": PROXY, "c": endpoint})
+    contacts.update_nodes({"a": PROXY})
     assert wanted(contacts) == {"a": PROXY}
 
 
@@ -123,7 +123,7 @@ def test_steps_of_any_length_come_to_the_same(changes: list[Change], lengths: li
                 listed.pop(change.name, None)
                 if change.kind == "list":
                     listed[change.name] = change.endpoint
-                contacts.list_nodes(listed)
+                contacts.update_nodes(listed)
             case "forget" if not contacts.is_needed(change.name):
                 contacts.forget(change.name)
             case "tell":

@@ -247,7 +247,7 @@ class ClientDriver(HostThread[_Port]):
         self._give_sign(now_ms)
         for inbound in arrived:
             self._on_inbound(inbound)
-        self._outflow.go_on()
+        self._outflow.continue_sending()
         self._do_calls()
         self._keep_alive(clock.now_ms())
         self._step_ports(clock.now_ms())

@@ -89,7 +89,7 @@ class Addresses:
         self.has_changed = True
         return True
 
-    def list_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
+    def update_nodes(self, nodes: Mapping[str, str]) -> tuple[str, ...]:
         """Take the catalog's nodes: name -> endpoint. Return the nodes that have left."""
         gone = tuple(name for name in self._listed if name not in nodes)
         before, self._listed = self._listed, dict(nodes)

@@ -292,13 +292,13 @@ class Engine:
         hosting, follower = self.hosting, self._follower
         if hosting.inbox or hosting.changed or hosting.redefining or hosting.news:
             return True
-        if hosting.reports.is_reminding:
+        if hosting.reports.is_repeating:
             return True
         is_applying = follower.is_restoring or self._consensus.raft.has_committed
         return is_applying or follower.is_making_snapshot
 
     @property
-    def has_left(self) -> bool:
+    def may_end(self) -> bool:
         """Whether the process may end after `Release`.
 
         It may when the catalog knows that the end is a shutdown, and no queue with a mirror in sync
@@ -379,14 +379,14 @@ class Engine:
             self._consensus.note_leader(now_ms)
         if self._follower.is_restoring or self._consensus.raft.has_committed:
             self._apply_portion(now_ms)
-        if hosting.reports.is_reminding:
-            self._greetings.remind()
+        if hosting.reports.is_repeating:
+            self._greetings.repeat_reports()
         if self._consensus.has_news:
             self._consensus.tend(now_ms)
         if self._follower.is_making_snapshot or self._follower.is_log_long:
             self._make_page(now_ms)
         if requests.is_busy or not context.was_registered:
-            self._leader_requests.go_on(now_ms)
+            self._leader_requests.continue_requests(now_ms)
         if context.has_lease_news or lease_keeping.next_ms <= now_ms:
             lease_keeping.hold(now_ms)
         if hosting.changed:

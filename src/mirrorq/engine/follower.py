@@ -103,7 +103,7 @@ class Follower:
         return len(result.queues)
 
     def _list_nodes(self) -> None:
-        for name in self._context.admission.list_nodes(self._context.catalog):
+        for name in self._context.admission.update_nodes(self._context.catalog):
             self._context.on_forgotten(name)
 
     def _stop(self, applied: int, text: str) -> None:

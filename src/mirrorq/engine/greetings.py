@@ -110,13 +110,13 @@ class Greetings:
         hosting.reports.tell_again()
         hosting.sync_reports.tell_again()
         self.say(node)
-        hosting.reports.remind(node)
+        hosting.reports.repeat_to(node)
 
-    def remind(self) -> None:
+    def repeat_reports(self) -> None:
         """Send newly started nodes the last reports about queues whose master is down, in portions.
         A node may be promoted with fewer messages and counts the loss against the report."""
         context = self._context
-        for node, report in context.hosting.reports.next_reminders():
+        for node, report in context.hosting.reports.next_repeats():
             record = context.catalog.queue(report.queue_id)
             if record is not None and not context.hosting.is_alive(record.view.members[0].id):
                 context.out.send.append((node, report))

@@ -71,7 +71,7 @@ class LeaderRequests:
             me = self._context.me
             self._requests.wish(NodeStopped(me.node, me.store, me.incarnation))
 
-    def go_on(self, now_ms: int) -> None:
+    def continue_requests(self, now_ms: int) -> None:
         """Continue open requests and deletions, or the node's registration."""
         if self._requests.has_endings:
             self.tell_endings(now_ms)

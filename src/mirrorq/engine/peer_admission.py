@@ -178,11 +178,11 @@ class PeerAdmission:
         known, names = self.directory(voters), dict(told.nodes)
         return known if any(name not in names for name, _ in known.nodes) else None
 
-    def list_nodes(self, catalog: Catalog) -> tuple[str, ...]:
+    def update_nodes(self, catalog: Catalog) -> tuple[str, ...]:
         """Connect to the catalog's nodes. Return those that left; configured ones stay."""
         nodes = {node.name: node.endpoint for node in catalog.nodes()}
         nodes.pop(self.me.node, None)
-        forgotten = self.contacts.list_nodes(nodes)
+        forgotten = self.contacts.update_nodes(nodes)
         for name in forgotten:
             if not self.contacts.is_static(name):
                 self.peers.remove(name)

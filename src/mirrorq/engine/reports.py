@@ -31,7 +31,7 @@ class QueueReports:
         self._told: dict[int, QueueReport] = {}
         self._stepped: dict[int, None] = {}
         """Queues whose counts may differ from the last report."""
-        self._to_remind: deque[tuple[str, int]] = deque()
+        self._to_repeat: deque[tuple[str, int]] = deque()
         """(new node, queue)."""
 
     def get(self, queue_id: int) -> tuple[QueueReport, int] | None:
@@ -51,19 +51,19 @@ class QueueReports:
         if is_masters or known is None or known[0].master_epoch < report.master_epoch:
             self._known[report.queue_id] = (report, now_ms)
 
-    def remind(self, node: str) -> None:
+    def repeat_to(self, node: str) -> None:
         """Note that a new node needs the reports of queues whose master is down."""
-        self._to_remind.extend(zip(repeat(node), tuple(self._known), strict=False))
+        self._to_repeat.extend(zip(repeat(node), tuple(self._known), strict=False))
 
     @property
-    def is_reminding(self) -> bool:
+    def is_repeating(self) -> bool:
         """Whether reports for new nodes are left to look at."""
-        return bool(self._to_remind)
+        return bool(self._to_repeat)
 
-    def next_reminders(self) -> Iterator[tuple[str, QueueReport]]:
+    def next_repeats(self) -> Iterator[tuple[str, QueueReport]]:
         """Yield at most `REPORTED_MAX` reports, each with the new node, also of live masters."""
-        for _ in range(min(REPORTED_MAX, len(self._to_remind))):
-            node, queue_id = self._to_remind.popleft()
+        for _ in range(min(REPORTED_MAX, len(self._to_repeat))):
+            node, queue_id = self._to_repeat.popleft()
             if queue_id in self._known:
                 yield node, self._known[queue_id][0]
 
@@ -107,8 +107,8 @@ def _report_of(replica: Replica) -> QueueReport | None:
     return QueueReport(
         replica.queue_id,
         master.master_epoch,
-        dispatch.ready_count,
-        dispatch.unacknowledged,
+        dispatch.ready.count,
+        dispatch.open.unacknowledged,
         dispatch.taker_count,
         master.blocked_by,
         replica.state.lost,

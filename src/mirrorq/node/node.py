@@ -429,7 +429,7 @@ class Node(Access):
 
         def leave() -> None:
             driver.post(Release())
-            driver.when(left, lambda: driver.engine.has_left, left.set)
+            driver.when(left, lambda: driver.engine.may_end, left.set)
 
         driver.call(leave)
         left.wait(HAND_OVER_S)

@@ -194,7 +194,7 @@ def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, 
         dispatch = master.dispatch
         consumers = dispatch.taker_count
         delayed = master.delayed_count
-        return dispatch.ready_count, dispatch.unacknowledged, delayed, consumers, 0
+        return dispatch.ready.count, dispatch.open.unacknowledged, delayed, consumers, 0
     known = engine.reports.get(queue_id)
     if known is not None:
         report, heard_ms = known

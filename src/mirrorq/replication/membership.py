@@ -47,7 +47,7 @@ class Membership:
         if any(member in slow for member in ring.joiners):
             # Nothing else would look again in an idle queue.
             out.wake_at_ms = earliest(out.wake_at_ms, min(slow.values()))
-        gates, settled = ring.countable(slow), ring.is_settled
+        gates, settled = ring.admit_joiners(slow), ring.is_settled
         if not (gates or settled) or ring.view is None or not is_active:
             return
         epoch, asked_ms = self._proposed

@@ -584,7 +584,7 @@ class Replica:
             self._tell_of_judged()
         if self.master is not None:
             if self.master.is_beginning:
-                self.master.go_on(now_ms)
+                self.master.begin_portion(now_ms)
             self.master.settle(now_ms)
             if ring.received != received:
                 ring.settle(now_ms)
@@ -688,7 +688,7 @@ class Replica:
         next_ms = self.timers.next_ms
         if self.halted:
             # Only ticks and the disk are served.
-            self.ring.mark.clear()
+            self.ring.mark_timer.clear()
             self._room_look.clear()
             next_ms = self.timers.next_ms
         elif self.master is not None and self.master.timers.next_ms < next_ms:

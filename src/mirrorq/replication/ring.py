@@ -199,7 +199,7 @@ class Ring:
         self._left_heard = False
         self._marked = (-1, -1)
         self._mark_delay_ms = mark_delay_ms
-        self.mark = timers.new()
+        self.mark_timer = timers.new()
         """Timer of a mark to the right that only reports `stable`, if no op takes it along."""
         self._has_waited = False
         """True if the left sent a mark in this step: the mark has waited for an op already."""
@@ -241,7 +241,7 @@ class Ring:
         self._left_heard = False
         self.refused_bytes = 0
         self._marked = (-1, -1)
-        self.mark.clear()
+        self.mark_timer.clear()
         self.ticks_left = REPEAT_COUNT
         self._asked_from = 0
         self.time.install(is_master=self.is_master)
@@ -328,7 +328,7 @@ class Ring:
         assert entry.lsn == self.received + 1
         self._accept(entry)
 
-    def countable(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
+    def admit_joiners(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
         """R8: joining members that may be counted in now; stable waits for them from here.
 
         The ops that this master knows to be stable are not enough. Its predecessor may have
@@ -905,19 +905,19 @@ class Ring:
         if right is None or (mark := (self.stable, self.received)) == self._marked:
             # A mark also goes to a right that has not reported its repair. After a break the report
             # may have come before the news of the break, and only a mark makes the right ask again.
-            if self.mark.at_ms != FOREVER_MS:
-                self.mark.clear()
+            if self.mark_timer.at_ms != FOREVER_MS:
+                self.mark_timer.clear()
             return
         if not self.has_state or self._awaits_right:
             return
         if self._mark_delay_ms and self._marked[1] == self.received and not self._has_waited:
             # Only the stable lsn is news, and as a rule the next op takes it along. (The mark waits
             # at the master; mirrors pass on at once a mark that has waited there.)
-            if self.mark.at_ms == FOREVER_MS:
-                self.mark.set(now_ms + self._mark_delay_ms)
-            if now_ms < self.mark.at_ms:
+            if self.mark_timer.at_ms == FOREVER_MS:
+                self.mark_timer.set(now_ms + self._mark_delay_ms)
+            if now_ms < self.mark_timer.at_ms:
                 return
-        self.mark.clear()
+        self.mark_timer.clear()
         self._marked = mark
         self._is_mark_fresh = True
         mark_now = Mark(self.queue_id, self.epoch, *mark, self.time.told_us)

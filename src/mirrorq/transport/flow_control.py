@@ -107,7 +107,7 @@ class Outflow:
         else:
             self._waiting[handle] = deque((parts,))
 
-    def go_on(self) -> None:
+    def continue_sending(self) -> None:
         """The window may have room again."""
         while self._waiting and self._window.is_open:
             handle = next(iter(self._waiting))

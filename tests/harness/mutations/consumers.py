@@ -25,7 +25,7 @@ def _no_lease(real: Real, self: Master, now_ms: int) -> None:
     lease.until_ms = kept
 
 
-@instead("delivery before all that is ready is sorted in", Term, "go_on")
+@instead("delivery before all that is ready is sorted in", Term, "begin_portion")
 def _serve_unsorted(real: Real, self: Term) -> Any:
     """The new master takes messages for ready, and for those of no priority, of which it does not
     know better yet."""
@@ -39,14 +39,10 @@ answer("delivery above the horizon", Dispatch, "_horizon", 1 << 62)
 @instead("ack by epoch and sequence only", Dispatch, "close_piece")
 def _ack_by_sequence(real: Real, self: Dispatch, session: Any, piece: Delivery) -> Any:
     found: list[tuple[int, int]] = []
-    for number, known in list(self.open.items()):
-        for first, last in known.left.within(piece.first, piece.last):
-            self.unacknowledged -= known.left.remove(first, last)
-            found.append((first, last))
-        if not known.left:
-            self._close(number)
-    for priority in self.ready.priorities:
-        level = self.ready.level(priority)
+    for number in list(self.open.by_number):
+        found += self.open.close(number, piece.first, piece.last)
+    for priority in self.ready.levels.priorities:
+        level = self.ready.levels.level(priority)
         for first, last in level.within(piece.first, piece.last):
             level.remove(first, last)
             found.append((first, last))
@@ -61,7 +57,7 @@ def _refused_again(real: Real, self: Dispatch, piece: Delivery) -> RangeSet:
 
 @instead("give-back without delivery number", Dispatch, "close_piece")
 def _giveback_by_sequence(real: Real, self: Dispatch, session: Any, piece: Delivery) -> Any:
-    for number, known in list(self.open.items()):
+    for number, known in list(self.open.by_number.items()):
         if known.left.within(piece.first, piece.last):
             piece = Delivery(piece.epoch, number, piece.first, piece.last, known.count)
             return real(self, known.key[0], piece)
@@ -78,7 +74,7 @@ def _promotion_uncounted(real: Real, self: QueueState, payload: Any, lsn: int) -
 @instead("purged message stays ready", Purging, "_take")
 def _purged_ready(real: Real, self: Purging, first: int, last: int, **how: bool) -> Any:
     taken = real(self, first, last, **how)
-    self._term.dispatch.give_back(taken)
+    self._term.dispatch.ready.give_back(taken)
     return taken
 
 

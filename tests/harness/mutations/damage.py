@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from harness.mutations.registry import Patch, Real, answer, instead, named
 from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.containers.ranges import Range, RangeSet
-from mirrorq.replication.master.dispatch import Dispatch
+from mirrorq.replication.master.ready_messages import ReadyMessages
 from mirrorq.replication.transfer import Transfer
 from mirrorq.wire import frames
 from mirrorq.wire.frames import Frame
@@ -24,10 +24,10 @@ def _not_fetched(real: Real, self: Transfer, now_ms: int, pieces: Iterable[Range
     return []
 
 
-@instead("awaited message overtaken", Dispatch, "_set_front_aside")
-def _overtaken(real: Real, self: Dispatch, level: RangeSet) -> bool:
+@instead("awaited message overtaken", ReadyMessages, "set_front_aside")
+def _overtaken(real: Real, self: ReadyMessages, level: RangeSet) -> bool:
     """It is set aside, and ready again when its body has come."""
-    first, last, _ = self._front(level)
+    first, last, _ = self.front(level)
     low, high, shift = next(self._origins(first, last))
     _, end = self._bodies.missing.first_run(low, high)
     self._set_aside(RangeSet(((first, end + shift),)))

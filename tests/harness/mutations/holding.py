@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from harness.mutations.registry import Real, answer, instead
-from mirrorq.replication.master.dispatch import Dispatch, Subscription
+from mirrorq.replication.master.consumers import Subscription
+from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.master import Master
 
 
 @instead("others served beside a claim", Dispatch, "_next_subscription")
 def _claim_ignored(real: Real, self: Dispatch, counts: Any, trial_ms: Any) -> Any:
-    seats = [seat for seat in self.consumers.values() if seat.is_claim]
+    seats = [seat for seat in self.consumers.by_key.values() if seat.is_claim]
     for seat in seats:
         seat.bare = False
     found = real(self, counts, trial_ms)
@@ -23,10 +24,10 @@ def _claim_ignored(real: Real, self: Dispatch, counts: Any, trial_ms: Any) -> An
 @instead("claim got beside others", Dispatch, "subscribe")
 def _claim_beside(real: Real, self: Dispatch, seat: Subscription) -> Any:
     """It is given though others hold messages, and their places stay."""
-    if not seat.is_claim or self.claim() is not None:
+    if not seat.is_claim or self.consumers.claim() is not None:
         return real(self, seat)
-    if seat.key not in self.consumers:
-        self.admit(seat)
+    if seat.key not in self.consumers.by_key:
+        self.consumers.add(seat)
     return ""
 
 
@@ -46,5 +47,5 @@ def _handed_on(real: Real, self: Dispatch, seat: Subscription, level: Any, *rest
     """What is handed out stays ready until it is settled."""
     piece = real(self, seat, level, *rest)
     if seat.bare:
-        self.give_back([(piece.last, piece.last)])
+        self.ready.give_back([(piece.last, piece.last)])
     return piece

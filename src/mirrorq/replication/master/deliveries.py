@@ -14,7 +14,7 @@ from mirrorq.protocol.sessions import (
     Settled,
     Subscribe,
 )
-from mirrorq.replication.master.dispatch import Subscription
+from mirrorq.replication.master.consumers import Subscription
 from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.settling import WENT_BACK, Settling, pieces_without
 from mirrorq.replication.master.term import LEASE_IDLE_MS, Term
@@ -61,10 +61,10 @@ class Deliveries:
     def _crowd_text(self, key: ConsumerKey) -> str:
         """Why there is no room for another consumer, "" when there is."""
         term = self._term
-        most, consumers = term.definition.max_consumers, term.dispatch.consumers
+        most, consumers = term.definition.max_consumers, term.dispatch.consumers.by_key
         if most is None or not key[1] or key in consumers:
             return ""
-        count = term.dispatch.consumer_count
+        count = term.dispatch.consumers.callback_count
         if count < most:
             return ""
         return f"the queue has {count} consumers, its policy says max-consumers {most}"
@@ -73,36 +73,36 @@ class Deliveries:
         """Attach a session again with the messages that its handle has seen. Messages that the
         handle has not seen go back uncounted."""
         dispatch, epoch = self._term.dispatch, self._term.epoch
-        dispatch.unsubscribe_session(session)
+        dispatch.consumers.remove_session(session)
         keep: dict[int, RangeSet] = {}
         for piece in held:
             if piece.epoch == epoch:
                 keep.setdefault(piece.number, RangeSet()).add(piece.first, piece.last)
-        for number, delivery in dispatch.holdings(session):
+        for number, delivery in dispatch.open.holdings(session):
             unseen = delivery.left.copy()
             for first, last in keep.get(number, ()):
                 unseen.remove(first, last)
             for first, last in list(unseen):
                 piece = Delivery(epoch, number, first, last, delivery.count)
-                dispatch.give_back(dispatch.take_back(session, piece))
+                dispatch.ready.give_back(dispatch.take_back(session, piece))
 
     def succeed(self, former: SessionId, session: SessionId) -> None:
         """Give all holdings of a session to its successor."""
         dispatch = self._term.dispatch
-        dispatch.unsubscribe_session(former)
+        dispatch.consumers.remove_session(former)
         dispatch.rename(former, session)
 
     def drop(self, session: SessionId) -> None:
         """End a session that is gone: held messages go back, counted."""
         dispatch = self._term.dispatch
-        dispatch.unsubscribe_session(session)
+        dispatch.consumers.remove_session(session)
         dispatch.leave(session)
 
     def expel(self, session: SessionId, consumer: int, why: str) -> None:
         """End a consumer that an operator has disconnected: held messages go back, counted."""
         dispatch, key = self._term.dispatch, (session, consumer)
-        if key in dispatch.consumers:
-            for number, delivery in dispatch.holdings(session):
+        if key in dispatch.consumers.by_key:
+            for number, delivery in dispatch.open.holdings(session):
                 if delivery.key == key:
                     self._settling.drop(number)
             self._cancel(key, why)
@@ -110,31 +110,31 @@ class Deliveries:
     def end_overdue(self, now_ms: int) -> None:
         """Return messages that were held for too long, and cancel their consumers."""
         dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
-        for number, due in dispatch.take_extended(now_ms).items():
+        for number, due in dispatch.open.take_extended(now_ms).items():
             self._end_hold(number, list(due), EXTENDED_WHY)
         alive: dict[ConsumerKey, bool] = {}
-        for number in dispatch.handed_before(now_ms - timeout_ms) if timeout_ms else ():
-            delivery = dispatch.open[number]
+        for number in dispatch.open.handed_before(now_ms - timeout_ms) if timeout_ms else ():
+            delivery = dispatch.open.by_number[number]
             key = delivery.key
             if key[1] and key not in alive:
-                alive[key] = dispatch.has_extended(key)
+                alive[key] = dispatch.open.has_extended(key)
             # Messages that wait behind a message with an extended time wait, too.
             over = [] if alive.get(key) else delivery.others()
             if not self._end_hold(number, over, self._timeout_why(timeout_ms)):
-                dispatch.renew(number, now_ms)
+                dispatch.open.renew(number, now_ms)
         self.set_overdue()
 
     def _end_hold(self, number: int, over: list[Range], why: str) -> bool:
         """End the hold of these messages of a delivery. Returns true if the whole delivery ends."""
         dispatch = self._term.dispatch
-        key = dispatch.open[number].key
-        subscription = dispatch.consumers.get(key)
-        is_leaving = not dispatch.is_held(number, key[0])
+        key = dispatch.open.by_number[number].key
+        subscription = dispatch.consumers.by_key.get(key)
+        is_leaving = not dispatch.open.is_held(number, key[0])
         # A lease runs for as long as its session gives signs of life.
         is_lease = subscription is not None and subscription.bare
         if not over or is_leaving or is_lease:
             return False
-        ending = dispatch.part(number, over)
+        ending = dispatch.open.part(number, over)
         self._settling.drop(ending)
         if subscription is not None and key[1]:
             self._cancel(key, why)
@@ -157,9 +157,9 @@ class Deliveries:
     def set_overdue(self) -> None:
         """Set the timer for the next message that may have been held for too long."""
         dispatch, timeout_ms = self._term.dispatch, self.timeout_ms
-        oldest_ms = dispatch.oldest_ms if timeout_ms else None
+        oldest_ms = dispatch.open.oldest_ms if timeout_ms else None
         next_ms = FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1
-        self.overdue.set(min(next_ms, dispatch.extended_ms))
+        self.overdue.set(min(next_ms, dispatch.open.extended_ms))
 
     def extend(self, now_ms: int, session: SessionId, body: Extend) -> None:
         """Extend the time of held messages, as a handle asks."""
@@ -172,7 +172,7 @@ class Deliveries:
         self._term.reply(session, Settled(body.request, refused, WENT_BACK if refused else ""))
 
     def _cancel(self, key: ConsumerKey, why: str) -> None:
-        self._term.dispatch.unsubscribe(key)
+        self._term.dispatch.consumers.remove(key)
         self._term.reply(key[0], ConsumerRefused(key[1], why))
 
     # --- Deliveries -----------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Deliveries:
         """
         term = self._term
         dispatch = term.dispatch
-        has_takers = dispatch.has_waiting and bool(dispatch.ready)
+        has_takers = bool(dispatch.consumers.waiting and dispatch.ready.levels)
         if has_takers:
             self._wanted_ms = now_ms
         if now_ms >= term.lease.until_ms or not is_free:
@@ -194,7 +194,7 @@ class Deliveries:
             for (session, _), deliver in dispatch.deliver(now_ms):
                 term.reply(session, deliver)
             timeout_ms = self.timeout_ms
-            if dispatch.open and timeout_ms:
+            if dispatch.open.by_number and timeout_ms:
                 self.overdue.set_by(now_ms + timeout_ms + 1)
             if dispatch.is_cut:
                 self.more.set(now_ms)
@@ -205,26 +205,26 @@ class Deliveries:
     def _recall(self) -> None:
         """Recall messages that no call has asked for, while another consumer waits."""
         dispatch = self._term.dispatch
-        if not dispatch.fetching or dispatch.ready or not dispatch.has_waiting:
+        if not dispatch.open.fetching or dispatch.ready.levels or not dispatch.consumers.waiting:
             return
-        for holder in list(dispatch.fetching):
+        for holder in list(dispatch.open.fetching):
             # One recall is enough: the handle gives back all unseen messages that it has fetched.
-            if dispatch.has_waiting_beside(holder):
-                del dispatch.fetching[holder]
+            if dispatch.consumers.has_waiting_beside(holder):
+                del dispatch.open.fetching[holder]
                 self._term.reply(holder[0], Recall(holder[1]))
 
     def move_horizon(self) -> None:
         """Move the horizons ahead of demand, so that no delivery waits for a round trip."""
         dispatch, state = self._term.dispatch, self._term.state
-        if not dispatch.has_waiting:
+        if not dispatch.consumers.waiting:
             return
         due = self._term.horizons.due(
-            dispatch.ready,
+            dispatch.ready.levels,
             state.horizon,
             state.levels,
             state.next_sequence,
-            dispatch.wanted(),
-            dispatch.prefetch_max(),
+            dispatch.consumers.wanted,
+            dispatch.consumers.prefetch_max(),
         )
         if due is not None:
             self._term.log.propose(due)

@@ -90,7 +90,7 @@ class Endings:
 
     def drop_head(self, excess: Depth) -> None:
         """End the oldest messages. Messages that are not applied yet come last."""
-        ranges, excess = self._term.dispatch.drop_oldest(excess)
+        ranges, excess = self._term.dispatch.ready.drop_oldest(excess)
         if excess.count or excess.size:
             more, _ = self._term.log.coming.drop_oldest(excess)
             ranges += more
@@ -101,10 +101,10 @@ class Endings:
         dispatch, state = self._term.dispatch, self._term.state
         if state.applied < self._drop_lsn:
             return True
-        ranges, left = dispatch.drop_oldest(excess, PORTION)
+        ranges, left = dispatch.ready.drop_oldest(excess, PORTION)
         self.end_messages(ranges, "maxlen")
         self._drop_lsn = self._term.log.last
-        if (left.count or left.size) and not dispatch.ready:
+        if (left.count or left.size) and not dispatch.ready.levels:
             self.drop_head(left)
             return False
         return bool(left.count or left.size)
@@ -114,14 +114,14 @@ class Endings:
     def expire(self) -> None:
         """End ready messages that have outlived their time."""
         dispatch = self._term.dispatch
-        if dispatch.came_back:
-            self.expiry.add_ready(dispatch.came_back)
-            dispatch.came_back = []
+        if dispatch.ready.came_back:
+            self.expiry.add_ready(dispatch.ready.came_back)
+            dispatch.ready.came_back = []
         if self._term.state.applied < self._expiry_lsn:
             return
         over = self.expiry.due(self._term.log.time_us // 1000)
         if over:
-            self.end_messages(dispatch.take_out(over), "expired")
+            self.end_messages(dispatch.ready.take_out(over), "expired")
             self._expiry_lsn = self._term.log.last
 
     def set_timer(self, now_ms: int) -> None:

@@ -50,7 +50,7 @@ class Browses:
         start, end = max(body.start, 1), term.state.next_sequence
         upto = term.state.live.reach(start, end, BROWSE_RANGES_MAX)
         upto = term.bodies.missing.reach(start, upto, BROWSE_RANGES_MAX)
-        whole = term.dispatch.whole(term.state.live.within(start, upto))
+        whole = term.dispatch.ready.whole(term.state.live.within(start, upto))
         found = _runs(term, whole, min(body.count_max, BROWSE_COUNT_MAX))
         if found or upto >= end or body.count_max <= 0:
             term.reply(session, Browsed(body.request, tuple(found)))
@@ -85,12 +85,12 @@ def counts(term: Term, session: SessionId, body: Inquire, delayed_count: int) ->
     dispatch, state = term.dispatch, term.state
     return Counts(
         body.request,
-        dispatch.ready_count,
-        dispatch.unacknowledged,
-        dispatch.consumer_count,
+        dispatch.ready.count,
+        dispatch.open.unacknowledged,
+        dispatch.consumers.callback_count,
         state.next_sequence,
-        dispatch.ready_size,
+        dispatch.ready.size,
         delayed_count,
         state.applied,
-        dispatch.has_waiting_beside((session, 0)),
+        dispatch.consumers.has_waiting_beside((session, 0)),
     )

@@ -40,18 +40,18 @@ class LengthLimit:
     def is_known(self) -> bool:
         """True if the depth is known, as far as the limit needs it."""
         limit = self.limit
-        return limit is None or not limit.counts_bytes or self._term.dispatch.is_size_known
+        return limit is None or not limit.counts_bytes or self._term.dispatch.ready.is_size_known
 
     def count(self) -> None:
         """Count a portion of the ready messages, until the depth is known."""
         if not self.is_known:
-            self._term.dispatch.count_size()
+            self._term.dispatch.ready.count_size()
         self.is_counting = not self.is_known
         if not self.is_counting:
             # No step looks here again: a set timer would wake the node without end.
             self._more.clear()
 
-    def go_on(self, now_ms: int) -> None:
+    def count_portion(self, now_ms: int) -> None:
         """Count a portion in each step, until the depth is known."""
         self.count()
         if self.is_counting:
@@ -78,10 +78,10 @@ class LengthLimit:
         """Depth of the queue: ready messages and publishes in the log."""
         dispatch = self._term.dispatch
         coming = self._term.log.coming.depth()
-        count = dispatch.ready.count + coming.count
+        count = dispatch.ready.levels.count + coming.count
         if self.limit is None or not self.limit.counts_bytes:
             return Depth(count, 0)
-        return Depth(count, dispatch.ready_size + coming.size)
+        return Depth(count, dispatch.ready.size + coming.size)
 
     @property
     def full_text(self) -> str:

@@ -240,10 +240,10 @@ class Master:
         if window_ms != known_ms:
             self.log.propose(UniqueWindowOp(window_ms))
 
-    def go_on(self, now_ms: int) -> None:
+    def begin_portion(self, now_ms: int) -> None:
         """Sort in a portion of the messages at the begin of a term. No request is served before the
         end, so no op comes, and the state is as `promoted` has left it."""
-        self.is_beginning = not self._term.go_on()
+        self.is_beginning = not self._term.begin_portion()
         if self.is_beginning:
             self._more.set(now_ms)
         else:
@@ -254,14 +254,14 @@ class Master:
         """Take in the judgement of members: these bodies are lost on all, or not lost any more."""
         if self.active:
             if are_lost:
-                self._term.dispatch.lose(bodies)
+                self._term.dispatch.ready.lose(bodies)
             else:
-                self._term.dispatch.find(bodies)
+                self._term.dispatch.ready.find(bodies)
 
     def _activate(self, now_ms: int) -> None:
         lost = self._term.bodies.lost
         if lost:
-            self._term.dispatch.lose(lost.copy())
+            self._term.dispatch.ready.lose(lost.copy())
         self.endings.collect_deadlines()
         self.length_limit.count()
         self.active = True
@@ -319,7 +319,7 @@ class Master:
             return
         self.ownership.find(attachment.handle(session))
         was_lost = self.auto_delete.find(attachment.handle(session))
-        if was_lost or self._term.dispatch.has_consumer(former or session):
+        if was_lost or self._term.dispatch.consumers.has_callback(former or session):
             # The handle subscribes again next.
             self.auto_delete.expect(now_ms + self._config.failure_ms)
         if former is not None:
@@ -358,12 +358,12 @@ class Master:
                 self._term.reply(session, Purged(body.request, 0, self._owner_text))
             case Credit():
                 self.idle_expiry.use(self.log.time_us)
-                self._term.dispatch.credit((session, body.number), body.total, body.size)
+                self._term.dispatch.consumers.credit((session, body.number), body.total, body.size)
             case Subscribe():
                 if not self._is_ending:
                     self.deliveries.subscribe(session, body)
             case Unsubscribe():
-                self._term.dispatch.unsubscribe((session, body.number))
+                self._term.dispatch.consumers.remove((session, body.number))
             case OpenProducer():
                 self.producers.open(session)
             case Browse():
@@ -422,7 +422,7 @@ class Master:
         if attachment is None:
             return
         self._await_owner(now_ms, session, attachment)
-        if self._term.dispatch.has_consumer(session):
+        if self._term.dispatch.consumers.has_callback(session):
             wait_ms = self._config.consumer_return_ms
             self.auto_delete.lose(attachment.handle(session), now_ms, wait_ms)
 
@@ -511,7 +511,7 @@ class Master:
             priority = header.priority if header.flags & FLAG_PRIORITY else 0
             ready = self._state.live.within(first, last) if entry.keys else [(first, last)]
             for piece in ready:
-                self._term.dispatch.add_ready(*piece, priority)
+                self._term.dispatch.ready.add(*piece, priority)
             self.endings.expiry.add_ready(ready)
         if entry.keys:
             self.confirms.note_each(header)
@@ -523,12 +523,12 @@ class Master:
     def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
         match payload:
             case ReturnOp():
-                self._term.dispatch.give_back(list(payload.ranges))
+                self._term.dispatch.ready.give_back(list(payload.ranges))
             case ReturnLaterOp():
                 for first, last in payload.ranges:
                     self._term.delays.wait(first, last, payload.due_us)
             case DueOp():
-                self._term.dispatch.give_back(self._term.delays.on_entered(payload))
+                self._term.dispatch.ready.give_back(self._term.delays.on_entered(payload))
             case PromotedOp():
                 # The epoch is later when this node learned of the term from a snapshot.
                 if entry.header.epoch >= self.master_epoch:
@@ -539,7 +539,7 @@ class Master:
             case RefusalOp():
                 self.confirms.refuse(entry.header, payload.reason)
             case PauseOp(is_paused=True):
-                for fetcher, _ in self._term.dispatch.fetchers():
+                for fetcher, _ in self._term.dispatch.open.fetchers():
                     # Handles give back messages that no call has returned.
                     self._term.reply(fetcher, Recall(0, 0))
             case HorizonOp() | HorizonsOp():
@@ -552,8 +552,8 @@ class Master:
         if isinstance(op, CommitOp):
             first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)
             if not self._state.verdict and first <= last:
-                self._term.dispatch.add_ready(first, last, 0)
-                self._term.dispatch.look_for_lost(first, last)
+                self._term.dispatch.ready.add(first, last, 0)
+                self._term.dispatch.ready.look_for_lost(first, last)
                 self.endings.expiry.add_ready(((first, last),))
         self.stages.on_applied(entry)
 
@@ -567,15 +567,15 @@ class Master:
         if not self.active:
             return
         settling, dispatch = self.settling, self._term.dispatch
-        if dispatch.losing:
+        if dispatch.ready.losing:
             self._set_lost_aside(now_ms)
         if now_ms >= self._term.timers.next_ms:
             self._end_overdue(now_ms)
         if self.length_limit.is_counting:
-            self.length_limit.go_on(now_ms)
+            self.length_limit.count_portion(now_ms)
         self._end_idle(now_ms)
         self._take_in(now_ms)
-        if settling.has_work or dispatch.leaving:
+        if settling.has_work or dispatch.open.leaving:
             settling.flush()
         if self.purging.is_open:
             self.purging.end_portion(now_ms)
@@ -583,7 +583,7 @@ class Master:
             self._end_delays()
         if settling.duties:
             settling.discharge(self._state.applied)
-        if dispatch.waiting:
+        if dispatch.consumers.waiting:
             self._deliver(now_ms)
         elif self.intake.held_by:
             self.intake.admit_held(now_ms)
@@ -596,7 +596,7 @@ class Master:
         self._set_timers(now_ms)
 
     def _set_lost_aside(self, now_ms: int) -> None:
-        if self._term.dispatch.set_lost_aside():
+        if self._term.dispatch.ready.set_lost_aside():
             self._more.set(now_ms)
         else:
             self._more.clear()
@@ -618,7 +618,7 @@ class Master:
             producers.expire(now_ms)
         if producers.doubtful:
             producers.end_senders()
-        if endings.expiry.next_ms is not None or self._term.dispatch.came_back:
+        if endings.expiry.next_ms is not None or self._term.dispatch.ready.came_back:
             endings.expire()
         if self.length_limit.is_enforcing:
             self.length_limit.enforce()
@@ -654,8 +654,8 @@ class Master:
     def _judge_use(self, now_ms: int) -> None:
         """Judge if the queue has been left by all users, and ask for its deletion."""
         dispatch, auto_delete, idle_expiry = self._term.dispatch, self.auto_delete, self.idle_expiry
-        consumers = dispatch.consumer_count
-        is_used = bool(consumers or dispatch.unacknowledged or dispatch.waiting)
+        consumers = dispatch.consumers.callback_count
+        is_used = bool(consumers or dispatch.open.unacknowledged or dispatch.consumers.waiting)
         time_us = self.log.time_us
         op = None if self.has_yielded else idle_expiry.look(time_us, is_used)
         if op is not None:

@@ -133,7 +133,7 @@ class Purging:
             return
         holders = {
             session: term.attachments.number_of(session)
-            for session, _ in term.dispatch.fetchers()
+            for session, _ in term.dispatch.open.fetchers()
             if session in term.attachments
         }
         until_ms = now_ms + term.config.failure_ms
@@ -195,8 +195,8 @@ class Purging:
         if state.places:
             # Messages with places of their own stand in their levels in another order.
             return min(last, first + PORTION - 1)
-        levels = dispatch.ready.priorities
-        sets = [state.live, dispatch.aside, *map(dispatch.ready.level, levels)]
+        levels = dispatch.ready.levels.priorities
+        sets = [state.live, dispatch.ready.aside, *map(dispatch.ready.levels.level, levels)]
         upto = min(each.reach(first, last, PORTION // len(levels)) for each in sets)
         return state.delayed.reach(first, upto, PORTION)
 
@@ -205,8 +205,8 @@ class Purging:
         could bring them to another queue."""
         dispatch = self._term.dispatch
         return [
-            *dispatch.take_out(RangeSet(((first, last),))),
-            *(dispatch.take_aside(first, last) if with_lost else ()),
+            *dispatch.ready.take_out(RangeSet(((first, last),))),
+            *(dispatch.ready.take_aside(first, last) if with_lost else ()),
             *self._term.delays.take_out(first, last),
         ]
 
@@ -214,7 +214,7 @@ class Purging:
         """Ack messages that the holder of a claim has read by other means. The answer follows when
         the op is stable. A repeated request ends the rest."""
         term = self._term
-        claim = term.dispatch.claim()
+        claim = term.dispatch.consumers.claim()
         if claim is None or claim.key != (session, body.number):
             why = f"{claim.who} holds the queue" if claim else "nobody holds the queue exclusively"
             term.reply(session, Purged(body.request, 0, f"the claim has ended: {why}"))

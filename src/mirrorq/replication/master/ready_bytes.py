@@ -44,7 +44,7 @@ class ReadyBytes:
         if first <= last:
             self.total += sign * self._state.columns.total(first, last)
 
-    def go_on(self) -> None:
+    def count_portion(self) -> None:
         """Count a portion."""
         left = COUNT_RANGES
         while left > 0 and self._rest:

@@ -102,7 +102,7 @@ class Settling:
         goes_back = body.kind in ("giveback", "nack")
         taken = (dispatch.take_back if goes_back else dispatch.close_piece)(session, piece)
         if body.kind == "giveback":
-            dispatch.give_back(taken)
+            dispatch.ready.give_back(taken)
             return
         if body.kind == "nack" and body.delay_ms:
             due_us = min(self._term.log.time_us + body.delay_ms * 1000, NUMBER_MAX)
@@ -145,7 +145,7 @@ class Settling:
 
     def drop(self, number: int) -> None:
         """Return the rest of a delivery by portions, as counted returns: its consumer is gone."""
-        self._term.dispatch.drop(number)
+        self._term.dispatch.open.drop(number)
 
     # --- The end of a step ----------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Settling:
             self._endings.end_messages(self._rejects, "rejected")
             self._rejects = []
         dispatch = self._term.dispatch
-        is_leaving = bool(dispatch.leaving) and self._term.state.applied >= self._leaving_lsn
+        is_leaving = bool(dispatch.open.leaving) and self._term.state.applied >= self._leaving_lsn
         if is_leaving:
             self._returns += dispatch.take_leaving(PORTION)
         if self._returns:
@@ -216,7 +216,7 @@ class Settling:
     def is_returning(self) -> bool:
         """Return true if a message is on its way back to its place."""
         term = self._term
-        return term.state.applied < self._return_lsn or bool(term.dispatch.leaving)
+        return term.state.applied < self._return_lsn or bool(term.dispatch.open.leaving)
 
     # --- Answers --------------------------------------------------------------------------
 

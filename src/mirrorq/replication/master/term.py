@@ -99,10 +99,10 @@ class Term:
         self._beginning: Iterator[None] | None = None
         """Iterator over the rest of the messages that are to be sorted in."""
 
-    def go_on(self) -> bool:
+    def begin_portion(self) -> bool:
         """Sort in a portion of ready and delayed messages. Returns true if all are sorted in."""
         if self._beginning is None:
-            self._beginning = chain(self.dispatch.sort_in(), self.delays.gather())
+            self._beginning = chain(self.dispatch.ready.sort_in(), self.delays.gather())
         if sum(1 for _ in islice(self._beginning, BEGIN_COUNT)) == BEGIN_COUNT:
             return False
         self._beginning = None

@@ -264,7 +264,7 @@ class PagedContents(Contents):
             staging=self.staging.image(),
             time_us=self.time_us,
             held=(self.live.count, len(self.producers), self.columns.tail_end),
-            producer_pages=self.producers.seal(),
+            producer_pages=self.producers.pages_checksum(),
             idle_since_us=self.idle_since_us,
             unique_window_ms=self.unique_window_ms,
             is_paused=self.is_paused,

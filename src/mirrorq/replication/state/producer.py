@@ -401,7 +401,7 @@ class Producers(Mapping[int, Producer]):
 
     # --- Reading a state ----------------------------------------------------------------
 
-    def seal(self) -> int:
+    def pages_checksum(self) -> int:
         """Checksum of the beginnings of all pages that are not empty. Reveals a missing page."""
         empty = {first for first in (0, *self.table.changed) if self._is_empty(first)}
         firsts = self.table.firsts
@@ -441,6 +441,6 @@ class Producers(Mapping[int, Producer]):
 
         Raises ValueError when the pages differ from the head.
         """
-        if seal != self.seal():
+        if seal != self.pages_checksum():
             raise ValueError("pages of other producers than the head names")
         self._count = count

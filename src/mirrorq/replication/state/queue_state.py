@@ -64,7 +64,7 @@ class Search:
     least: int = 0
     """Id at which the search continues."""
 
-    def go_on(self, producers: Producers) -> None:
+    def look_further(self, producers: Producers) -> None:
         """Search a few more pages."""
         found, self.least = producers.losers(self.lost, self.least)
         self.losers += found
@@ -85,7 +85,7 @@ class QueueState(PagedContents):
         if type(payload) is PromotedOp and payload.how == "unclean":
             search = self._search_for(payload, entry.header.lsn)
             if not search.is_over:
-                search.go_on(self.producers)
+                search.look_further(self.producers)
             if not search.is_over:
                 return False
         if not self.snapshots:
@@ -428,7 +428,7 @@ class QueueState(PagedContents):
         )
         search = self._search_for(payload, self.applied)
         while not search.is_over:
-            search.go_on(self.producers)
+            search.look_further(self.producers)
         for number in search.losers:
             loser = self.producers.change(number)
             assert loser is not None
