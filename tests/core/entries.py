@@ -64,7 +64,7 @@ def all_whole() -> Transfer:
 def ring_of(me: MemberId, entries: list[Entry], stable: int = 0) -> Ring:
     """A member that has these entries on disk."""
     ring = Ring(me, QUEUE, 4096)
-    ring.load(entries, 0, [])
+    ring.log.load(entries, 0, [])
     ring._learn_stable(stable)
     return ring
 
@@ -78,5 +78,5 @@ def sent(ring: Ring) -> list[tuple[str, RingMessage]]:
 
 def persist(ring: Ring) -> None:
     """Everything that the ring wants on disk gets there."""
-    ring.take_write()
-    ring.on_persisted(ring.note_write())
+    ring.log.take_write()
+    ring.log.on_persisted(ring.log.note_write())

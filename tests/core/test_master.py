@@ -413,7 +413,7 @@ def test_a_gap_in_numbers_is_asked_for(queue: Queue) -> None:
     producer = queue.open_producer()
     queue.publish(producer, 2)
     assert queue.heard() == [ResendNumber(producer, 1)]
-    assert queue.replica.ring.received == 2
+    assert queue.replica.ring.log.received == 2
 
 
 def test_what_is_settled_is_dropped_unanswered(queue: Queue) -> None:
@@ -441,7 +441,7 @@ def test_a_refusal_is_told_from_a_stable_op_and_stays(queue: Queue) -> None:
     queue.replica.master.producers.refuse(CODEC.header(CODEC.frame(producer, 1, 2)), "full")
     queue.step()
     assert queue.heard() == []
-    assert queue.replica.ring.log[-1].payload == RefusalOp("full")
+    assert queue.replica.ring.log.entries[-1].payload == RefusalOp("full")
     queue.sync()
     assert queue.heard() == [Refused(producer, 1, 2, "full")]
     queue.publish(producer, 1, 2)
@@ -487,7 +487,7 @@ def test_an_ack_is_told_when_it_is_stable(queue: Queue) -> None:
     (piece,) = queue.pieces()
     queue.ask(ONE, Settle(4, "ack", (piece,)))
     assert queue.heard() == []
-    assert queue.replica.ring.log[-1].payload == AckOp(((1, 2),))
+    assert queue.replica.ring.log.entries[-1].payload == AckOp(((1, 2),))
     queue.sync()
     assert queue.heard() == [Settled(4, ())]
     assert not queue.replica.state.live

@@ -67,15 +67,15 @@ def test_an_op_is_forwarded_before_it_is_on_disk() -> None:
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
     ring.settle()
     assert ("c", Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),))) in sent(ring)
-    assert (ring.received, ring.durable) == (1, 0)
-    assert ring.take_write() == (None, (publish(1, 1, epoch=2),))
+    assert (ring.log.received, ring.log.durable) == (1, 0)
+    assert ring.log.take_write() == (None, (publish(1, 1, epoch=2),))
 
 
 def test_only_the_left_is_heard() -> None:
     """R1: an op from another member than the left is dropped."""
     ring = _mirror()
     ring.on_data(C, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
-    assert ring.received == 0
+    assert ring.log.received == 0
     assert sent(ring) == []
 
 
@@ -84,7 +84,7 @@ def test_data_of_another_epoch_is_dropped() -> None:
     ring = _mirror()
     for epoch in (1, 3):
         ring.on_data(A, Data(QUEUE, epoch, 1, (publish(1, 1, epoch=epoch),)))
-    assert (ring.received, ring.stable) == (0, 0)
+    assert (ring.log.received, ring.log.stable) == (0, 0)
 
 
 def test_an_unrepaired_member_accepts_nothing() -> None:
@@ -93,7 +93,7 @@ def test_an_unrepaired_member_accepts_nothing() -> None:
     ring.install(view(2, "abc"))
     ring.on_data(A, Data(QUEUE, 2, 1, (publish(1, 1, epoch=2),)))
     ring.on_mark(A, Mark(QUEUE, 2, 1, 1))
-    assert (ring.received, ring.stable) == (0, 0)
+    assert (ring.log.received, ring.log.stable) == (0, 0)
 
 
 def test_a_gap_is_answered_with_a_request() -> None:
@@ -101,7 +101,7 @@ def test_a_gap_is_answered_with_a_request() -> None:
     ring = _mirror()
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(2, 2, epoch=2),)))
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(3, 3, epoch=2),)))
-    assert ring.received == 0
+    assert ring.log.received == 0
     assert sent(ring) == [("a", ResendFrom(QUEUE, 2, 1))]
 
 
@@ -109,7 +109,7 @@ def test_what_is_there_already_is_not_taken_again() -> None:
     """R1: a repeated op is dropped without a word."""
     ring = _mirror(2)
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1), publish(2, 2))))
-    assert ring.received == 2
+    assert ring.log.received == 2
     assert sent(ring) == []
 
 
@@ -226,10 +226,10 @@ def test_stable_needs_every_disk() -> None:
     ring.append(publish(2, 2, epoch=2))
     ring.on_watermark(B, Watermark(QUEUE, 2, 2))
     ring.settle()
-    assert ring.stable == 1
+    assert ring.log.stable == 1
     persist(ring)
     ring.settle()
-    assert ring.stable == 2
+    assert ring.log.stable == 2
 
 
 def test_marks_start_from_nothing_in_a_new_epoch() -> None:
@@ -239,7 +239,7 @@ def test_marks_start_from_nothing_in_a_new_epoch() -> None:
     ring.on_watermark(B, Watermark(QUEUE, 2, 1))
     ring.install(view(3, "ab"))
     ring.settle()
-    assert ring.stable == 0
+    assert ring.log.stable == 0
 
 
 @pytest.mark.parametrize("epoch", [1, 3])
@@ -249,7 +249,7 @@ def test_a_watermark_of_another_epoch_is_dropped(epoch: int) -> None:
     ring.install(view(2, "ab"))
     ring.on_watermark(B, Watermark(QUEUE, epoch, 1))
     ring.settle()
-    assert ring.stable == 0
+    assert ring.log.stable == 0
 
 
 def test_durable_falls_with_a_cut() -> None:
@@ -257,9 +257,9 @@ def test_durable_falls_with_a_cut() -> None:
     ring = ring_of(B, [publish(n, n) for n in (1, 2, 3)])
     ring.install(view(2, "ab"))
     _repaired(ring, 2, ((1, 1),))
-    assert (ring.received, ring.durable) == (1, 1)
+    assert (ring.log.received, ring.log.durable) == (1, 1)
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(2, 2, epoch=2), publish(3, 3, epoch=2))))
-    assert (ring.received, ring.durable) == (3, 1)
+    assert (ring.log.received, ring.log.durable) == (3, 1)
 
 
 def test_a_write_from_before_a_cut_makes_nothing_after_it_durable() -> None:
@@ -268,13 +268,13 @@ def test_a_write_from_before_a_cut_makes_nothing_after_it_durable() -> None:
     ring.install(view(2, "ab"))
     _repaired(ring, 2)
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2), publish(2, 2, epoch=2))))
-    ring.take_write()
-    number = ring.note_write()
+    ring.log.take_write()
+    number = ring.log.note_write()
     ring.install(view(3, "ab"))
     _repaired(ring, 3, ((2, 1),))
     ring.on_data(A, Data(QUEUE, 3, 0, (publish(2, 2, epoch=3),)))
-    ring.on_persisted(number)
-    assert (ring.received, ring.durable) == (2, 1)
+    ring.log.on_persisted(number)
+    assert (ring.log.received, ring.log.durable) == (2, 1)
 
 
 # --- R6 -------------------------------------------------------------------------------
@@ -307,8 +307,8 @@ def test_repair_cuts_and_hands_the_history_on() -> None:
     assert sent(ring) == [("a", HistoryRequest(QUEUE, 3))]
     history = History(QUEUE, 3, ((1, 4),))
     assert ring.on_history(A, history)
-    assert ring.received == 1
-    assert ring.take_write() == (1, ())
+    assert ring.log.received == 1
+    assert ring.log.take_write() == (1, ())
     assert sent(ring) == [("c", history)]
 
 
@@ -327,7 +327,7 @@ def test_the_time_of_an_op_that_was_cut_is_forgotten(kept: int) -> None:
     ring.install(view(3, "abc"))
     theirs = ((1, kept), (3, 4)) if kept else ((3, 4),)
     assert ring.on_history(A, History(QUEUE, 3, theirs, time_us=2_000))
-    assert ring.received == kept
+    assert ring.log.received == kept
     assert ring.time.now_us == 2_000
 
 
@@ -348,7 +348,7 @@ def test_a_stale_history_repairs_nobody() -> None:
     ring.install(view(2, "abc"))
     assert not ring.on_history(A, History(QUEUE, 1, ()))
     assert not ring.on_history(C, History(QUEUE, 2, ()))
-    assert (ring.repaired, ring.received) == (False, 1)
+    assert (ring.repaired, ring.log.received) == (False, 1)
 
 
 def test_a_longer_log_than_the_lefts_is_not_cut() -> None:
@@ -356,7 +356,7 @@ def test_a_longer_log_than_the_lefts_is_not_cut() -> None:
     ring = _mirror(3)
     ring.on_mark(A, Mark(QUEUE, 2, 0, 1))
     ring.on_data(A, Data(QUEUE, 2, 0, ()))
-    assert ring.received == 3
+    assert ring.log.received == 3
 
 
 def test_the_master_gives_the_history_of_the_epochs_beginning() -> None:
@@ -385,7 +385,7 @@ def test_two_cuts_in_one_step_leave_nothing_of_what_was_cut_first() -> None:
     ring.on_data(A, Data(QUEUE, 2, 0, (new, publish(3, 2, epoch=2))))
     ring.install(view(3, "ab"))
     _repaired(ring, 3, ((1, 1), (2, 2)))
-    cut, appended = ring.take_write()
+    cut, appended = ring.log.take_write()
     files.apply(QueueWrite(QUEUE, truncate_to=cut, append=appended))
     assert files.image(QUEUE).entries == (old[0], new)
 
@@ -436,10 +436,10 @@ def test_stable_waits_for_who_is_being_counted_in() -> None:
     for _ in range(10):
         ring.on_tick()
         ring.settle()
-    assert ring.stable == 3
+    assert ring.log.stable == 3
     ring.install(view(3, "a"))
     ring.settle()
-    assert ring.stable == 4
+    assert ring.log.stable == 4
 
 
 # --- Broken links ---------------------------------------------------------------------
@@ -614,7 +614,7 @@ def test_a_watermark_of_what_is_stable_is_not_said_again() -> None:
     assert ("c", Watermark(QUEUE, 3, 3)) in sent(ring)
     ring.install(replace(view(4, "abc"), durability="settling"))
     ring.on_history(A, History(QUEUE, 4, ((1, 2), (3, 3))))
-    ring.stable = 3
+    ring.log.stable = 3
     ring.settle()
     assert ("c", Watermark(QUEUE, 4, 3)) in sent(ring)
 
@@ -634,7 +634,7 @@ def test_a_mark_says_what_is_received_where_the_view_says_so() -> None:
     ring.on_watermark(A, Watermark(QUEUE, 2, 2))
     ring.settle()
     assert ("a", Watermark(QUEUE, 2, 2)) in sent(ring)
-    assert (ring.received, ring.durable) == (2, 0)
+    assert (ring.log.received, ring.log.durable) == (2, 0)
 
 
 def test_a_disk_far_behind_is_waited_for() -> None:
@@ -643,12 +643,12 @@ def test_a_disk_far_behind_is_waited_for() -> None:
     _repaired(ring, 2)
     ring.on_data(A, Data(QUEUE, 2, 0, (publish(1, 1, epoch=2),)))
     assert ring.assured == 1
-    ring.behind_bytes += BEHIND_BYTES_MAX
+    ring.log.behind_bytes += BEHIND_BYTES_MAX
     assert ring.assured == 0
-    ring.take_write()
-    ring.on_persisted(ring.note_write())
+    ring.log.take_write()
+    ring.log.on_persisted(ring.log.note_write())
     assert ring.assured == 1
-    assert ring.behind_bytes == BEHIND_BYTES_MAX, "what was added here is still taken for there"
+    assert ring.log.behind_bytes == BEHIND_BYTES_MAX, "what was added here is still taken for there"
 
 
 def test_what_is_not_on_disk_is_found_in_memory() -> None:
@@ -657,11 +657,11 @@ def test_what_is_not_on_disk_is_found_in_memory() -> None:
     _repaired(ring, 2, ((1, 1),))
     new = (publish(2, 2, epoch=2), op(3, HorizonOp(9), epoch=2), publish(4, 3, epoch=2))
     ring.on_data(A, Data(QUEUE, 2, 0, new))
-    assert ring.behind(1, 9) == [new[0], new[2]]
-    assert ring.behind(3, 3) == [new[2]]
-    ring.take_write()
-    ring.on_persisted(ring.note_write())
-    assert ring.behind(1, 9) == []
+    assert ring.log.behind(1, 9) == [new[0], new[2]]
+    assert ring.log.behind(3, 3) == [new[2]]
+    ring.log.take_write()
+    ring.log.on_persisted(ring.log.note_write())
+    assert ring.log.behind(1, 9) == []
 
 
 def test_a_settling_master_waits_for_the_disks_of_this_epoch() -> None:
@@ -671,12 +671,12 @@ def test_a_settling_master_waits_for_the_disks_of_this_epoch() -> None:
     ring.append(publish(1, 1, epoch=2))
     ring.on_watermark(B, Watermark(QUEUE, 2, 1))
     ring.settle()
-    assert (ring.stable, ring.durable) == (1, 0)
+    assert (ring.log.stable, ring.log.durable) == (1, 0)
     ring.install(_in_memory(3, "settling"))
     ring.settle()
     assert not ring.is_settled
-    ring.take_write()
-    ring.on_persisted(ring.note_write())
+    ring.log.take_write()
+    ring.log.on_persisted(ring.log.note_write())
     ring.settle()
     assert not ring.is_settled, "B's disk is not known yet"
     ring.on_watermark(B, Watermark(QUEUE, 2, 1))
@@ -717,10 +717,10 @@ def test_a_small_group_goes_to_each_mirror_at_once() -> None:
     persist(ring)
     ring.on_joiner_durable(B, JoinerDurable(QUEUE, 2, 2))
     ring.settle()
-    assert ring.stable == 1
+    assert ring.log.stable == 1
     ring.on_joiner_durable(C, JoinerDurable(QUEUE, 2, 2))
     ring.settle()
-    assert ring.stable == 2
+    assert ring.log.stable == 2
 
 
 def test_a_large_group_goes_along_the_row_and_the_star_waits_for_it() -> None:
@@ -766,7 +766,7 @@ def test_a_stream_of_messages_goes_along_the_row(is_waiting: bool, to: list[str]
         ring.on_joiner_durable(mirror, JoinerDurable(QUEUE, 2, 3))
     ring.settle()
     sent(ring)
-    assert ring.stable == ring.received
+    assert ring.log.stable == ring.log.received
     one = publish(4, 3 + STAR_COUNT_MAX, epoch=2)
     assert [mirror for mirror, _ in _appended(ring, one, STAR_REST_MS - 1)] == to
 
@@ -803,14 +803,14 @@ def test_a_mirror_takes_the_star_from_its_master_alone() -> None:
     ring.install(view(2, "abc"))
     straight = Data(QUEUE, 2, 0, (publish(2, 2, epoch=2),), mode=STAR)
     ring.on_data(A, straight)
-    assert ring.received == 1  # it is not repaired
+    assert ring.log.received == 1  # it is not repaired
     _repaired(ring, 2, ((1, 1),))
     ring.on_data(A, replace(straight, epoch=1))
     ring.on_data(A, replace(straight, mode=RING))
     ring.on_data(D, straight)
-    assert ring.received == 1
+    assert ring.log.received == 1
     ring.on_data(A, straight)
-    assert ring.received == 2
+    assert ring.log.received == 2
 
 
 def test_what_the_star_has_lost_is_asked_of_the_left() -> None:
@@ -836,17 +836,17 @@ def test_what_waits_while_a_state_is_placed_is_bounded() -> None:
     ring.on_placing(is_placing=True)
     entries = tuple(publish(n, n, epoch=2) for n in range(1, 400))
     ring.on_data(B, Data(QUEUE, 2, 0, entries))
-    most = ring.received
+    most = ring.log.received
     assert 0 < most < 399
-    assert ring.log_bytes - len(entries[0].frame) < 4096 <= ring.log_bytes
+    assert ring.log.bytes - len(entries[0].frame) < 4096 <= ring.log.bytes
     ring.on_data(B, Data(QUEUE, 2, 399, entries[most:]))
     ring.on_mark(B, Mark(QUEUE, 2, 399, 399))
-    assert (ring.received, ring.stable) == (most, 399)
+    assert (ring.log.received, ring.log.stable) == (most, 399)
     assert sent(ring) == []
     ring.on_placing(is_placing=False)
     assert sent(ring) == [("b", ResendFrom(QUEUE, 2, most + 1))]
     ring.on_data(B, Data(QUEUE, 2, 399, entries[most:]))
-    assert ring.received == 399
+    assert ring.log.received == 399
 
 
 def _left_of(ring: Ring, left: MemberId) -> None:

@@ -135,7 +135,7 @@ def test_however_much_is_due_in_one_second_an_op_ends_a_portion() -> None:
     for count in (2 * ENTER_COUNT, MANY):
         replica, _ = promoted(due_at_once, count)
         found.append(work_of(lambda: replica.step(NOW_MS, LATER_US, Tick())).count)  # noqa: B023
-        due = replica.ring.log[-1].payload
+        due = replica.ring.log.entries[-1].payload
         assert isinstance(due, DueOp)
         assert due.entering == tuple((n, n) for n in range(count, count - ENTER_COUNT, -1))
     assert found[1] < GROWTH_MAX * found[0]

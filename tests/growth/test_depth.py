@@ -327,7 +327,7 @@ def promoted_uncleanly(count: int) -> tuple[Replica, Work]:
     replica = Replica(A, QUEUE, Config(), CODEC, files.image(QUEUE), lease)
     view = View(2, (Member(A, True),), "unclean", 2, generation=1)
     effects = replica.step(1000, time_us, ViewInstalled(view))
-    state, entry = QueueState.decode(data), replica.ring.log[-1]
+    state, entry = QueueState.decode(data), replica.ring.log.entries[-1]
     applied = work_of(lambda: state.apply(entry))
     while effects.write is not None:
         effects = replica.step(1000, time_us, Persisted(effects.write_number))

@@ -135,7 +135,7 @@ class Join:
     @property
     def is_done(self) -> bool:
         """Whether the joiner has all that the other has."""
-        is_level = self.joiner.state.applied == self.sides[A].replica.ring.received
+        is_level = self.joiner.state.applied == self.sides[A].replica.ring.log.received
         return is_level and self.joiner.transfer.is_complete and not self._todo
 
     def run(self, chunks: int = 0, until: Callable[[], bool] | None = None) -> None:

@@ -75,7 +75,7 @@ def test_idle_producers_end_by_portions() -> None:
         replica.step(1000, 0, Persisted(number))
         assert replica.is_serving
         longest.append(max(_tick(replica, 2000 + n).count for n in range(LOOKS)))
-        found = [one.payload for one in replica.ring.log if isinstance(one.payload, ProducerOp)]
+        found = [one.payload for one in replica.ring.log.entries if isinstance(one.payload, ProducerOp)]
         ended.append(sum(len(payload.expired) for payload in found))
     assert ended[0] == ended[1] > FEW
     assert longest[1] < GROWTH_MAX * longest[0]
@@ -95,7 +95,7 @@ def _promoted(count: int) -> tuple[Replica, QueueState, list[int]]:
     became = View(2, (Member(A, True),), "unclean", 2, generation=1)
     number = replica.step(1000, 0, ViewInstalled(became)).write_number
     deep.restart()
-    deep.state.apply(replica.ring.log[-1])
+    deep.state.apply(replica.ring.log.entries[-1])
     event: Persisted | Tick = Persisted(number)
     costs = []
     while not replica.is_serving:

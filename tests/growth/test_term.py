@@ -210,7 +210,7 @@ def test_what_is_said_again_does_not_pile_up_while_publishes_wait() -> None:
     queue.attach(ONE)
     producer = queue.open_producer()
     count = 0
-    while queue.replica.ring.unstable_bytes < 4096:
+    while queue.replica.ring.log.unstable_bytes < 4096:
         count += 1
         queue.publish(producer, count)
     for _ in range(1000):

@@ -405,9 +405,9 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         if replica is None:
             continue
         ring, state = replica.ring, replica.state
-        if ring.log or ring.log_bytes or ring.unstable_bytes:
-            sizes = f"{ring.log_bytes} bytes, {ring.unstable_bytes} not stable"
-            wrong.append(f"undrained: {len(ring.log)} ops ({sizes}) in the memory of {name}")
+        if ring.log.entries or ring.log.bytes or ring.log.unstable_bytes:
+            sizes = f"{ring.log.bytes} bytes, {ring.log.unstable_bytes} not stable"
+            wrong.append(f"undrained: {len(ring.log.entries)} ops ({sizes}) in the memory of {name}")
         size = len(state.encode())
         allowed = STATE_BYTES + PRODUCER_BYTES * len(state.producers)
         allowed += EPOCH_BYTES * len(state.history)
@@ -563,7 +563,7 @@ class LimitWatch:
         key = (queue_id, name, replica.master.master_epoch)
         known, lsn, is_kept = self._kept.get(key, (None, 0, False))
         if known != limit:
-            lsn, is_kept = replica.ring.received, False
+            lsn, is_kept = replica.ring.log.received, False
         if replica.state.applied >= lsn:
             excess = _excess(self.cluster, queue_id, name)
             if is_kept and excess:

@@ -1167,7 +1167,7 @@ def _stored(node: SimulatedNode, queue_id: int, first: int, last: int) -> list[E
         StoreCorrupt: that is the very first.
     """
     replica = node.engine.replicas.get(queue_id) if node.engine is not None else None
-    behind = replica.ring.behind(first, last) if replica is not None else []
+    behind = replica.ring.log.behind(first, last) if replica is not None else []
     if not behind:
         return node.disk.served(queue_id, first, last)
     edge = behind[0].header.first_sequence

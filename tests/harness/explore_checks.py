@@ -151,7 +151,7 @@ class Checkers:
             return witness
         stable = witness.stable[: done.declared_from - 1]
         replica = self._processes[done.process].replica
-        own = () if replica is None else replica.ring.log
+        own = () if replica is None else replica.ring.log.entries
         later = {entry.lsn: entry for entry in (*own, *done.declared)}
         begun = [later[lsn] for lsn in sorted(later) if lsn >= done.declared_from]
         live = self.state_at((*stable, *begun)).live
@@ -344,7 +344,7 @@ class Checkers:
         if replica is None:
             return
         ring = replica.ring
-        received = ring.received
+        received = ring.log.received
         for handed in process.rail.out:
             # The guard has the copy take it before anything that rests on the log's end.
             for entry in handed.data.entries if handed.kind in MARKED and handed.data else ():
@@ -352,7 +352,7 @@ class Checkers:
                     received += 1
         if received < len(stable):
             raise Violation("memory", f"{process.name} has {received} of {len(stable)} stable ops")
-        for entry in ring.log:
+        for entry in ring.log.entries:
             if entry.lsn <= len(stable) and stable[entry.lsn - 1] is not entry:
                 raise Violation(
                     "memory",
@@ -372,27 +372,27 @@ class Checkers:
             raise Violation("applied", f"{name} applied {state.applied} of {len(stable)} stable")
         if state.encode() != self._encoded_at(stable[: state.applied]):
             raise Violation("applied", f"{name} has another state at {state.applied}")
-        if ring.stable > len(stable):
-            raise Violation("log", f"{name} takes {ring.stable} for stable of {len(stable)}")
+        if ring.log.stable > len(stable):
+            raise Violation("log", f"{name} takes {ring.log.stable} for stable of {len(stable)}")
         if not (ring.repaired and ring.has_state):
             return
-        for entry in ring.log:
-            if entry.lsn <= ring.stable and stable[entry.lsn - 1] is not entry:
+        for entry in ring.log.entries:
+            if entry.lsn <= ring.log.stable and stable[entry.lsn - 1] is not entry:
                 raise Violation("log", f"{name} takes {_name(entry)} for stable")
 
     def _check_invariants(self, process: Process) -> None:
         replica = process.replica
         assert replica is not None
         ring, state, name = replica.ring, replica.state, process.name
-        if ring.base + len(ring.log) != ring.received:
-            raise Violation("invariant", f"{name}: log {ring.base}+{len(ring.log)} is not received")
-        if any(e.lsn != ring.base + i for i, e in enumerate(ring.log, 1)):
+        if ring.log.base + len(ring.log.entries) != ring.log.received:
+            raise Violation("invariant", f"{name}: log {ring.log.base}+{len(ring.log.entries)} is not received")
+        if any(e.lsn != ring.log.base + i for i, e in enumerate(ring.log.entries, 1)):
             raise Violation("invariant", f"{name}: the log has a gap")
-        if ring.durable > ring.received:
+        if ring.log.durable > ring.log.received:
             raise Violation("invariant", f"{name}: durable above received")
-        unstable = sum(len(e.frame) for e in ring.log if e.lsn > ring.stable)
-        if ring.unstable_bytes != unstable:
-            raise Violation("invariant", f"{name}: {ring.unstable_bytes} unstable, not {unstable}")
+        unstable = sum(len(e.frame) for e in ring.log.entries if e.lsn > ring.log.stable)
+        if ring.log.unstable_bytes != unstable:
+            raise Violation("invariant", f"{name}: {ring.log.unstable_bytes} unstable, not {unstable}")
         missing = replica.transfer.missing
         if any(state.live.within(*piece) != [piece] for piece in missing):
             raise Violation("invariant", f"{name}: misses what does not live")
@@ -411,8 +411,8 @@ class Checkers:
         ring = process.replica.ring
         image = process.found.image(QUEUE)
         disk = {entry.lsn: entry for entry in image.entries}
-        for entry in ring.log:
-            if image.state_lsn < entry.lsn <= ring.durable and disk.get(entry.lsn) is not entry:
+        for entry in ring.log.entries:
+            if image.state_lsn < entry.lsn <= ring.log.durable and disk.get(entry.lsn) is not entry:
                 raise Violation(
                     "durable",
                     f"{process.name} calls {_name(entry)} durable, its disk has "

@@ -56,6 +56,7 @@ from mirrorq.replication.queue_time import QueueTime
 from mirrorq.replication.rail import RailGuard
 from mirrorq.replication.replica import Replica
 from mirrorq.replication.ring import Ring
+from mirrorq.replication.ring_log import RingLog
 from mirrorq.replication.state.columns import Block, Columns, Directory
 from mirrorq.replication.state.outbox import Outbox, TargetOutbox
 from mirrorq.replication.state.pages import Snapshot, Table
@@ -112,6 +113,7 @@ PLAIN = (
     Term,
     Replica,
     Ring,
+    RingLog,
     Settling,
     Snapshot,
     Spans,

@@ -589,17 +589,17 @@ class _Work:
         if replica is None:
             return
         ring = replica.ring
-        before = {entry.lsn: entry for entry in ring.log}
-        stable = ring.stable
+        before = {entry.lsn: entry for entry in ring.log.entries}
+        stable = ring.log.stable
         effects = replica.step(now_ms, time_us, *events)
         ring.time.begin_step(0)
         still(replica)
         replica._rail._rest_ms = 0
         if now_ms == LATER_MS:
             _set_back(replica)
-        before.update((entry.lsn, entry) for entry in ring.log)
-        if ring.is_master and ring.stable > stable:
-            lsns = range(stable + 1, ring.stable + 1)
+        before.update((entry.lsn, entry) for entry in ring.log.entries)
+        if ring.is_master and ring.log.stable > stable:
+            lsns = range(stable + 1, ring.log.stable + 1)
             self._declared_from = self._declared_from or stable + 1
             self._declared.extend(before[lsn] for lsn in lsns if lsn in before)
         self._carry_out(effects)
@@ -692,10 +692,10 @@ def _renumber(process: Process) -> None:
         return
     _renumber_records(process)
     ring, transfer = replica.ring, replica.transfer
-    base = process.pending[0][0] - 1 if process.pending else ring._write_number
+    base = process.pending[0][0] - 1 if process.pending else ring.log._write_number
     process.pending = [(number - base, write, last) for number, write, last in process.pending]
-    ring._write_number -= base
-    ring._writes = type(ring._writes)((number - base, end) for number, end in ring._writes)
+    ring.log._write_number -= base
+    ring.log._writes = type(ring.log._writes)((number - base, end) for number, end in ring.log._writes)
     transfer._landing = type(transfer._landing)(
         (number - base, piece) for number, piece in transfer._landing
     )

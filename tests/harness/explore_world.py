@@ -702,7 +702,7 @@ class World:
             if replica is None or not is_in_sync(view, process.member):
                 return False
             ring = replica.ring
-            if not ring.received == ring.stable == ring.durable == stable:
+            if not ring.log.received == ring.log.stable == ring.log.durable == stable:
                 return False
         return True
 
@@ -841,8 +841,8 @@ class World:
                 continue
             ring = process.replica.ring
             lines.append(
-                f"{process.name}: epoch {ring.epoch}, received {ring.received}, durable "
-                f"{ring.durable}, stable {ring.stable}, applied {process.replica.state.applied}"
+                f"{process.name}: epoch {ring.epoch}, received {ring.log.received}, durable "
+                f"{ring.log.durable}, stable {ring.log.stable}, applied {process.replica.state.applied}"
             )
         return "; ".join(lines)
 

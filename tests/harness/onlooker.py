@@ -263,7 +263,7 @@ class Onlooker:
             for lsn in range(copy.applied + 1, replica.state.applied + 1):
                 place = (replica.queue_id, past, lsn)
                 digest, op = copy.digests.get(lsn), copy.payloads.pop(lsn, None)
-                entry = replica.ring.entry(lsn)
+                entry = replica.ring.log.entry(lsn)
                 if entry is not None:  # it may be written behind
                     digest, op = crc32(entry.frame), entry.payload
                 if isinstance(op, ASKED):
@@ -274,7 +274,7 @@ class Onlooker:
 
     def _note_time(self, replica: Replica, now_ms: int) -> None:
         """The queue's time goes as true time does, whatever the wall clocks of masters say."""
-        master, log = replica.master, replica.ring.log
+        master, log = replica.master, replica.ring.log.entries
         if master is None or not log or log[-1].epoch < master.master_epoch:
             return
         generation, header = replica.state.generation, log[-1].header
@@ -467,7 +467,7 @@ class Onlooker:
 def _has_received(copy: Replica, marked: list[Data], last: int) -> bool:
     """Whether a copy has the op that publishes this message; sequences come in order."""
     beside = [entry for data in marked for entry in data.entries]
-    for entry in reversed([*copy.ring.log, *beside]):
+    for entry in reversed([*copy.ring.log.entries, *beside]):
         if entry.payload is None:
             return entry.header.last_sequence >= last or copy.state.next_sequence > last
     return copy.state.next_sequence > last

@@ -74,7 +74,7 @@ def _of_copy(replica: Replica, now_ms: int) -> Iterator[Wish]:
 def _owes_mark(ring: Ring) -> bool:
     """Whether the right is to hear what is stable."""
     is_part = ring.view is not None and ring.repaired and ring.is_member and ring.has_state
-    is_news = (ring.stable, ring.received) != ring._marked
+    is_news = (ring.log.stable, ring.log.received) != ring._marked
     return is_part and is_news and ring._standing.right is not None and not ring._awaits_right
 
 
@@ -85,7 +85,7 @@ def _of_disk(writes: Writes, replica: Replica, now_ms: int) -> Iterator[Wish]:
     is_left = writes._checkpoints.is_busy and not replica.ring._writes
     yield "pages", now_ms + of_disk.WRITE_BEHIND_MS if is_left else None
     yield "checkpoint", writes._idle_ms(replica.state) if writes._ops_since else None
-    yield "held back", now_ms + of_disk.WRITE_BEHIND_MS if replica.ring.has_append else None
+    yield "held back", now_ms + of_disk.WRITE_BEHIND_MS if replica.ring.log.has_append else None
 
 
 def _of_master(master: Master, replica: Replica, now_ms: int) -> Iterator[Wish]:

@@ -281,7 +281,7 @@ def test_a_confirm_may_count_a_copy_that_was_damaged_since() -> None:
     world.until(lambda: producer.is_done)
     world.cluster.fill_disk("a", 100)
     ring = world.cluster.engine("a").replicas[world.queue_id].ring
-    lsn = ring.received + 1
+    lsn = ring.log.received + 1
     producer.count = 2
     producer.publish()
     world.until(lambda: list(ring.reported.values()) == 4 * [lsn])

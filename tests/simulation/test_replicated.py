@@ -122,14 +122,14 @@ def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
     world.cluster.nodes["b"].commit_ms = 3000
     world.put("a", 1)
     world.cluster.run(100)
-    ring.behind_bytes += 16 << 20
+    ring.log.behind_bytes += 16 << 20
     world.producer("a", 1, "first")
     world.cluster.run(50)  # with it the rail is asked to give the queue back, if it has it
     producer = world.producer("a", 3, "late")
     world.cluster.run(500)
     assert not producer.is_done
-    assert ring.assured < ring.received
-    ring.behind_bytes -= 16 << 20
+    assert ring.assured < ring.log.received
+    ring.log.behind_bytes -= 16 << 20
     world.cluster.nodes["b"].commit_ms = 1
     world.until(lambda: producer.is_done)
     world.check()

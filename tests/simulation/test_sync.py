@@ -429,11 +429,11 @@ def test_a_node_below_the_oldest_epoch_of_the_history_takes_the_state_anew(
     (image,) = world.cluster.nodes["c"].disk.images()
     own = QueueState.decode(image.state) if image.state else QueueState()
     epochs = {entry.epoch for entry in image.entries} | {epoch for epoch, _ in own.history}
-    assert epochs.isdisjoint(epoch for epoch, _ in master.ring.history)
+    assert epochs.isdisjoint(epoch for epoch, _ in master.ring.log.history)
     world.cluster.start("c")
     world.until_in_sync("a", "b", "c")
     for name in "abc":
         replica = world.cluster.engine(name).replicas[world.queue_id]
         assert len(replica.state.history) == 2
-        assert len(replica.ring.history) <= 3
+        assert len(replica.ring.log.history) <= 3
     world.check()

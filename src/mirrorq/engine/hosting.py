@@ -248,7 +248,7 @@ class Hosting:
     def count_held_back(self) -> None:
         """Reserve room in the store for messages that are held back."""
         for queue_id in self.holding:
-            self.room.hold(self.replicas[queue_id].ring.append_cost)
+            self.room.hold(self.replicas[queue_id].ring.log.append_cost)
 
     def post(self, queue_id: int, event: ReplicaEvent) -> None:
         """Add an event for a queue; drop it when there is no copy here. Catalog changes are
@@ -374,12 +374,12 @@ class Hosting:
     def _note_standing(self, replica: Replica) -> None:
         """Update the kinds of a queue. In most steps nothing changes."""
         ring, master, queue_id = replica.ring, replica.master, replica.queue_id
-        if ring.in_sync and not ring.append_cost and queue_id not in self._standing:
+        if ring.in_sync and not ring.log.append_cost and queue_id not in self._standing:
             is_known = master is not None and (master.has_yielded or master.has_neighbours)
             if not (is_known or replica.transfer.missing):
                 return
         standing = (
-            ring.append_cost > 0,
+            ring.log.append_cost > 0,
             ring.is_member and not ring.in_sync,
             ring.in_sync and bool(replica.transfer.missing),
             master is not None and master.has_yielded,

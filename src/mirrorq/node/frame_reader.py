@@ -100,7 +100,7 @@ class FrameReader:
             StoreCorrupt: A frame is damaged.
         """
         replica = self.replicas.get(queue_id)
-        behind = replica.ring.behind(first, last) if replica is not None else []
+        behind = replica.ring.log.behind(first, last) if replica is not None else []
         if not behind:
             return self.store.read(queue_id, first, last, bytes_max)
         edge = behind[0].header.first_sequence

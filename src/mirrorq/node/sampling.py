@@ -243,7 +243,7 @@ def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int)
         unacked=0 if dispatch is None else dispatch.open.unacknowledged,
         delayed=0 if master is None else master.delayed_count,
         consumers=0 if dispatch is None else dispatch.consumers.callback_count,
-        unstable_bytes=replica.ring.unstable_bytes,
+        unstable_bytes=replica.ring.log.unstable_bytes,
         is_blocked=bool(master is not None and master.blocked_by),
         copy_bytes=copy_bytes,
         sync_share=replica.copied_share,

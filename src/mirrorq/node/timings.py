@@ -46,7 +46,7 @@ class Timings:
             if replica.master is None:
                 self._open.pop(queue_id, None)
                 continue
-            stable, received = replica.ring.stable, replica.ring.received
+            stable, received = replica.ring.log.stable, replica.ring.log.received
             rounds = self._open.get(queue_id)
             while rounds and rounds[0][0] <= stable:
                 self.rings.observe(now - rounds.popleft()[1])

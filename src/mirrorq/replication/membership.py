@@ -65,7 +65,7 @@ class Membership:
         """Note the master's progress at a tick."""
         ring, lag_ms = self._ring, self._config.lag_ms_max
         if ring.is_master:
-            self._samples.append((now_ms, ring.received))
+            self._samples.append((now_ms, ring.log.received))
             while len(self._samples) > 1 and now_ms - self._samples[1][0] >= lag_ms:
                 self._samples.popleft()
         else:
@@ -77,7 +77,7 @@ class Membership:
         if not self._samples:
             return
         sampled_ms, old = self._samples[0]
-        if ring.stable >= old or now_ms - sampled_ms < self._config.lag_ms_max:
+        if ring.log.stable >= old or now_ms - sampled_ms < self._config.lag_ms_max:
             return
         if ring.assured < old or ring.view is None or out.propose is not None:
             return

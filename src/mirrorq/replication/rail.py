@@ -105,7 +105,7 @@ class RailGuard:
         if master is not None:
             self.state = ARMED
             ring.is_star_heard = False
-            ring.out.rail = RailArm(ring.epoch, ring.received, master, ring.is_at_receipt)
+            ring.out.rail = RailArm(ring.epoch, ring.log.received, master, ring.log.is_at_receipt)
 
     def _ask_back(self) -> None:
         self.state = DRAINING
@@ -114,7 +114,7 @@ class RailGuard:
     def _is_steady(self, event: ReplicaEvent) -> bool:
         if type(event) is not RingReceived:
             return isinstance(event, _STEADY)
-        message, received = event.message, self._ring.received
+        message, received = event.message, self._ring.log.received
         if type(message) is Data:
             return not message.entries or message.entries[-1].lsn <= received
         if type(message) is Mark:

@@ -158,11 +158,11 @@ class Replica:
 
     def _load(self, image: QueueImage) -> None:
         self.ring.time.record_stamp(self.state.time_us)
-        self.ring.load(image.entries, self.state.applied, self.state.history)
-        self.ring.stable = max(image.stable, self.state.applied)
+        self.ring.log.load(image.entries, self.state.applied, self.state.history)
+        self.ring.log.stable = max(image.stable, self.state.applied)
         self.ring._recount_unstable()
-        while self.state.applied < min(self.ring.stable, self.ring.received):
-            entry = self.ring.entry(self.state.applied + 1)
+        while self.state.applied < min(self.ring.log.stable, self.ring.log.received):
+            entry = self.ring.log.entry(self.state.applied + 1)
             assert entry is not None, "the store gives every op after its checkpoint"
             if not self._apply(0, entry):
                 break
@@ -261,7 +261,7 @@ class Replica:
                 if master is not None:
                     master.on_request(now_ms, event.request)
             case Persisted():
-                self.ring.on_persisted(event.number)
+                self.ring.log.on_persisted(event.number)
                 self._writes.on_persisted(now_ms, event.number, self.state)
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
@@ -340,7 +340,7 @@ class Replica:
             case JoinerDurable():
                 ring.on_joiner_durable(sender, message)
             case History():
-                received = ring.received
+                received = ring.log.received
                 if ring.on_history(sender, message):
                     self._on_repaired(now_ms, received)
             case HistoryRequest():
@@ -419,7 +419,7 @@ class Replica:
         """The term's first op. Unclean when the view's last unclean promotion is not in this log.
         Then it begins now, or its first master died before the op was stable."""
         begun = self.state.generation
-        for entry in self.ring.log:
+        for entry in self.ring.log.entries:
             if isinstance(entry.payload, PromotedOp):
                 begun = max(begun, entry.payload.generation)
         if begun >= view.generation:
@@ -439,7 +439,7 @@ class Replica:
         if report is None:
             return 0
         had = report.ready + report.unacknowledged + report.delayed
-        unapplied = (e for e in self.ring.log if e.lsn > self.state.applied and e.payload is None)
+        unapplied = (e for e in self.ring.log.entries if e.lsn > self.state.applied and e.payload is None)
         kept = self.state.live.count - known + sum(e.header.count for e in unapplied)
         beyond = max(report.next_sequence - self._last_sequence_in_log() - 1, 0)
         return max(had - kept, min(had, known + beyond))
@@ -459,22 +459,22 @@ class Replica:
         """Act on a repaired log. Before the repair the log went up to `received`."""
         ring = self.ring
         is_new_past = ring.view is not None and ring.view.generation > self.state.generation
-        if is_new_past and ring.received < received:
-            text = _dropped_text(ring.received, received, self.state)
+        if is_new_past and ring.log.received < received:
+            text = _dropped_text(ring.log.received, received, self.state)
             ring.out.notices.append(("copy dropped", text))
-        elif ring.received < self.state.applied:
+        elif ring.log.received < self.state.applied:
             assert ring.view is not None
             master = ring.view.members[0].id.node
-            text = _set_back_text(master, ring.received, self.state)
+            text = _set_back_text(master, ring.log.received, self.state)
             ring.out.notices.append(("copy dropped", text))
-        if ring.received < self.state.applied:
+        if ring.log.received < self.state.applied:
             # Ops applied here are not in the history: this copy is of another past.
             self._start_over()
         if ring.has_state:
             ring.announce()
 
     def _last_sequence_in_log(self) -> int:
-        for entry in reversed(self.ring.log):
+        for entry in reversed(self.ring.log.entries):
             if entry.payload is None:
                 return entry.header.last_sequence
         return self.state.next_sequence - 1
@@ -484,7 +484,7 @@ class Replica:
         self.state.keep_in(self._cache, self.queue_id)
         self._writes.start_over()
         self.ring.reset(0, [])
-        self.ring.stable = 0
+        self.ring.log.stable = 0
         self.ring.has_state = False
         self.transfer.start_over()
 
@@ -498,11 +498,11 @@ class Replica:
 
     def _take_state(self, now_ms: int, message: TransferState) -> None:
         ring = self.ring
-        state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.received)
+        state = self.transfer.accept_state(now_ms, message, ring.epoch, ring.log.received)
         self._writes.stage(*self.transfer.take_pages())
         if state is None:
             return
-        if (ring.has_state and not self._wants_state(now_ms)) or ring.has_append:
+        if (ring.has_state and not self._wants_state(now_ms)) or ring.log.has_append:
             self.transfer.drop_state()
             return
         lacking = self.transfer.lacking.copy()
@@ -573,7 +573,7 @@ class Replica:
             if ring.in_sync and self.transfer.lost.count > lost:
                 self._tell_of_lost()
         ring.settle(now_ms)
-        received = ring.received
+        received = ring.log.received
         self._apply_stable(now_ms)
         if self._is_preparing or ring.is_stalled:
             was_stalled = ring.is_stalled
@@ -586,7 +586,7 @@ class Replica:
             if self.master.is_beginning:
                 self.master.begin_portion(now_ms)
             self.master.settle(now_ms)
-            if ring.received != received:
+            if ring.log.received != received:
                 ring.settle(now_ms)
             self._membership.count_in(now_ms, out, is_active=self.master.active)
             self._membership.move_slow_out(now_ms, out)
@@ -623,10 +623,10 @@ class Replica:
     def _apply_stable(self, now_ms: int) -> None:
         ring = self.ring
         self._is_preparing = False
-        if self.state.applied >= ring.stable:
+        if self.state.applied >= ring.log.stable:
             return
-        while ring.has_state and self.state.applied < min(ring.stable, ring.received):
-            entry = ring.entry(self.state.applied + 1)
+        while ring.has_state and self.state.applied < min(ring.log.stable, ring.log.received):
+            entry = ring.log.entry(self.state.applied + 1)
             assert entry is not None, "entries are kept until they are applied"
             if not self.state.is_ready_for(entry):
                 self._is_preparing = True

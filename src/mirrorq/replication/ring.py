@@ -1,4 +1,6 @@
-"""One member of one queue's ring: its log, and the marks of all members in sync.
+"""One member of one queue's ring: what it sends to the others, and when an op is stable. Pure.
+
+The member's own log is `ring_log`.
 
 Guarantee. The master calls an op *stable* when every member in sync of the view in force has the op
 on its disk. The op has the same lsn there, after the same ops. An op that any master of any epoch
@@ -38,16 +40,14 @@ as long as its disk is not too far behind. "On the disk" above then reads "in th
 incarnation": such views judge members in sync by incarnation.
 
 Invariants:
-1. the log holds the ops base + 1 … received, without a gap.
-2. durable <= received, and neither grows past the end of the part that repair found equal.
-3. only a repaired member accepts, forwards, marks or answers.
-4. a joining member that the master waits for (R8) is waited for until the epoch ends.
+1. `durable` and `received` do not grow past the end of the part that repair found equal.
+2. only a repaired member accepts, forwards, marks or answers.
+3. a joining member that the master waits for (R8) is waited for until the epoch ends.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from itertools import islice
 
 from mirrorq.containers.timers import FOREVER_MS, Timers
@@ -70,12 +70,11 @@ from mirrorq.protocol.ring import (
     Watermark,
 )
 from mirrorq.protocol.views import View
-from mirrorq.replication.disk_budget import Room, cost
-from mirrorq.replication.history import common_lsn, cut_history, extend_history
+from mirrorq.replication.disk_budget import Room
+from mirrorq.replication.history import common_lsn
 from mirrorq.replication.queue_time import QueueTime
+from mirrorq.replication.ring_log import RingLog
 
-MESSAGE_BYTES = 1 << 20
-"""A resend is cut into messages of about this size, so that no message delays the next round."""
 RESEND_BYTES = 16 << 20
 """One resend sends at most this much; the receiver's next mark or request brings the rest."""
 REPEAT_COUNT = 2
@@ -94,7 +93,7 @@ BEHIND_BYTES_MAX = 16 << 20
 
 
 class Ring:
-    """The log and the marks of one member. Only `replica` calls its methods."""
+    """One member's exchange of ops and marks with the others. Only `replica` calls its methods."""
 
     def __init__(
         self,
@@ -110,6 +109,8 @@ class Ring:
     ) -> None:
         self.me = me
         self.queue_id = queue_id
+        self.time = QueueTime(time_ahead_us)
+        self.log = RingLog(self.time)
         self.out = ReplicaEffects()
         """Effects of the step; the replica takes them at the end."""
         self.view: View | None = None
@@ -127,41 +128,14 @@ class Ring:
         stable, so the number of waiting ops is bounded."""
         self.is_placing = False
         """True while a received state goes to the disk: later ops wait in memory."""
-        self._begin_log()
         self._begin_marks(mark_delay_ms, timers or Timers(), may_star)
 
         self.reported: dict[MemberId, int] = {}
         """R9: durable of members in sync, reported while ops wait for them."""
-        self.time = QueueTime(time_ahead_us)
         self._room = room or Room()
         self.refused_bytes = 0
         """Bytes of the next frame, if it was refused for want of room; else 0."""
         self._joiner_bytes_max = joiner_bytes_max
-        self._append: list[Entry] = []
-        self.append_cost = 0
-        """Room in the store for messages that are not given to the store yet."""
-        self._truncate_to: int | None = None
-        self._writes: deque[tuple[int, int]] = deque()
-        self._write_number = 0
-
-    def _begin_log(self) -> None:
-        """Set the fields of the log: in memory, on the disk, and stable."""
-        self.log: deque[Entry] = deque()
-        self.log_bytes = 0
-        self.base = 0
-        """Lsn before the first entry that is kept in memory."""
-        self.received = 0
-        self.history: list[tuple[int, int]] = []
-        """(epoch, last lsn) up to received, of the newest epochs (`extend_history`)."""
-        self.durable = 0
-        """Last lsn that is on the disk."""
-        self.is_at_receipt = False
-        """True in a `replicated` view: marks report received ops."""
-        self.behind_bytes = 0
-        """In a `replicated` view: bytes of the log beyond `durable`."""
-        self.stable = 0
-        """Last lsn known to be stable. Beyond `received` in a joining member only."""
-        self.unstable_bytes = 0
 
     def _begin_marks(self, mark_delay_ms: int, timers: Timers, may_star: bool) -> None:
         """Set the fields of this epoch's exchange with neighbours and joining members."""
@@ -214,14 +188,6 @@ class Ring:
 
     # --- Start --------------------------------------------------------------------------
 
-    def load(self, entries: Iterable[Entry], base: int, history: list[tuple[int, int]]) -> None:
-        """Load the end of the log from the disk: all entries after `base`."""
-        self.base = self.received = base
-        self.history = list(history)
-        for entry in entries:
-            self._keep(entry)
-        self.durable = self.received
-
     def install(self, view: View) -> None:
         """Enter a newer epoch (R4: never an older epoch)."""
         is_first = self.view is None
@@ -232,9 +198,8 @@ class Ring:
         self.repaired = False
         self._durable_left = self._durable_sent = self._round_mark = 0
         self._is_star_left = self._is_direct = self.is_star_heard = False
-        self._row_sent = self.received
-        self.is_at_receipt = view.durability == "replicated"
-        self._recount_behind()
+        self._row_sent = self.log.received
+        self.log.mark_at_receipt(is_at_receipt=view.durability == "replicated")
         self._joiner_sent = -1
         self._right_received = -1
         self._awaits_right = True
@@ -252,9 +217,9 @@ class Ring:
             self.repaired = True
             # The log of a master from an unclean promotion is the queue from here on.
             self.has_state = True
-            self._forget_lost_marks()
-            self.start_history = tuple(self.history)
-            self.start_last = self.received
+            self.log.forget_lost_marks()
+            self.start_history = tuple(self.log.history)
+            self.start_last = self.log.received
             self._send_history()
         elif is_first and (left := self._left()) is not None:
             # The history may have come before there was a copy here to keep it (`keep_early`).
@@ -272,9 +237,9 @@ class Ring:
     @property
     def assured(self) -> int:
         """Last lsn in this member's marks: on its disk, or received in a `replicated` view."""
-        is_enough = self.is_at_receipt and self.behind_bytes <= BEHIND_BYTES_MAX
-        here = self.received if is_enough else self.durable
-        return min(here, self.stable) if self.is_stalled else here
+        is_enough = self.log.is_at_receipt and self.log.behind_bytes <= BEHIND_BYTES_MAX
+        here = self.log.received if is_enough else self.log.durable
+        return min(here, self.log.stable) if self.is_stalled else here
 
     @property
     def is_settling(self) -> bool:
@@ -287,45 +252,12 @@ class Ring:
         marks, which report disks, must have passed it."""
         return self.is_settling and self.is_master and self._round_mark >= self.start_last
 
-    @property
-    def has_cut(self) -> bool:
-        """Return true if a cut waits for this step's write."""
-        return self._truncate_to is not None
-
-    @property
-    def has_append(self) -> bool:
-        """Return true if entries wait to be given to the store."""
-        return bool(self._append)
-
-    @property
-    def has_write(self) -> bool:
-        """Return true if a cut or entries wait for this step's write."""
-        return bool(self._append) or self._truncate_to is not None
-
-    def behind(self, first: int, last: int) -> list[Entry]:
-        """Entries that hold messages of a range and are not known to be on this disk."""
-        found = []
-        for index in range(max(self.durable - self.base, 0), len(self.log)):
-            entry = self.log[index]
-            if entry.payload is not None:
-                continue
-            if entry.header.first_sequence > last:
-                break
-            if entry.header.last_sequence >= first:
-                found.append(entry)
-        return found
-
-    def entry(self, lsn: int) -> Entry | None:
-        """The entry at `lsn` if it is kept in memory."""
-        index = lsn - self.base - 1
-        return self.log[index] if 0 <= index < len(self.log) else None
-
     # --- The master ---------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
         """Append the next op, at the master."""
         assert self.is_master
-        assert entry.lsn == self.received + 1
+        assert entry.lsn == self.log.received + 1
         self._accept(entry)
 
     def admit_joiners(self, excluded: Container[MemberId] = ()) -> tuple[MemberId, ...]:
@@ -339,7 +271,7 @@ class Ring:
         for joiner, durable in self.joiners.items():
             if joiner in excluded:
                 continue
-            if durable >= self.stable and durable >= self.start_last:
+            if durable >= self.log.stable and durable >= self.start_last:
                 self.gates.setdefault(joiner, durable)
         return tuple(self.gates)
 
@@ -364,9 +296,9 @@ class Ring:
             return False
         self.start_history = message.history
         self.start_last = message.history[-1][1] if message.history else 0
-        self._cut(common_lsn(self.history, message.history))
+        self.log.cut(common_lsn(self.log.history, message.history))
         self.time.hear(message.time_us)
-        self._forget_lost_marks()
+        self.log.forget_lost_marks()
         self.repaired = True
         self._send_history()
         return True
@@ -385,7 +317,7 @@ class Ring:
 
     def on_resend(self, sender: MemberId, message: ResendFrom) -> None:
         if message.epoch == self.epoch and sender == self._right():
-            self._right_received = min(message.lsn - 1, self.received)
+            self._right_received = min(message.lsn - 1, self.log.received)
             self._serve_right(always=True)
 
     def on_data(self, sender: MemberId, message: Data) -> None:
@@ -394,9 +326,9 @@ class Ring:
             return
         if message.mode != RING and not self._is_direct:
             self._go_direct()
-        before = self.received
+        before = self.log.received
         for entry in message.entries:
-            if entry.lsn == self.received + 1:
+            if entry.lsn == self.log.received + 1:
                 if self._has_to_place:
                     break
                 if entry.payload is None and not self._room.reserve(len(entry.frame)):
@@ -404,7 +336,7 @@ class Ring:
                     break  # The store is full: asked for again when there is room.
                 self.refused_bytes = 0
                 self._accept(entry)
-            elif entry.lsn > self.received:
+            elif entry.lsn > self.log.received:
                 self._ask_again()
                 break
         self.time.hear(message.time_us)
@@ -416,14 +348,14 @@ class Ring:
     def on_railed(self, message: Data, *, is_marked: bool) -> None:
         """Append ops that the rail has acknowledged to the master: they must be in the log."""
         assert message.epoch == self.epoch
-        before = self.received
+        before = self.log.received
         for entry in message.entries:
-            assert entry.lsn == self.received + 1
+            assert entry.lsn == self.log.received + 1
             if entry.payload is None:
                 self._room.reserve(len(entry.frame))
             self._accept(entry)
         if is_marked:
-            self._durable_sent = max(self._durable_sent, self.received)
+            self._durable_sent = max(self._durable_sent, self.log.received)
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
         self._note_star(before)
@@ -433,7 +365,7 @@ class Ring:
         """The master, if it sends by the star and nothing is unusual; else None. This disk must
         have the log as far as the view requires."""
         is_still = not self.refused_bytes and self.complete and not self.is_far_behind
-        is_still = is_still and (self.is_at_receipt or self.durable == self.received)
+        is_still = is_still and (self.log.is_at_receipt or self.log.durable == self.log.received)
         if not (is_still and self.is_star_heard and self.repaired and self.in_sync):
             return None
         return None if self.is_settling or self.has_joiners else self._standing.master
@@ -442,7 +374,7 @@ class Ring:
     def is_far_behind(self) -> bool:
         """`durability: replicated`: return true if the disk is half way to `BEHIND_BYTES_MAX`
         behind. The rail must not take more ops then."""
-        return self.behind_bytes > BEHIND_BYTES_MAX // 2
+        return self.log.behind_bytes > BEHIND_BYTES_MAX // 2
 
     def _go_direct(self) -> None:
         """Report marks to the master from now on. Report again what only the right was told."""
@@ -453,14 +385,14 @@ class Ring:
         """Note that the master has sent the same ops to the right, if the right is a mirror."""
         if self._standing.is_last_in_sync or self._right_received != before:
             return
-        self._right_received = self.received
-        self._marked = (self.stable, self.received)
+        self._right_received = self.log.received
+        self._marked = (self.log.stable, self.log.received)
 
     @property
     def _has_to_place(self) -> bool:
         """Return true if the waiting ops reach the bound of the left's memory. Later ops are
         requested again after the state is on the disk."""
-        return self.is_placing and self.log_bytes >= self._joiner_bytes_max
+        return self.is_placing and self.log.bytes >= self._joiner_bytes_max
 
     def on_placing(self, *, is_placing: bool) -> None:
         """Note at the end of a step if a received state is on its way to the disk."""
@@ -478,7 +410,7 @@ class Ring:
     def on_mark(self, sender: MemberId, message: Mark) -> None:
         if not self._from_left(sender, message.epoch):
             return
-        if message.received > self.received:
+        if message.received > self.log.received:
             self._ask_again()
         self.time.hear(message.time_us)
         self._learn_stable(message.stable)
@@ -509,14 +441,6 @@ class Ring:
         self.joiners[sender] = max(self.joiners.get(sender, 0), message.lsn)
         if sender in self.gates:
             self.gates[sender] = self.joiners[sender]
-
-    def on_persisted(self, number: int) -> None:
-        before = self.durable
-        while self._writes and self._writes[0][0] <= number:
-            self.durable = max(self.durable, min(self._writes.popleft()[1], self.received))
-        if self.is_at_receipt:
-            first, end = max(before - self.base, 0), self.durable - self.base
-            self.behind_bytes -= sum(len(self.log[i].frame) for i in range(first, end))
 
     def on_link_lost(self, node: str) -> None:
         """Repeat all messages to `node` that may be lost, and no messages to other nodes. (The node
@@ -555,7 +479,7 @@ class Ring:
         self._awaits_right = False
         self._ask_left()
         self._report_behind()
-        if self.ticks_left > 0 or self.stable < self.received:
+        if self.ticks_left > 0 or self.log.stable < self.log.received:
             self._repeat()
 
     def _ask_left(self) -> None:
@@ -565,12 +489,12 @@ class Ring:
         if left is not None and not self.repaired:
             self._send(left, HistoryRequest(self.queue_id, self.epoch))
         elif left is not None and self.has_state and not self._left_heard:
-            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+            self._send(left, Repaired(self.queue_id, self.epoch, self.log.received))
 
     def _report_behind(self) -> None:
         """R9: while ops wait, report this disk to the master. A member that refused ops for want of
         room reports, too."""
-        is_behind = self.stable < self.received or self.refused_bytes > 0
+        is_behind = self.log.stable < self.log.received or self.refused_bytes > 0
         if is_behind and self.in_sync and not self.is_master:
             self._report_durable()
 
@@ -589,17 +513,17 @@ class Ring:
     @property
     def is_waiting(self) -> bool:
         """Return true if an answer is still to come, here or at a neighbour."""
-        if self.stable < self.received or self.refused_bytes > 0:
+        if self.log.stable < self.log.received or self.refused_bytes > 0:
             return True
         if not self.is_master and not (self.repaired and self._left_heard):
             return True
-        return 0 <= self._right_received < self.received
+        return 0 <= self._right_received < self.log.received
 
     def announce(self) -> None:
         """Ask the left for later ops: the joiner has its state now."""
         left = self._left()
         if left is not None and self.repaired and self.has_state:
-            self._send(left, Repaired(self.queue_id, self.epoch, self.received))
+            self._send(left, Repaired(self.queue_id, self.epoch, self.log.received))
 
     def too_old(self, sender: MemberId, message: TooOld) -> bool:
         return message.epoch == self.epoch and sender == self._left() and not self.in_sync
@@ -610,7 +534,7 @@ class Ring:
         """Send marks and frames that this step has made due."""
         if not (self.repaired and self.is_member):
             return
-        if 0 <= self._right_received < self.received:
+        if 0 <= self._right_received < self.log.received:
             if self._may_go_straight(now_ms):
                 self._send_star()
             else:
@@ -626,45 +550,14 @@ class Ring:
             # A repetition is no news, and asks for no further repetition.
             self._is_repeating = self._is_watermark_fresh = self._is_mark_fresh = False
 
-    def take_write(self) -> tuple[int | None, tuple[Entry, ...]]:
-        """The log's part of this step's write: (truncate to, appended entries)."""
-        cut, entries = self._truncate_to, tuple(self._append)
-        self._truncate_to = None
-        self.append_cost = 0
-        self._append.clear()
-        return cut, entries
-
-    def note_write(self, *, has_log: bool = True) -> int:
-        """Number a write. Once the write with the log is persisted, everything received so far is
-        durable."""
-        self._write_number += 1
-        self._writes.append((self._write_number, self.received if has_log else 0))
-        return self._write_number
-
     def trim(self, applied: int) -> None:
         """Forget applied entries that no member will request from this member."""
-        if self.base >= applied:
-            return
-        keep_bytes = self._joiner_bytes_max if self.has_joiners else 0
-        limit = min(applied, self.stable, self.durable)
-        while self.log and self.base < limit and self.log_bytes > keep_bytes:
-            entry = self.log.popleft()
-            self.log_bytes -= len(entry.frame)
-            self.base = entry.lsn
+        self.log.trim(applied, self._joiner_bytes_max if self.has_joiners else 0)
 
     def reset(self, lsn: int, history: list[tuple[int, int]]) -> None:
         """Begin the log at `lsn`, with a transferred state (R7)."""
-        self.log.clear()
-        self.log_bytes = 0
-        self._append.clear()
-        self.append_cost = self.refused_bytes = 0
-        self._truncate_to = None
-        self.base = self.received = lsn
-        self.history = list(history)
-        self.durable = 0
-        self._writes.clear()
-        self._recount_unstable()
-        self._recount_behind()
+        self.log.reset(lsn, history)
+        self.refused_bytes = 0
 
     # --- Inside -------------------------------------------------------------------------
 
@@ -696,93 +589,38 @@ class Ring:
 
     def _ask_again(self) -> None:
         left = self._left()
-        if left is not None and self._asked_from != self.received + 1 and not self._has_to_place:
-            self._asked_from = self.received + 1
-            self._send(left, ResendFrom(self.queue_id, self.epoch, self.received + 1))
-
-    def _keep(self, entry: Entry) -> None:
-        self.log.append(entry)
-        size = len(entry.frame)
-        self.log_bytes += size
-        self.received = entry.lsn
-        if entry.lsn > self.stable:
-            self.unstable_bytes += size
-        if self.is_at_receipt:
-            self.behind_bytes += size
-        self.time.record_stamp(entry.header.timestamp_us)
-        extend_history(self.history, entry.epoch, entry.lsn, self.stable)
+        if left is not None and self._asked_from != self.log.received + 1 and not self._has_to_place:
+            self._asked_from = self.log.received + 1
+            self._send(left, ResendFrom(self.queue_id, self.epoch, self.log.received + 1))
 
     def _accept(self, entry: Entry) -> None:
-        self._keep(entry)
-        self._append.append(entry)
-        if entry.payload is None:
-            self.append_cost += cost(len(entry.frame))
+        self.log.append(entry)
         self.ticks_left = REPEAT_COUNT
-
-    def _cut(self, lsn: int) -> None:
-        """R6: cut the log in memory to `lsn`; the disk follows in this step's write."""
-        if lsn >= self.received:
-            return
-        while self.log and self.log[-1].lsn > lsn:
-            self.log_bytes -= len(self.log.pop().frame)
-        self.time.cut(self.log[-1].header.timestamp_us if self.log else 0)
-        self.received = lsn
-        self.base = min(self.base, lsn)
-        self.history = cut_history(self.history, lsn)
-        # Two epochs may cut in one step: the disk still has the ops of both cuts.
-        self._truncate_to = lsn if self._truncate_to is None else min(self._truncate_to, lsn)
-        self._append = [entry for entry in self._append if entry.lsn <= lsn]
-        kept = (len(entry.frame) for entry in self._append if entry.payload is None)
-        self.append_cost = sum(cost(size) for size in kept)
-        # `durable` falls with a truncation: new ops in place of the cut are not on disk.
-        self.durable = min(self.durable, lsn)
-        self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
-        self._recount_unstable()
-        self._recount_behind()
-
-    def _forget_lost_marks(self) -> None:
-        """Reduce `stable` to the own log. After an unclean promotion, other ops come at lsns that
-        were stable once, and must become stable again. (A joining member may know of such lsns.)"""
-        self.stable = min(self.stable, self.received)
-
-    def _recount_unstable(self) -> None:
-        self.unstable_bytes = sum(len(e.frame) for e in self.log if e.lsn > self.stable)
-
-    def _recount_behind(self) -> None:
-        behind = (len(e.frame) for e in self.log if e.lsn > self.durable)
-        self.behind_bytes = sum(behind) if self.is_at_receipt else 0
 
     def _learn_stable(self, stable: int) -> None:
-        if stable <= self.stable:
-            return
-        index = max(self.stable - self.base, 0)
-        until = min(stable, self.received) - self.base
-        while index < until:
-            self.unstable_bytes -= len(self.log[index].frame)
-            index += 1
-        self.stable = stable
-        self.ticks_left = REPEAT_COUNT
+        if self.log.learn_stable(stable):
+            self.ticks_left = REPEAT_COUNT
 
     def _serve_right(self, always: bool) -> None:
         """Send the right all ops that it lacks, including new ops of this step."""
         right = self._right()
         if right is None or self._right_received < 0 or not (self.repaired and self.has_state):
             return
-        if self._right_received < self.base:
+        if self._right_received < self.log.base:
             self._right_received = -1
             self._send(right, TooOld(self.queue_id, self.epoch))
             return
-        if not always and self._right_received >= self.received:
+        if not always and self._right_received >= self.log.received:
             return
         sent = 0
         while sent < RESEND_BYTES:
-            batch = self._batch_after(self._right_received)
+            batch = self.log.batch_after(self._right_received)
             if not batch and not always:
                 break
             mode = DIRECT if self._is_direct else RING
-            data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us, mode)
+            data = Data(self.queue_id, self.epoch, self.log.stable, batch, self.time.told_us, mode)
             self._send(right, data)
-            self._marked = (self.stable, self.received)
+            self._marked = (self.log.stable, self.log.received)
             self._is_mark_fresh = True
             if not batch:
                 break
@@ -795,46 +633,36 @@ class Ring:
         lately, and no op sent along the row may come after it."""
         if not (self.is_master and self._is_direct):
             return False
-        if self.unstable_bytes > STAR_BYTES_MAX or self._is_stream():
+        if self.log.unstable_bytes > STAR_BYTES_MAX or self._is_stream():
             self._star_from_ms = now_ms + STAR_REST_MS
             return False
-        if now_ms < self._star_from_ms or self.stable < self._row_sent:
+        if now_ms < self._star_from_ms or self.log.stable < self._row_sent:
             return False
-        first = self._right_received - self.base
+        first = self._right_received - self.log.base
         if first < 0:
             return False
         size = 0
-        for index in range(first, len(self.log)):
-            size += len(self.log[index].frame)
+        for index in range(first, len(self.log.entries)):
+            size += len(self.log.entries[index].frame)
             if size > STAR_BYTES_MAX:
                 return False
         return True
 
     def _is_stream(self) -> bool:
         """Return true if many messages are not stable, and some are on the way."""
-        if self.stable >= self._right_received:
+        if self.log.stable >= self._right_received:
             return False
-        newest = islice(reversed(self.log), min(self.received - self.stable, STAR_COUNT_MAX + 1))
+        newest = islice(reversed(self.log.entries), min(self.log.received - self.log.stable, STAR_COUNT_MAX + 1))
         return sum(entry.header.count for entry in newest) > STAR_COUNT_MAX
 
     def _send_star(self) -> None:
-        batch = self._batch_after(self._right_received)
-        data = Data(self.queue_id, self.epoch, self.stable, batch, self.time.told_us, STAR)
+        batch = self.log.batch_after(self._right_received)
+        data = Data(self.queue_id, self.epoch, self.log.stable, batch, self.time.told_us, STAR)
         for mirror in self._mirrors:
             self._send(mirror, data)
         self._right_received = batch[-1].lsn
-        self._marked = (self.stable, self.received)
+        self._marked = (self.log.stable, self.log.received)
         self._is_mark_fresh = True
-
-    def _batch_after(self, lsn: int) -> tuple[Entry, ...]:
-        batch = []
-        size = 0
-        index = lsn - self.base
-        while index < len(self.log) and size < MESSAGE_BYTES:
-            batch.append(self.log[index])
-            size += len(self.log[index].frame)
-            index += 1
-        return tuple(batch)
 
     def _pass_watermark(self) -> None:
         """R2: pass the running minimum of the mirrors right; the last in sync closes the ring. With
@@ -846,7 +674,7 @@ class Ring:
         if not self.in_sync or self.is_master:
             return
         lowest = self.assured
-        if lowest <= self.stable and not self.is_settling:
+        if lowest <= self.log.stable and not self.is_settling:
             # The mark has come round, or will come round with the master's first op in this epoch.
             # While a view settles, only marks of this epoch count.
             return
@@ -902,7 +730,7 @@ class Ring:
 
     def _mark_right(self, now_ms: int) -> None:
         right = self._standing.right
-        if right is None or (mark := (self.stable, self.received)) == self._marked:
+        if right is None or (mark := (self.log.stable, self.log.received)) == self._marked:
             # A mark also goes to a right that has not reported its repair. After a break the report
             # may have come before the news of the break, and only a mark makes the right ask again.
             if self.mark_timer.at_ms != FOREVER_MS:
@@ -910,7 +738,7 @@ class Ring:
             return
         if not self.has_state or self._awaits_right:
             return
-        if self._mark_delay_ms and self._marked[1] == self.received and not self._has_waited:
+        if self._mark_delay_ms and self._marked[1] == self.log.received and not self._has_waited:
             # Only the stable lsn is news, and as a rule the next op takes it along. (The mark waits
             # at the master; mirrors pass on at once a mark that has waited there.)
             if self.mark_timer.at_ms == FOREVER_MS:

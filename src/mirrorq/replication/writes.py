@@ -218,10 +218,10 @@ class Writes:
         if self.has_state_come and checkpoint is None:
             self._place(pages, out)
             return
-        cut, entries = ring.take_write()
+        cut, entries = ring.log.take_write()
         number = 0
         if self.chunk:
-            number = ring.note_write()
+            number = ring.log.note_write()
             self._transfer.on_writing(number, self.chunk)
         lacking = self._transfer.take_lacking()
         release = self._release if checkpoint else ()
@@ -232,7 +232,7 @@ class Writes:
         if not needed and lacking is None and not ring.time.is_due:
             ring.trim(state.applied)
             return
-        out.write_number = number or ring.note_write()
+        out.write_number = number or ring.log.note_write()
         out.write = QueueWrite(
             ring.queue_id,
             reset=self._reset,
@@ -244,7 +244,7 @@ class Writes:
             state_lsn=checkpoint.lsn if checkpoint else 0,
             release=release,
             lacking=lacking,
-            stable=min(ring.stable, ring.received),
+            stable=min(ring.log.stable, ring.log.received),
             time_ahead_us=ring.time.keep() if ring.time.is_due or self._reset else None,
         )
         if pages or release:
@@ -261,7 +261,7 @@ class Writes:
         ring = self._ring
         if not pages and not self._reset:
             return
-        out.write_number = self._part_number = ring.note_write(has_log=False)
+        out.write_number = self._part_number = ring.log.note_write(has_log=False)
         out.write = QueueWrite(
             ring.queue_id,
             reset=self._reset,
@@ -320,7 +320,7 @@ class Writes:
     def _has_to_write(self, now_ms: int, state: QueueState) -> bool:
         """Return true if anything is to be written. Most steps are about marks only."""
         ring = self._ring
-        if ring.has_write or self.chunk or self.has_state_come or self._reset:
+        if ring.log.has_write or self.chunk or self.has_state_come or self._reset:
             return True
         if self._transfer.lacking_changed or self._behind.at_ms != FOREVER_MS or self._dead_to:
             return True
@@ -334,14 +334,14 @@ class Writes:
         A change of the copy's past is written at once, with all waiting ops.
         """
         ring = self._ring
-        is_urgent = bool(self.chunk) or self._reset or self.has_state_come or ring.has_cut
-        is_behind = ring.is_at_receipt and self._is_behind and ring.has_append
+        is_urgent = bool(self.chunk) or self._reset or self.has_state_come or ring.log.has_cut
+        is_behind = ring.log.is_at_receipt and self._is_behind and ring.log.has_append
         if not is_behind or is_urgent or self._transfer.lacking_changed:
             self._behind.clear()
             return False
         if self._behind.at_ms == FOREVER_MS:
             self._behind.set(now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS)
-        if now_ms < self._behind.at_ms and ring.append_cost < WRITE_BEHIND_COST:
+        if now_ms < self._behind.at_ms and ring.log.append_cost < WRITE_BEHIND_COST:
             return True
         self._behind.clear()
         return False

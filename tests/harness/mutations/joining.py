@@ -37,9 +37,9 @@ def _gate_timeout(real: Real, self: Ring) -> None:
 
 @instead("joiner reports before its disk", Ring, "_report_joiner")
 def _joiner_received(real: Real, self: Ring) -> None:
-    kept, self.durable = self.durable, self.received
+    kept, self.log.durable = self.log.durable, self.log.received
     real(self)
-    self.durable = kept
+    self.log.durable = kept
 
 
 @instead("joiner reports before it is complete", Ring, "_report_joiner")
@@ -67,15 +67,15 @@ def _drop_at_proposal(real: Real, self: Membership, now_ms: int, out: Any) -> No
     before = out.propose
     real(self, now_ms, out)
     if out.propose is not before:
-        self._ring._durable_left = self._ring.durable
+        self._ring._durable_left = self._ring.log.durable
 
 
 @instead("state taken from the received log", Replica, "_give_state")
 def _state_received(real: Real, self: Replica, now_ms: int, sender: MemberId, message: Any) -> None:
     kept = self.state
     self.state = QueueState.decode(kept.encode())
-    for lsn in range(kept.applied + 1, self.ring.received + 1):
-        entry = self.ring.entry(lsn)
+    for lsn in range(kept.applied + 1, self.ring.log.received + 1):
+        entry = self.ring.log.entry(lsn)
         if entry is not None:
             self.state.apply(entry)
     real(self, now_ms, sender, message)

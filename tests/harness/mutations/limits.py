@@ -43,6 +43,6 @@ def _stored_anyway(
     real: Real, self: Intake, session: Any, attachment: Any, body: Any, limit: Any
 ) -> None:
     real(self, session, attachment, body, limit)
-    entry = self._term.ring.entry(self._term.log.last)
+    entry = self._term.ring.log.entry(self._term.log.last)
     if entry is not None and isinstance(entry.payload, RefusalOp):
         self.store(body.frame)

@@ -19,8 +19,8 @@ from mirrorq.replication.state.outbox import Outbox
 def _outbox_unstable(real: Real, self: Departures, now_ms: int) -> None:
     state, ring = self._term.state, self._term.ring
     applied, shadow = state.outbox, Outbox.restore(state.outbox.image(), NUMBER_MAX)
-    for lsn in range(state.applied + 1, ring.received + 1):
-        entry = ring.entry(lsn)
+    for lsn in range(state.applied + 1, ring.log.received + 1):
+        entry = ring.log.entry(lsn)
         payload = entry.payload if entry is not None else None
         if isinstance(payload, OutboxOp):
             shadow.add(payload.target, payload.ranges, payload.reason, 0)

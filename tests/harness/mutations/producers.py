@@ -39,7 +39,7 @@ def _unknown_producer(
 @instead("confirm of an op that is not stable", Intake, "store")
 def _confirm_unstable(real: Real, self: Intake, frame: bytes) -> None:
     real(self, frame)
-    entry = self._term.ring.entry(self._term.log.last)
+    entry = self._term.ring.log.entry(self._term.log.last)
     assert entry is not None
     header = entry.header
     run = (header.first_number, header.count, header.first_sequence)

@@ -16,23 +16,23 @@ from mirrorq.replication.ring import Ring
 
 @instead("confirm before the own disk", Ring, "_advance_stable")
 def _confirm_early(real: Real, self: Ring) -> None:
-    kept, self.durable = self.durable, self.received
+    kept, self.log.durable = self.log.durable, self.log.received
     real(self)
-    self.durable = kept
+    self.log.durable = kept
 
 
 @instead("watermark is received", Ring, "_pass_watermark")
 def _watermark_received(real: Real, self: Ring) -> None:
-    kept, self.durable = self.durable, self.received
+    kept, self.log.durable = self.log.durable, self.log.received
     real(self)
-    self.durable = kept
+    self.log.durable = kept
 
 
 @instead("own durable without the minimum", Ring, "_pass_watermark")
 def _own_durable(real: Real, self: Ring) -> None:
     kept = self._durable_left
     if not self.is_master:
-        self._durable_left = self.durable
+        self._durable_left = self.log.durable
     real(self)
     self._durable_left = kept
 
@@ -76,21 +76,21 @@ def _watermark_unrepaired_settle(real: Real, self: Ring, now_ms: int = 0) -> Non
 
 @instead("apply on received", Replica, "_apply_stable")
 def _apply_received(real: Real, self: Replica, now_ms: int) -> None:
-    kept, self.ring.stable = self.ring.stable, self.ring.received
+    kept, self.ring.log.stable = self.ring.log.stable, self.ring.log.received
     real(self, now_ms)
-    self.ring.stable = kept
+    self.ring.log.stable = kept
 
 
 @instead("cut to the left's length", Ring, "on_mark")
 def _cut_to_left(real: Real, self: Ring, sender: MemberId, message: Mark) -> None:
     if self.repaired and message.epoch == self.epoch and sender == self._left():
-        self._cut(message.received)
+        self.log.cut(message.received)
     real(self, sender, message)
 
 
 @instead("unrepaired left answers", Ring, "on_history_request")
 def _unrepaired_answers(real: Real, self: Ring, sender: MemberId, message: HistoryRequest) -> None:
     if not self.repaired and message.epoch == self.epoch and sender == self._right():
-        answer = History(self.queue_id, self.epoch, tuple(self.history))
+        answer = History(self.queue_id, self.epoch, tuple(self.log.history))
         self._send(sender, answer)
     real(self, sender, message)

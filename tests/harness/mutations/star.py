@@ -14,11 +14,11 @@ from mirrorq.replication.ring import Ring
 
 @instead("mark straight to the master before the sync", Ring, "_pass_watermark")
 def _mark_before_sync(real: Real, self: Ring) -> None:
-    kept = self.durable
+    kept = self.log.durable
     if self._is_direct:
-        self.durable = self.received
+        self.log.durable = self.log.received
     real(self)
-    self.durable = kept
+    self.log.durable = kept
 
 
 @instead("stable by the first mark that came straight", Ring, "_advance_stable")
@@ -48,7 +48,7 @@ def _mark_epoch(real: Real, self: Replica, now_ms: int, sender: MemberId, messag
 @instead("op of the star that is missing is not asked for", Ring, "on_data")
 def _gap_skipped(real: Real, self: Ring, sender: MemberId, message: Data) -> None:
     first = message.entries[0].lsn if message.entries else 0
-    if self._is_direct and first > self.received + 1:
-        self.received = first - 1
-        self.base = max(self.base, first - 1) if not self.log else self.base
+    if self._is_direct and first > self.log.received + 1:
+        self.log.received = first - 1
+        self.log.base = max(self.log.base, first - 1) if not self.log.entries else self.log.base
     real(self, sender, message)

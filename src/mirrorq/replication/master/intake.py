@@ -116,7 +116,7 @@ class Intake:
     @property
     def _is_unstable_full(self) -> bool:
         term = self._term
-        return term.ring.unstable_bytes >= term.config.unstable_bytes_max
+        return term.ring.log.unstable_bytes >= term.config.unstable_bytes_max
 
     def _cut_first(self) -> bool:
         """Cut a held batch that does not fit as a whole: small pieces may find room."""
@@ -154,7 +154,7 @@ class Intake:
         if not term.room.has(len(self.held[0][2].frame)):
             return term.room.full_text
         return (
-            f"{term.ring.unstable_bytes} bytes are not yet on every member in sync; the bound "
+            f"{term.ring.log.unstable_bytes} bytes are not yet on every member in sync; the bound "
             f"is unstable_bytes_max {term.config.unstable_bytes_max}"
         )
 

@@ -88,7 +88,7 @@ class Highest:
         if len(self._said) > SAID_COUNT and self._state.applied >= self._upto:
             self._before, self._said = self._said, {}
             # The op behind this number may not be in the ring yet: `append` notes it first.
-            self._upto = self._ring.received + 1
+            self._upto = self._ring.log.received + 1
 
 
 class LogTail:
@@ -104,8 +104,8 @@ class LogTail:
         self._ring = ring
         self._state = state
         self._codec = codec
-        for lsn in range(state.applied + 1, ring.received + 1):
-            entry = ring.entry(lsn)
+        for lsn in range(state.applied + 1, ring.log.received + 1):
+            entry = ring.log.entry(lsn)
             assert entry is not None, "an unapplied op is always in memory"
             self._inherit(entry)
 
@@ -118,7 +118,7 @@ class LogTail:
     @property
     def last(self) -> int:
         """Lsn of the last op."""
-        return self._ring.received
+        return self._ring.log.received
 
     @property
     def time_us(self) -> int:
@@ -142,7 +142,7 @@ class LogTail:
             payload,
             queue_id=ring.queue_id,
             epoch=ring.epoch,
-            lsn=ring.received + 1,
+            lsn=ring.log.received + 1,
             timestamp_us=self.time_us,
             count=count,
             producer=producer,
@@ -158,7 +158,7 @@ class LogTail:
             frame,
             queue_id=ring.queue_id,
             epoch=ring.epoch,
-            lsn=ring.received + 1,
+            lsn=ring.log.received + 1,
             first_sequence=self.next_sequence,
             timestamp_us=self.time_us,
         )

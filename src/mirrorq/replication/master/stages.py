@@ -78,7 +78,7 @@ class Stages:
         term = self._term
         bytes_max = term.config.unstable_bytes_max
         self._is_stalled = self._is_stalled and not self._departures.is_known
-        while self.held and not self._is_stalled and term.ring.unstable_bytes < bytes_max:
+        while self.held and not self._is_stalled and term.ring.log.unstable_bytes < bytes_max:
             session, number, body = self.held.popleft()
             attachment = term.attachments.get(session)
             if attachment is not None and attachment.number == number:
