@@ -159,7 +159,7 @@ def test_it_ends_when_nobody_has_used_it_for_its_linger(place: LocalFolder) -> N
         with local(place):
             pass
         assert place.pid() == pid
-    until(lambda: place.told()["ended"] == "idle" and place.pid() is None)
+    until(lambda: place.record()["ended"] == "idle" and place.pid() is None)
     with local(place):
         assert place.pid() not in (pid, None)
     until(lambda: place.pid() is None)
@@ -266,7 +266,7 @@ def test_the_store_of_another_node(place: LocalFolder) -> None:
     with pytest.raises(StoreError, match="belongs to node 'a', not to 'local'"):
         local(place)
     with local(place, name="a"):
-        assert place.told()["ended"] == ""
+        assert place.record()["ended"] == ""
 
 
 def test_a_member_of_a_cluster_is_no_local_node(place: LocalFolder) -> None:

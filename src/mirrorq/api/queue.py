@@ -169,10 +169,10 @@ class MirroredQueue(Target):
     def _hold(self, handle: Handle | ShardedHandle) -> None:
         """Make this object the one that users hold for a handle: its face."""
         self._handle = handle
-        handle.show_as(self, MirroredQueue._over)
+        handle.show_as(self, MirroredQueue._on_handle)
 
     @classmethod
-    def _over(cls, handle: Any) -> MirroredQueue:
+    def _on_handle(cls, handle: Any) -> MirroredQueue:
         """Make a new face after the user dropped the first. A message refers to the handle only."""
         queue = cls.__new__(cls)
         queue._hold(handle)

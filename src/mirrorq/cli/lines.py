@@ -66,7 +66,7 @@ def publish(
     """
     lines = _Lines()
     filled = _queue_to_fill(client, name, transient=transient, shards=shards)
-    with filled as queue, _targets(queue) as targets, lines.told():
+    with filled as queue, _targets(queue) as targets, lines.reporting():
         _publish_input(targets, lines, batch)
     acted(is_json, f"confirmed: {lines.confirmed}", confirmed=lines.confirmed)
 
@@ -143,7 +143,7 @@ class _Lines:
         raise error
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reporting(self) -> Iterator[None]:
         """Add the progress to any error that ends the work early."""
         try:
             yield

@@ -44,7 +44,7 @@ def local(path: Path, stop: bool, linger: float | None, is_json: bool) -> None:
     with failing():
         pid = place.pid()
         if pid is None:
-            raise Failed(f"no local node runs in {place.path}{_ended(place.told())}")
+            raise Failed(f"no local node runs in {place.path}{_ended(place.record())}")
         if linger is not None:
             place.write_linger(linger)
         if stop:

@@ -179,7 +179,7 @@ class LocalFolder:
         """Write the linger. Of several writers the last counts."""
         self._write("linger", f"{float(linger)}\n")
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the last process's report: its `pid`, and how it has `ended`. `ended` is "" for a
         running or killed process. {}: none has run."""
         try:
@@ -215,7 +215,7 @@ class LocalFolder:
             holder = holder_of(self.path)
         except OSError:
             return None
-        return holder if holder is not None and holder == self.told().get("pid") else None
+        return holder if holder is not None and holder == self.record().get("pid") else None
 
     def is_listening(self) -> bool:
         """Return true if a node listens here. A kernel also accepts for a process that is being
@@ -346,13 +346,13 @@ class Reviver:
     def _is_missed(self) -> bool:
         """Return true if the client needs a node, and no user has stopped the node."""
         is_open = not self._client.is_closed and not self._client.entry_node
-        return is_open and self._place.told().get("ended", "") != STOPPED
+        return is_open and self._place.record().get("ended", "") != STOPPED
 
     def _revive(self) -> None:
         """Retry until the client is served or closed, or a user has stopped the node."""
         pause_s = PAUSE_MIN_S
         while not self._client.is_closed and not self._client.entry_node:
-            ended = self._place.told().get("ended", "")
+            ended = self._place.record().get("ended", "")
             if ended == STOPPED:
                 log.warning(
                     "the local node in %s was stopped: mirrorq.local starts it again",

@@ -15,25 +15,25 @@ class ClientSubscription:
     number: int
     total: int = 0
     """Number of messages that the client has asked for so far."""
-    told: int = 0
+    announced: int = 0
     """The `total` in the last Credit that was sent to the master."""
     granted: int = 0
     """Bytes of bodies in the last Credit that was passed on; 0: none yet, or none since `halt`."""
-    come: int = 0
+    arrived: int = 0
     """Bytes delivered since the last Credit."""
 
     def on_deliver(self, deliver: Deliver) -> None:
-        self.come += sum(map(len, deliver.frames))
+        self.arrived += sum(map(len, deliver.frames))
 
     def halt(self) -> Credit:
         """Return a Credit of 0: the client takes no more until it asks anew. Send at once."""
-        self.total = self.told = self.granted = 0
+        self.total = self.announced = self.granted = 0
         return Credit(self.number, 0)
 
     @property
     def is_due(self) -> bool:
         """Whether there is a Credit to send to the master."""
-        return self.total > self.told or (self.granted > 0 and self.come * 2 >= self.granted)
+        return self.total > self.announced or (self.granted > 0 and self.arrived * 2 >= self.granted)
 
     def credit(self, room: int, sharing: int) -> Credit:
         """Return the Credit to send to the master now.
@@ -42,7 +42,7 @@ class ClientSubscription:
             room: bytes that may still be sent to the client, more than 0.
             sharing: number of the client's consumers, which share the room.
         """
-        self.told = self.total
+        self.announced = self.total
         self.granted = max(room // (SHARES * max(sharing, 1)), 1)
-        self.come = 0
+        self.arrived = 0
         return Credit(self.number, self.total, self.granted)

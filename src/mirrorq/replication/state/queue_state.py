@@ -40,7 +40,7 @@ from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS, change
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.priorities import PriorityLevel
 from mirrorq.replication.state.producer import REFUSED, Producer, Producers
-from mirrorq.replication.state.staging import Outcome
+from mirrorq.replication.state.staging import StagingResult
 from mirrorq.replication.state.unique_keys import REPEATED, hold_key, holder_of
 
 MARKS_TRIM_COUNT = 8
@@ -236,7 +236,7 @@ class QueueState(PagedContents):
     ) -> tuple[Range, ...]:
         header = entry.header
         sequence = header.lsn
-        outcome = Outcome()
+        outcome = StagingResult()
         if isinstance(payload, SealOp):
             outcome = self.staging.on_seal(payload, header.timestamp_us)
         elif isinstance(payload, AbortOp):
@@ -254,7 +254,7 @@ class QueueState(PagedContents):
         self._note(header, sequence, outcome.why)
         return tuple(outcome.dropped)
 
-    def _become_visible(self, op: CommitOp, outcome: Outcome, stamp_ms: int) -> None:
+    def _become_visible(self, op: CommitOp, outcome: StagingResult, stamp_ms: int) -> None:
         """Make staged messages live, behind the op's own sequence."""
         first = op.sequence + 1
         for low, high in outcome.pieces:

@@ -73,7 +73,7 @@ _IMAGE = tuple[list[tuple[str, _Ranges]], _Works, bytes, bytes, _Errands]
 
 
 @frozen
-class Outcome:
+class StagingResult:
     """Result of applying an op about staged messages."""
 
     why: str = ""
@@ -298,15 +298,15 @@ class Staging:
         self.size += self.sizes.total(first, last)
         return ""
 
-    def on_seal(self, op: SealOp, stamp_us: int = 0) -> Outcome:
+    def on_seal(self, op: SealOp, stamp_us: int = 0) -> StagingResult:
         """Seal a run and drop its losers. A refused seal fences the run."""
         why = self.verdict(op.transaction, op.version, op.run)
         if why:
-            return Outcome(why)
+            return StagingResult(why)
         run = self.staged_run(op.transaction, op.version, op.run)
         if run is not None and run.home:
             same = (run.home, run.winners) == (op.home, op.winners)
-            return Outcome("" if same else f"{SEALED}: run {op.run!r} is, with other winners")
+            return StagingResult("" if same else f"{SEALED}: run {op.run!r} is, with other winners")
         lacking = self.lacking(op)
         if lacking:
             return self._refuse(op, lacking)
@@ -316,9 +316,9 @@ class Staging:
         keep = [(partition, attempt) for partition, attempt, _, _ in op.winners]
         losers = [name for name in run.attempts if name not in keep]
         dropped = [piece for name in losers for piece in self._drop_attempt(run, name)]
-        return Outcome("", dropped=dropped)
+        return StagingResult("", dropped=dropped)
 
-    def on_commit(self, op: CommitOp) -> Outcome:
+    def on_commit(self, op: CommitOp) -> StagingResult:
         """Commit the winners' messages, and drop other messages of the version."""
         run = self.staged_run(op.transaction, op.version, op.run)
         is_sealed = run is not None and run.home > 0
@@ -326,7 +326,7 @@ class Staging:
         if is_sealed and not op.is_decision:
             why = f"{SEALED}: run {op.run!r} waits for the queue that decides"
         if why:
-            return Outcome(why)
+            return StagingResult(why)
         lacking = self.lacking(op)
         if op.is_decision and not is_sealed:
             lacking = "nothing of it is sealed here"
@@ -344,34 +344,34 @@ class Staging:
             run.home = 0
         told = CrossQueueTask("commit", op.transaction, op.version, op.run)
         tasks = [(other, told) for other in op.others]
-        return Outcome("", pieces, sizes, self._finish(op.transaction, op.version), tasks)
+        return StagingResult("", pieces, sizes, self._finish(op.transaction, op.version), tasks)
 
-    def on_abort(self, op: AbortOp) -> Outcome:
+    def on_abort(self, op: AbortOp) -> StagingResult:
         """Fence the run, and drop its staged messages."""
         run = self.staged_run(op.transaction, op.version, op.run)
         if run is not None and run.home:
             if not op.is_decision:
-                return Outcome(f"{SEALED}: run {op.run!r} waits for the queue that decides")
+                return StagingResult(f"{SEALED}: run {op.run!r} waits for the queue that decides")
             run.home = 0
         elif op.version in self.committed.get(op.transaction, ()):
-            return Outcome(self.verdict(op.transaction, op.version, op.run))
+            return StagingResult(self.verdict(op.transaction, op.version, op.run))
         dropped = self._fence(op.transaction, op.version, op.run, op.reason)
         told = CrossQueueTask("abort", op.transaction, op.version, op.run)
-        return Outcome("", dropped=dropped, tasks=[(other, told) for other in op.others])
+        return StagingResult("", dropped=dropped, tasks=[(other, told) for other in op.others])
 
-    def on_ask(self, op: AskOp, me: int) -> Outcome:
+    def on_ask(self, op: AskOp, me: int) -> StagingResult:
         """Apply a question about a sealed run, asked by this queue or another queue."""
         run = self.staged_run(op.transaction, op.version, op.run)
         name = (op.transaction, op.version, op.run)
         if op.asker == me:
             if run is None or not run.home or run.has_asked:
-                return Outcome("nothing is sealed here that is not decided or asked for")
+                return StagingResult("nothing is sealed here that is not decided or asked for")
             run.has_asked = True
-            return Outcome("", tasks=[(run.home, CrossQueueTask("ask", *name))])
+            return StagingResult("", tasks=[(run.home, CrossQueueTask("ask", *name))])
         dropped: list[Range] = []
         if not self.verdict(*name) and (run is None or not run.home):
             dropped = self._fence(*name, "undecided when another queue asked")
-        return Outcome("", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))])
+        return StagingResult("", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))])
 
     def forget_tasks(self, target: int, number: int) -> None:
         """Forget tasks for a queue up to this outbox number."""
@@ -427,11 +427,11 @@ class Staging:
 
     # --- Steps of an op -------------------------------------------------------------------
 
-    def _refuse(self, op: CommitOp | SealOp, why: str) -> Outcome:
+    def _refuse(self, op: CommitOp | SealOp, why: str) -> StagingResult:
         """Refuse a commit or seal for good: fence its run."""
         text = f"a {'seal' if isinstance(op, SealOp) else 'commit'} was refused: {why}"
         dropped = self._fence(op.transaction, op.version, op.run, text)
-        return Outcome(f"{FENCED}: run {op.run!r}: {text}", dropped=dropped)
+        return StagingResult(f"{FENCED}: run {op.run!r}: {text}", dropped=dropped)
 
     def _fence(self, transaction: str, version: int, run: str, why: str) -> list[Range]:
         work = self.open.setdefault((transaction, version), Work())
