@@ -26,7 +26,7 @@ from mirrorq.protocol.staged import (
 )
 from mirrorq.replication.state.outbox import Outbox
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.state.staging import COMMITTED_RANGES_MAX, Outcome, Staging
+from mirrorq.replication.state.staging import COMMITTED_RANGES_MAX, StagingResult, Staging
 
 from .staged_world import Interleaving, TwoQueues, World
 
@@ -57,7 +57,7 @@ def test_a_commit_shows_the_winners_in_order_and_drops_the_rest() -> None:
     outcome = state.on_commit(commit("a", (0, 0, 2, 4)))
     sizes = [(first, last, found.total(first, last)) for first, last, found in outcome.sizes]
     assert sizes == [(10, 11, 14), (30, 31, 14)]
-    assert evolve(outcome, sizes=[]) == Outcome(
+    assert evolve(outcome, sizes=[]) == StagingResult(
         "", [(10, 11), (30, 31)], dropped=[(20, 21), (40, 41)]
     )
     assert (state.staged.count, state.size, state.attempts, state.open) == (0, 0, 0, {})
@@ -144,8 +144,8 @@ def test_a_sealed_run_waits_for_the_decision_alone() -> None:
     stage(state, "a", 0, 1, 10)
     stage(state, "a", 1, 1, 20)
     seal = SealOp(T, 1, "a", ((0, 0, 1, 2),), 9)
-    assert state.on_seal(seal) == Outcome("", dropped=[(20, 21)])
-    assert state.on_seal(seal) == Outcome()
+    assert state.on_seal(seal) == StagingResult("", dropped=[(20, 21)])
+    assert state.on_seal(seal) == StagingResult()
     assert state.on_seal(SealOp(T, 1, "a", (), 9)).why.startswith(SEALED)
     assert stage(state, "a", 0, 2, 30).startswith(SEALED)
     assert state.on_abort(AbortOp(T, 1, "a")).why.startswith(SEALED)
@@ -164,7 +164,7 @@ def test_a_decision_gives_a_sealed_run_up() -> None:
     state = Staging()
     stage(state, "a", 0, 1, 10)
     state.on_seal(SealOp(T, 1, "a", ((0, 0, 1, 2),), 9))
-    assert state.on_abort(AbortOp(T, 1, "a", is_decision=True)) == Outcome("", dropped=[(10, 11)])
+    assert state.on_abort(AbortOp(T, 1, "a", is_decision=True)) == StagingResult("", dropped=[(10, 11)])
     assert state.on_commit(commit("a", is_decision=True)).why.startswith(FENCED)
 
 

@@ -232,7 +232,7 @@ class RangeMap(Chunks):
 
     __slots__ = ()
 
-    def _empty(self) -> Self:
+    def _new(self) -> Self:
         return type(self)(self._width)
 
     @classmethod

@@ -334,13 +334,13 @@ class Chunks:
         known = set(map(id, before))
         self._warm_up([one for one in placed if isinstance(one, list) and id(one) not in known])
 
-    def _empty(self) -> Self:
+    def _new(self) -> Self:
         """Return an empty set of the same class."""
         raise NotImplementedError
 
     def copy(self) -> Self:
         """Return an equal set that later changes of either set leave alone."""
-        twin = self._empty()
+        twin = self._new()
         if not self._chunks:
             return twin
         twin._starts = self._starts[:]
@@ -507,7 +507,7 @@ class RangeSet(Chunks):
         self._length += 1
         self.count += last - first + 1
 
-    def _empty(self) -> Self:
+    def _new(self) -> Self:
         return type(self)()
 
     @classmethod

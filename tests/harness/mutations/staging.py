@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import Real, instead
 from mirrorq.protocol.staged import FENCED, AbortOp, AskOp, CommitOp, CrossQueueTask, SealOp, Stage
-from mirrorq.replication.state.staging import Outcome, Staging
+from mirrorq.replication.state.staging import StagingResult, Staging
 
 __all__: list[str] = []
 
 
 @instead("refused commit without fence", Staging, "_refuse")
-def _refused_without_fence(real: Real, self: Staging, op: CommitOp | SealOp, why: str) -> Outcome:
-    return Outcome(f"{FENCED}: {why}")
+def _refused_without_fence(real: Real, self: Staging, op: CommitOp | SealOp, why: str) -> StagingResult:
+    return StagingResult(f"{FENCED}: {why}")
 
 
 @instead("abort without fence", Staging, "_fence")
@@ -52,8 +52,8 @@ def _commit_twice(real: Real, self: Staging, transaction: str, version: int, run
 
 
 @instead("commit applied twice", Staging, "on_abort")
-def _commit_twice_abort(real: Real, self: Staging, op: AbortOp) -> Outcome:
-    return Outcome("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
+def _commit_twice_abort(real: Real, self: Staging, op: AbortOp) -> StagingResult:
+    return StagingResult("", dropped=self._fence(op.transaction, op.version, op.run, op.reason))
 
 
 @instead("sealed run that expires", Staging, "on_abort")
@@ -66,13 +66,13 @@ def _question_without_fence(real: Real, self: Staging, op: AskOp, me: int) -> An
     if op.asker == me:
         return real(self, op, me)
     told = CrossQueueTask("abort", op.transaction, op.version, op.run)
-    return Outcome("", tasks=[(op.asker, told)])
+    return StagingResult("", tasks=[(op.asker, told)])
 
 
 @instead("decided without a seal", Staging, "on_seal")
-def _no_seal(real: Real, self: Staging, op: SealOp, stamp_us: int = 0) -> Outcome:
+def _no_seal(real: Real, self: Staging, op: SealOp, stamp_us: int = 0) -> StagingResult:
     """The seal is told as taken, and holds nothing."""
-    return Outcome(self.verdict(op.transaction, op.version, op.run))
+    return StagingResult(self.verdict(op.transaction, op.version, op.run))
 
 
 @instead("attempt begun again under its name", Staging, "on_stage")
