@@ -26,7 +26,7 @@ from compare import (
 )
 from compare.measure import Sample, samples
 from compare.peer import end_servers_on_sigterm
-from compare.report import README, RESULTS, plot, summary, tables
+from compare.report import README, RESULTS, summary, tables
 from compare.results import Results, write_into
 
 PEERS = [
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each of a round's parts")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, help="file of samples to add to and to report")
-    parser.add_argument("--page", type=Path, help="page of the summary and the picture")
+    parser.add_argument("--page", type=Path, help="page of the docs; README.md and RESULTS.md get theirs")
     options = parser.parse_args()
     wanted = [part.strip().lower() for part in options.only.split(",")]
     peers = [peer for peer in PEERS if any(part in peer.name.lower() for part in wanted)]
@@ -74,7 +74,6 @@ def main() -> None:
         write_into(options.page, summary(PEERS, results), "compare summary")
         readme = options.page.parents[1] / "README.md"
         write_into(readme, summary(PEERS, results, README), "compare readme")
-        plot(PEERS, results.samples, options.page.with_name("compare.svg"))
 
 
 def _tell(line: str) -> None:

@@ -114,34 +114,3 @@ def _times(times: float | None) -> str:
     if times is None:
         return ""
     return f"{times:,.0f}" if times >= 10 else f"{times:.1f}" if times >= 2 else f"{times:.2f}"
-
-
-def plot(peers: Sequence[Peer], samples: Sequence[Sample], file: Path) -> None:
-    """Bars of confirmed messages a second, one group a size, on a logarithmic scale."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as pyplot
-
-    sizes = sorted({each.size for each in samples})
-    names = [peer.name for peer in peers if any(each.peer == peer.name for each in samples)]
-    figure, axes = pyplot.subplots(
-        1,
-        len(sizes),
-        figsize=(4 + 3 * len(sizes), 0.35 * len(names) + 1.5),
-        sharey=True,
-        squeeze=False,
-    )
-    for axis, size in zip(axes[0], sizes, strict=True):
-        for place, name in enumerate(reversed(names)):
-            values = [s.publish for s in samples if (s.peer, s.size) == (name, size)]
-            if values:
-                colour = "#c2571a" if name.startswith("mirrorq") else "#8a94a0"
-                axis.barh(place, statistics.median(values), color=colour)
-        axis.set_xscale("log")
-        axis.set_title(f"{size:,} bytes")
-        axis.set_xlabel("confirmed messages / s")
-        axis.grid(axis="x", alpha=0.3)
-    axes[0][0].set_yticks(range(len(names)), list(reversed(names)))
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
