@@ -41,7 +41,7 @@ BUDGETS = {
     "monitoring": 450,
     "node": 5_075,
     "protocol": 2_090,
-    "replication": 8_950,
+    "replication": 9_010,
     "security": 350,
     "session": 660,
     "spool": 1_570,

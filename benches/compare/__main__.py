@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5, help="of each of a round's parts")
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
     parser.add_argument("--results", type=Path, help="file of samples to add to and to report")
-    parser.add_argument("--page", type=Path, help="page of the docs; README.md and RESULTS.md get theirs")
+    parser.add_argument(
+        "--page", type=Path, help="page of the docs; README.md and RESULTS.md get theirs"
+    )
     options = parser.parse_args()
     wanted = [part.strip().lower() for part in options.only.split(",")]
     peers = [peer for peer in PEERS if any(part in peer.name.lower() for part in wanted)]

@@ -198,6 +198,8 @@ def _samples(peer: SteadyPeer, options: argparse.Namespace) -> list[Steady]:
                             break  # a backlog is no state to measure the next rate in
         except Absent as error:
             print(f"skipped {peer.name}: {error}", file=sys.stderr)
+        except Exception as error:  # of the peer's client: other peers are measured all the same
+            print(f"{peer.name} ended the round: {type(error).__name__}: {error}", file=sys.stderr)
     return samples
 
 

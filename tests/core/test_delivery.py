@@ -199,7 +199,7 @@ def test_an_ack_across_a_promotion_is_taken_by_its_count() -> None:
     state = _state(2)
     after = _promoted(state)
     assert after.close_piece(ONE, Delivery(1, 1, 1, 1, 1)) == [(1, 1)]
-    assert list(after.ready) == [(2, 2)]
+    assert list(after.ready.levels) == [(2, 2)]
     assert after.close_piece(ONE, Delivery(1, 1, 2, 2, 2)) == []
 
 
@@ -217,7 +217,7 @@ def test_an_ack_across_a_promotion_is_refused_when_another_holds_it() -> None:
     state = _state(1)
     after = _promoted(state)
     after.subscribe(Subscription((TWO, 0), 1))
-    after.credit((TWO, 0), 1)
+    after.consumers.credit((TWO, 0), 1)
     assert [piece.count for _, piece in _pieces(after)] == [2]
     assert after.close_piece(ONE, Delivery(1, 1, 1, 1, 1)) == []
 

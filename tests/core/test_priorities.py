@@ -19,7 +19,7 @@ from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, DueOp, HorizonOp, HorizonsOp, PromotedOp, ReturnOp
 from mirrorq.protocol.sessions import Credit, Delivery, Purge, Purged, Recalled, Settle, Subscribe
 from mirrorq.replication.events import Tick
-from mirrorq.replication.master import dispatch, term
+from mirrorq.replication.master import ready_messages, term
 from mirrorq.replication.master.consumers import Subscription
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.state.contents import Run
@@ -44,9 +44,9 @@ def _state(*priorities: int) -> QueueState:
 
 def _handed(state: QueueState, epoch: int = 1, credit: int = 100) -> list[Delivery]:
     made = Dispatch(state, epoch, all_whole())
-    deque(made.sort_in(), 0)
+    deque(made.ready.sort_in(), 0)
     made.subscribe(Subscription((SESSION, 0), 10))
-    made.credit((SESSION, 0), credit)
+    made.consumers.credit((SESSION, 0), credit)
     return [piece for _, deliver in made.deliver() for piece in deliver.deliveries]
 
 
@@ -147,11 +147,11 @@ def test_an_ack_across_a_promotion_finds_its_level() -> None:
     state = _state(0, 6, 0, 6)
     state.apply(op(6, PromotedOp("clean"), epoch=2))
     after = Dispatch(state, 2, all_whole())
-    deque(after.sort_in(), 0)
+    deque(after.ready.sort_in(), 0)
     assert after.close_piece(SESSION, Delivery(1, 1, 1, 3, 1)) == [(1, 1), (2, 2), (3, 3)]
-    assert list(after.ready) == [(4, 4)]
+    assert list(after.ready.levels) == [(4, 4)]
     assert after.close_piece(SESSION, Delivery(1, 2, 4, 4, 1)) == [(4, 4)]
-    assert not after.ready
+    assert not after.ready.levels
 
 
 def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> None:
@@ -440,8 +440,8 @@ def sorted_in_by(portion: int) -> Iterator[None]:
     """While it lasts, the beginning of a term takes many steps."""
     with (
         patch.object(term, "BEGIN_COUNT", portion),
-        patch.object(dispatch, "STRETCH_RANGES", min(portion, dispatch.STRETCH_RANGES)),
-        patch.object(dispatch, "STRETCH_WEIGHT", 1),
+        patch.object(ready_messages, "STRETCH_RANGES", min(portion, ready_messages.STRETCH_RANGES)),
+        patch.object(ready_messages, "STRETCH_WEIGHT", 1),
     ):
         yield
 

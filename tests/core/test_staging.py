@@ -26,7 +26,7 @@ from mirrorq.protocol.staged import (
 )
 from mirrorq.replication.state.outbox import Outbox
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.replication.state.staging import COMMITTED_RANGES_MAX, StagingResult, Staging
+from mirrorq.replication.state.staging import COMMITTED_RANGES_MAX, Staging, StagingResult
 
 from .staged_world import Interleaving, TwoQueues, World
 
@@ -164,7 +164,9 @@ def test_a_decision_gives_a_sealed_run_up() -> None:
     state = Staging()
     stage(state, "a", 0, 1, 10)
     state.on_seal(SealOp(T, 1, "a", ((0, 0, 1, 2),), 9))
-    assert state.on_abort(AbortOp(T, 1, "a", is_decision=True)) == StagingResult("", dropped=[(10, 11)])
+    assert state.on_abort(AbortOp(T, 1, "a", is_decision=True)) == StagingResult(
+        "", dropped=[(10, 11)]
+    )
     assert state.on_commit(commit("a", is_decision=True)).why.startswith(FENCED)
 
 

@@ -75,7 +75,9 @@ def test_idle_producers_end_by_portions() -> None:
         replica.step(1000, 0, Persisted(number))
         assert replica.is_serving
         longest.append(max(_tick(replica, 2000 + n).count for n in range(LOOKS)))
-        found = [one.payload for one in replica.ring.log.entries if isinstance(one.payload, ProducerOp)]
+        found = [
+            one.payload for one in replica.ring.log.entries if isinstance(one.payload, ProducerOp)
+        ]
         ended.append(sum(len(payload.expired) for payload in found))
     assert ended[0] == ended[1] > FEW
     assert longest[1] < GROWTH_MAX * longest[0]

@@ -407,7 +407,9 @@ def undrained(cluster: SimulatedCluster, queue_id: int) -> list[str]:
         ring, state = replica.ring, replica.state
         if ring.log.entries or ring.log.bytes or ring.log.unstable_bytes:
             sizes = f"{ring.log.bytes} bytes, {ring.log.unstable_bytes} not stable"
-            wrong.append(f"undrained: {len(ring.log.entries)} ops ({sizes}) in the memory of {name}")
+            wrong.append(
+                f"undrained: {len(ring.log.entries)} ops ({sizes}) in the memory of {name}"
+            )
         size = len(state.encode())
         allowed = STATE_BYTES + PRODUCER_BYTES * len(state.producers)
         allowed += EPOCH_BYTES * len(state.history)

@@ -385,14 +385,18 @@ class Checkers:
         assert replica is not None
         ring, state, name = replica.ring, replica.state, process.name
         if ring.log.base + len(ring.log.entries) != ring.log.received:
-            raise Violation("invariant", f"{name}: log {ring.log.base}+{len(ring.log.entries)} is not received")
+            raise Violation(
+                "invariant", f"{name}: log {ring.log.base}+{len(ring.log.entries)} is not received"
+            )
         if any(e.lsn != ring.log.base + i for i, e in enumerate(ring.log.entries, 1)):
             raise Violation("invariant", f"{name}: the log has a gap")
         if ring.log.durable > ring.log.received:
             raise Violation("invariant", f"{name}: durable above received")
         unstable = sum(len(e.frame) for e in ring.log.entries if e.lsn > ring.log.stable)
         if ring.log.unstable_bytes != unstable:
-            raise Violation("invariant", f"{name}: {ring.log.unstable_bytes} unstable, not {unstable}")
+            raise Violation(
+                "invariant", f"{name}: {ring.log.unstable_bytes} unstable, not {unstable}"
+            )
         missing = replica.transfer.missing
         if any(state.live.within(*piece) != [piece] for piece in missing):
             raise Violation("invariant", f"{name}: misses what does not live")

@@ -29,11 +29,11 @@ from mirrorq.replication.donor import Donor, Given, Incoming
 from mirrorq.replication.master.attachments import Attachment, Attachments, Claims, Told
 from mirrorq.replication.master.auto_delete import AutoDelete, IdleExpiry
 from mirrorq.replication.master.confirms import Confirms
+from mirrorq.replication.master.consumers import Consumers, Subscription
 from mirrorq.replication.master.courier import Couriers
 from mirrorq.replication.master.delays import Delays
 from mirrorq.replication.master.deliveries import Deliveries
 from mirrorq.replication.master.departures import Departures
-from mirrorq.replication.master.consumers import Consumers, Subscription
 from mirrorq.replication.master.dispatch import Dispatch
 from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.expiry import Expiry

@@ -695,7 +695,9 @@ def _renumber(process: Process) -> None:
     base = process.pending[0][0] - 1 if process.pending else ring.log._write_number
     process.pending = [(number - base, write, last) for number, write, last in process.pending]
     ring.log._write_number -= base
-    ring.log._writes = type(ring.log._writes)((number - base, end) for number, end in ring.log._writes)
+    ring.log._writes = type(ring.log._writes)(
+        (number - base, end) for number, end in ring.log._writes
+    )
     transfer._landing = type(transfer._landing)(
         (number - base, piece) for number, piece in transfer._landing
     )

@@ -841,8 +841,9 @@ class World:
                 continue
             ring = process.replica.ring
             lines.append(
-                f"{process.name}: epoch {ring.epoch}, received {ring.log.received}, durable "
-                f"{ring.log.durable}, stable {ring.log.stable}, applied {process.replica.state.applied}"
+                f"{process.name}: epoch {ring.epoch}, received {ring.log.received}, "
+                f"durable {ring.log.durable}, stable {ring.log.stable}, "
+                f"applied {process.replica.state.applied}"
             )
         return "; ".join(lines)
 

@@ -362,7 +362,10 @@ class Holders(Load):
         master = cluster.engine(name).replicas[self.life.queue_id].master
         if master is None:
             return
-        keys = [*master.dispatch.consumers.by_key, *(one.key for one in master.dispatch.open.by_number.values())]
+        keys = [
+            *master.dispatch.consumers.by_key,
+            *(one.key for one in master.dispatch.open.by_number.values()),
+        ]
         dead = {
             (master.master_epoch, node.life, key[0]): None
             for key in keys

@@ -13,7 +13,7 @@ from mirrorq.cluster.raft import snapshot_pages
 from mirrorq.containers import ranges
 from mirrorq.engine import follower, hosting
 from mirrorq.replication import checkpoints, donor
-from mirrorq.replication.master import dispatch, log_tail, ready_bytes, term
+from mirrorq.replication.master import log_tail, ready_bytes, ready_messages, term
 from mirrorq.replication.state import pages, paging, producer
 from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS
 
@@ -39,9 +39,9 @@ def tiny_pages(entries: int = 6, part_bytes: int = 200) -> Iterator[None]:
         stack.enter_context(patch.object(paging, "HELD_BLOCKS", 3))
         stack.enter_context(patch.object(log_tail, "SAID_COUNT", 2))
         stack.enter_context(patch.object(term, "BEGIN_COUNT", 3))
-        stack.enter_context(patch.object(dispatch, "ASIDE_COUNT", 1))
-        stack.enter_context(patch.object(dispatch, "STRETCH_RANGES", 2))
-        stack.enter_context(patch.object(dispatch, "STRETCH_WEIGHT", 1))
+        stack.enter_context(patch.object(ready_messages, "ASIDE_COUNT", 1))
+        stack.enter_context(patch.object(ready_messages, "STRETCH_RANGES", 2))
+        stack.enter_context(patch.object(ready_messages, "STRETCH_WEIGHT", 1))
         stack.enter_context(patch.object(ready_bytes, "COUNT_RANGES", 2))
         stack.enter_context(patch.object(producer, "OPEN_PAGES", 1))
         stack.enter_context(patch.object(producer, "WALKED_PAGES", 1))

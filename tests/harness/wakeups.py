@@ -82,7 +82,7 @@ def _of_disk(writes: Writes, replica: Replica, now_ms: int) -> Iterator[Wish]:
     if writes._part_number:
         return  # pages are on their way to the disk; that they are there wakes the copy
     # A small checkpoint has no pages, and those of a state that came meanwhile wait for its end.
-    is_left = writes._checkpoints.is_busy and not replica.ring._writes
+    is_left = writes._checkpoints.is_busy and not replica.ring.log._writes
     yield "pages", now_ms + of_disk.WRITE_BEHIND_MS if is_left else None
     yield "checkpoint", writes._idle_ms(replica.state) if writes._ops_since else None
     yield "held back", now_ms + of_disk.WRITE_BEHIND_MS if replica.ring.log.has_append else None

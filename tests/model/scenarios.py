@@ -59,16 +59,16 @@ def predecessor_confirmed_more() -> None:
     play.do(("slow", ("disk", d, 0)), ("slow", ("link", a, b)), ("slow", ("link", c, b)))
     play.do(("view", "append", ""))
     play.hear_until(lambda: not play.waiting(a, b) and not play.waiting(c, b), (a, b), (c, b))
-    known = play.ring(b).stable
+    known = play.ring(b).log.stable
     play.do(("publish", a))
-    play.hear_until(lambda: play.ring(a).stable > known, (a, b))
-    assert play.ring(b).stable == known < play.ring(b).received
+    play.hear_until(lambda: play.ring(a).log.stable > known, (a, b))
+    assert play.ring(b).log.stable == known < play.ring(b).log.received
     play.do(("crash", a), ("lose", a, b), ("view", "promote", "b"))
     assert play.ring(c).repaired
-    assert play.ring(b).stable == known
-    while play.ring(d).durable < known:
+    assert play.ring(b).log.stable == known
+    while play.ring(d).log.durable < known:
         play.do(("write", d))
-    assert play.ring(d).durable == known
+    assert play.ring(d).log.durable == known
     if play.state.proposals:
         play.do(("commit", 0))
 

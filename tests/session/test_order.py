@@ -406,7 +406,7 @@ def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
         credit = Consumers.credit
 
         def keep(self: Consumers, key: ConsumerKey, total: int, size: int = 0) -> None:
-            credit(self, key, total or self.consumers[key].total, size)
+            credit(self, key, total or self.by_key[key].total, size)
 
         patch.setattr(Consumers, "credit", keep)
     elif mistake.startswith("a "):

@@ -183,7 +183,9 @@ def expel_consumer(driver: Asking, tag: str, why: str) -> int:
     engine = driver.engine
     for queue_id, replica in engine.replicas.items():
         master = replica.master
-        if master is not None and master.active and (session, number) in master.dispatch.consumers.by_key:
+        if master is None or not master.active:
+            continue
+        if (session, number) in master.dispatch.consumers.by_key:
             text = consumer_text(engine.me.node, why)
             engine.hosting.post(queue_id, SubscriptionExpelled(session, number, text))
             log.info("node %s: consumer %s %s", engine.me.node, tag, text)
@@ -210,14 +212,14 @@ def _consumers_of(name: str, replica: Replica) -> Iterator[HeldConsumer]:
     master = replica.master
     if master is None or not master.active:
         return
-    dispatch = master.dispatch
-    held = dict.fromkeys(dispatch.consumers.by_key, 0)
+    dispatch, consumers = master.dispatch, master.dispatch.consumers
+    held = dict.fromkeys(consumers.by_key, 0)
     for delivery in dispatch.open.by_number.values():
         held[delivery.key] = held.get(delivery.key, 0) + delivery.left_count
-    first = dispatch.consumers.claim() or (dispatch.active_subscription() if dispatch.is_single else None)
+    first = consumers.claim() or (dispatch.active_subscription() if dispatch.is_single else None)
     for key, unacknowledged in held.items():
         session, number = key
-        consumer = dispatch.consumers.by_key.get(key)
+        consumer = consumers.by_key.get(key)
         if number == 0 and not unacknowledged:
             continue
         yield HeldConsumer(

@@ -158,9 +158,9 @@ class Replica:
 
     def _load(self, image: QueueImage) -> None:
         self.ring.time.record_stamp(self.state.time_us)
-        self.ring.log.load(image.entries, self.state.applied, self.state.history)
-        self.ring.log.stable = max(image.stable, self.state.applied)
-        self.ring._recount_unstable()
+        applied = self.state.applied
+        stable = max(image.stable, applied)
+        self.ring.log.load(image.entries, applied, self.state.history, stable)
         while self.state.applied < min(self.ring.log.stable, self.ring.log.received):
             entry = self.ring.log.entry(self.state.applied + 1)
             assert entry is not None, "the store gives every op after its checkpoint"
@@ -439,7 +439,9 @@ class Replica:
         if report is None:
             return 0
         had = report.ready + report.unacknowledged + report.delayed
-        unapplied = (e for e in self.ring.log.entries if e.lsn > self.state.applied and e.payload is None)
+        unapplied = (
+            e for e in self.ring.log.entries if e.lsn > self.state.applied and e.payload is None
+        )
         kept = self.state.live.count - known + sum(e.header.count for e in unapplied)
         beyond = max(report.next_sequence - self._last_sequence_in_log() - 1, 0)
         return max(had - kept, min(had, known + beyond))

@@ -589,7 +589,11 @@ class Ring:
 
     def _ask_again(self) -> None:
         left = self._left()
-        if left is not None and self._asked_from != self.log.received + 1 and not self._has_to_place:
+        if (
+            left is not None
+            and self._asked_from != self.log.received + 1
+            and not self._has_to_place
+        ):
             self._asked_from = self.log.received + 1
             self._send(left, ResendFrom(self.queue_id, self.epoch, self.log.received + 1))
 
@@ -652,7 +656,9 @@ class Ring:
         """Return true if many messages are not stable, and some are on the way."""
         if self.log.stable >= self._right_received:
             return False
-        newest = islice(reversed(self.log.entries), min(self.log.received - self.log.stable, STAR_COUNT_MAX + 1))
+        newest = islice(
+            reversed(self.log.entries), min(self.log.received - self.log.stable, STAR_COUNT_MAX + 1)
+        )
         return sum(entry.header.count for entry in newest) > STAR_COUNT_MAX
 
     def _send_star(self) -> None:

@@ -55,13 +55,23 @@ class RingLog:
         self._writes: deque[tuple[int, int]] = deque()
         self._write_number = 0
 
-    def load(self, entries: Iterable[Entry], base: int, history: list[tuple[int, int]]) -> None:
-        """Load the end of the log from the disk: all entries after `base`."""
+    def load(
+        self,
+        entries: Iterable[Entry],
+        base: int,
+        history: list[tuple[int, int]],
+        stable: int | None = None,
+    ) -> None:
+        """Load the end of the log from the disk: all entries after `base`. `stable`: as known
+        there; None: unchanged."""
         self.base = self.received = base
         self.history = list(history)
         for entry in entries:
             self._keep(entry)
         self.durable = self.received
+        if stable is not None:
+            self.stable = stable
+            self._recount_unstable()
 
     # --- Queries ------------------------------------------------------------------------
 

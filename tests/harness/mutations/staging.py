@@ -8,13 +8,15 @@ from msgspec.structs import replace
 
 from harness.mutations.registry import Real, instead
 from mirrorq.protocol.staged import FENCED, AbortOp, AskOp, CommitOp, CrossQueueTask, SealOp, Stage
-from mirrorq.replication.state.staging import StagingResult, Staging
+from mirrorq.replication.state.staging import Staging, StagingResult
 
 __all__: list[str] = []
 
 
 @instead("refused commit without fence", Staging, "_refuse")
-def _refused_without_fence(real: Real, self: Staging, op: CommitOp | SealOp, why: str) -> StagingResult:
+def _refused_without_fence(
+    real: Real, self: Staging, op: CommitOp | SealOp, why: str
+) -> StagingResult:
     return StagingResult(f"{FENCED}: {why}")
 
 

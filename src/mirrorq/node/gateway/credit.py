@@ -33,7 +33,9 @@ class ClientSubscription:
     @property
     def is_due(self) -> bool:
         """Whether there is a Credit to send to the master."""
-        return self.total > self.announced or (self.granted > 0 and self.arrived * 2 >= self.granted)
+        return self.total > self.announced or (
+            self.granted > 0 and self.arrived * 2 >= self.granted
+        )
 
     def credit(self, room: int, sharing: int) -> Credit:
         """Return the Credit to send to the master now.

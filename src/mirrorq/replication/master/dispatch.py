@@ -216,9 +216,7 @@ class Dispatch:
     def _take_front(
         self, subscription: Subscription, priority: int, horizon: int, share: int
     ) -> Delivery:
-        first, last, count = self.ready.take_front(
-            priority, horizon, share, subscription.size_left
-        )
+        first, last, count = self.ready.take_front(priority, horizon, share, subscription.size_left)
         if subscription.size_left is not None:
             subscription.size_left -= self._state.columns.total(first, last)
         self.open.add(subscription.key, count, first, last)

@@ -1,7 +1,8 @@
 """Ready messages of one master's term, and messages without a body. Pure.
 
 Nothing here is replicated. Ready messages are made from the applied state when the term begins. A
-message is *set aside* when no member that could be asked has its body: it is live and not delivered.
+message is *set aside* when no member that could be asked has its body. It is live, and is not
+delivered.
 """
 
 from __future__ import annotations

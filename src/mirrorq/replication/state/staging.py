@@ -371,7 +371,9 @@ class Staging:
         dropped: list[Range] = []
         if not self.verdict(*name) and (run is None or not run.home):
             dropped = self._fence(*name, "undecided when another queue asked")
-        return StagingResult("", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))])
+        return StagingResult(
+            "", dropped=dropped, tasks=[(op.asker, CrossQueueTask("abort", *name))]
+        )
 
     def forget_tasks(self, target: int, number: int) -> None:
         """Forget tasks for a queue up to this outbox number."""
