@@ -33,9 +33,8 @@ class ClientSubscription:
     @property
     def is_due(self) -> bool:
         """Whether there is a Credit to send to the master."""
-        return self.total > self.announced or (
-            self.granted > 0 and self.arrived * 2 >= self.granted
-        )
+        is_half_gone = self.granted > 0 and self.arrived * 2 >= self.granted
+        return self.total > self.announced or is_half_gone
 
     def credit(self, room: int, sharing: int) -> Credit:
         """Return the Credit to send to the master now.
