@@ -42,7 +42,7 @@ venv: $(STAMP)  ## .venv with mirrorq and all that its tests need
 demo: $(STAMP)  ## three nodes, 336,776 flights, the master killed half-way, then the check
 	$(BIN)/mirrorq demo --flights
 
-test: lint pure smoke  ## six minutes, the same result every time: virtual time and pure tests, then a few real processes
+test: lint pure smoke  ## five minutes, the same result every time: virtual time and pure tests, then a few real processes
 
 test-all: test  ## everything that CI runs; what fails does not keep the rest from being run
 	$(MAKE) --keep-going rest
