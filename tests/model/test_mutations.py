@@ -21,7 +21,13 @@ def test_each_mutation_is_accounted_for() -> None:
     assert unaccounted() == set()
 
 
-@pytest.mark.parametrize("name", sorted(MUTATIONS))
+SLOW = {"release of runs that are partly live", "unclean promotion loses in silence"}
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(MUTATIONS)
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_checker_catches_the_mutation(name: str) -> None:
     """Under the mutation the trace, the scenario or the seed ends in the checker's complaint."""
     assert catch(name, is_quick=True) is not None, f"{name}: its checker does not object"

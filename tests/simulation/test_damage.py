@@ -234,6 +234,7 @@ def test_a_damaged_dead_letter_arrives() -> None:
     world.until(lambda: is_whole(world, "a"))
 
 
+@pytest.mark.slow
 def test_nothing_damaged_is_delivered_whatever_breaks() -> None:
     """Bytes change on disks under load and all other faults: every body that is delivered was
     published, in order, and what somebody has whole comes in the end."""

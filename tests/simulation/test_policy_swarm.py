@@ -7,7 +7,7 @@ import pytest
 from harness.swarm import Swarm
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_nothing_is_lost_while_copies_and_masters_move(seed: int) -> None:
     """Every checker of the swarm, with several policies set and masters moved in each run."""
     swarm = Swarm(seed, policies=True, chain=False, fan=False)
@@ -17,7 +17,7 @@ def test_nothing_is_lost_while_copies_and_masters_move(seed: int) -> None:
     assert swarm.policies.changes >= 3
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_nothing_is_lost_while_nodes_join_and_leave(seed: int) -> None:
     """The same with nodes that join, go for good and are forgotten."""
     swarm = Swarm(seed, members=True, chain=False, fan=False)
@@ -26,6 +26,7 @@ def test_nothing_is_lost_while_nodes_join_and_leave(seed: int) -> None:
     assert any(kind == "node joins" for kind in report.faults)
 
 
+@pytest.mark.slow
 def test_what_an_unclean_promotion_loses_is_counted() -> None:
     """Copies that are not in sync are promoted; no more is missing than their masters say."""
     swarm = Swarm(46, unclean=True, chain=False, fan=False)

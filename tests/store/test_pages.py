@@ -256,6 +256,7 @@ def joined(seed: int) -> Join:
     return join
 
 
+@pytest.mark.slow
 def test_a_state_that_comes_is_staged_and_then_counts_at_once() -> None:
     """Each commit leaves the last whole checkpoint: that of this copy until the head of the other
     is there. What was the same stays where it was, and nothing else of the past is left."""
