@@ -14,8 +14,9 @@ import sysconfig
 
 from cffi import FFI  # type: ignore[import-untyped]
 
-WIRE_SOURCES = ("mq_crc.c", "mq_frame.c", "mq_file.c")
-RAIL_SOURCES = (*WIRE_SOURCES, "mq_rail.c", "mq_rail_thread.c")
+FRAME_SOURCES = ("mq_crc.c", "mq_frame.c")
+WIRE_SOURCES = (*FRAME_SOURCES, "mq_file.c")
+RAIL_SOURCES = (*FRAME_SOURCES, "mq_rail.c", "mq_rail_thread.c")
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unused-parameter")  # cffi's glue has unused parameters
 ARGUMENTS = ("-std=c11", "-O3", "-fvisibility=hidden", *WARNINGS)
 LIBRARIES = ("dl", "pthread") if sys.platform == "linux" else ()

@@ -60,18 +60,16 @@ class RingLog:
         entries: Iterable[Entry],
         base: int,
         history: list[tuple[int, int]],
-        stable: int | None = None,
+        stable: int = 0,
     ) -> None:
-        """Load the end of the log from the disk: all entries after `base`. `stable`: as known
-        there; None: unchanged."""
+        """Load the end of the log from the disk: all entries after `base`, and its `stable`."""
         self.base = self.received = base
         self.history = list(history)
         for entry in entries:
             self._keep(entry)
         self.durable = self.received
-        if stable is not None:
-            self.stable = stable
-            self._recount_unstable()
+        self.stable = stable
+        self._recount_unstable()
 
     # --- Queries ------------------------------------------------------------------------
 

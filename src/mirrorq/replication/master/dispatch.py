@@ -238,7 +238,7 @@ class Dispatch:
                 subscription.handed -= last - first + 1
                 if subscription.size_left is not None:
                     subscription.size_left += self._state.columns.total(first, last)
-                self.consumers.note_wants(subscription)
+            self.consumers.note_wants(subscription)
         if delivery.is_suspect:
             self._suspects.add(back)
         self.ready.give_back(back)

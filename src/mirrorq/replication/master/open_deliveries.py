@@ -106,14 +106,17 @@ class OpenDeliveries:
 
     def add(self, key: ConsumerKey, count: int, first: int, last: int) -> OpenDelivery:
         """Open a delivery under the next number, which is `last_number` then."""
-        self.last_number += 1
         delivery = OpenDelivery(key, count, first, last)
-        self.by_number[self.last_number] = delivery
-        self._held.setdefault(key[0], {})[self.last_number] = None
+        self._number(delivery)
         if not key[1]:
             self.fetching[key] = None
         self.unacknowledged += last - first + 1
         return delivery
+
+    def _number(self, delivery: OpenDelivery) -> None:
+        self.last_number += 1
+        self.by_number[self.last_number] = delivery
+        self._held.setdefault(delivery.key[0], {})[self.last_number] = None
 
     # --- Looking ------------------------------------------------------------------------
 
@@ -272,11 +275,8 @@ class OpenDeliveries:
         for first, last in ranges:
             whole.left.remove(first, last)
         self.note_returned(number, ranges)
-        self.last_number += 1
         ends = ranges[0][0], ranges[-1][1]
-        made = OpenDelivery(whole.key, whole.count, *ends, RangeSet(ranges), whole.handed_ms)
-        self.by_number[self.last_number] = made
-        self._held[whole.key[0]][self.last_number] = None
+        self._number(OpenDelivery(whole.key, whole.count, *ends, RangeSet(ranges), whole.handed_ms))
         return self.last_number
 
     def renew(self, number: int, now_ms: int) -> None:
