@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ import msgspec
 import mirrorq
 from compare.mirrorq_peers import peers_of_three, ready
 from compare.results import Results, write_into
+from compare.steady_peers import Mirrorq, arrivals
 from mirrorq.node.driver import Driver
 from mirrorq.store.node_store import Store
 
@@ -193,21 +195,14 @@ def one_by_one(queue: mirrorq.MirroredQueue, puts: int) -> Iterator[tuple[float,
 
 def at_rate(queue: mirrorq.MirroredQueue, puts: int, rate: float) -> list[tuple[float, float]]:
     """So many are due a second, whether earlier ones are confirmed or not."""
-    chance, due, done = random.Random(1), time.monotonic(), [0.0] * puts
-    times, left = [], threading.Semaphore(0)
-    for number in range(puts):
-        due += chance.expovariate(rate)
-        times.append(due)
-        time.sleep(max(0.0, due - time.monotonic()))
+    due = list(islice(arrivals(rate, time.monotonic(), random.Random(1)), puts))
+    done = [0.0] * puts
 
-        def confirmed(_outcome: object, number: int = number) -> None:
-            done[number] = time.monotonic()
-            left.release()
+    def confirmed(message: int) -> None:
+        done[message] = time.monotonic()
 
-        queue.put(BODY, on_confirm=confirmed)
-    for _ in range(puts):
-        left.acquire(timeout=60)
-    return list(zip(times, done, strict=True))
+    Mirrorq(queue, list).drive(due, lambda _: BODY, confirmed, due[-1] + 60)
+    return list(zip(due, done, strict=True))
 
 
 # --- The table ----------------------------------------------------------------------------------

@@ -20,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
 from compare.peer import Absent, end_servers_on_sigterm
 from compare.results import Results, write_into
-from compare.steady_peers import PEERS, Deliveries, Source, SteadyPeer
+from compare.steady_peers import PEERS, Deliveries, Source, SteadyPeer, arrivals
 
 NUMBER = struct.Struct(">II")
 """The beginning of each body: the run, and the message's number in it."""
@@ -61,13 +62,11 @@ class Run:
     """One stretch of messages: when each was due, confirmed and delivered."""
 
     def __init__(self, number: int, rate: int, seconds: float) -> None:
-        chance = random.Random(rate)
-        at = time.monotonic() + LEAD_S
-        self._first = at + WARM_S
+        begin = time.monotonic() + LEAD_S
+        self._first = begin + WARM_S
         end = self._first + seconds
-        self.due: list[float] = []
-        while (at := at + chance.expovariate(rate)) < end:
-            self.due.append(at)
+        times = arrivals(rate, begin, random.Random(rate))
+        self.due = list(takewhile(lambda at: at < end, times))
         self.until = end + LATE_S
         self._number = number
         self._confirmed = [0.0] * len(self.due)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import random
 import selectors
 import threading
 import time
@@ -136,14 +137,30 @@ class Mirrorq:
 
 def paced(due: Sequence[float], send: Callable[[int], None], until: float) -> int:
     """Call send(i) at due[i], until all are sent or this time has come; gives how many were."""
-    for message, at in enumerate(due):
-        wait = at - time.monotonic()
+    sent = 0
+    for wait in waits(due, until):
         if wait > 0:
             time.sleep(wait)
-        elif at - wait > until:
-            return message
-        send(message)
-    return len(due)
+        send(sent)
+        sent += 1
+    return sent
+
+
+def waits(due: Sequence[float], until: float) -> Iterator[float]:
+    """For each message the seconds until it is due, below 0 when it is late; ends at `until`."""
+    for at in due:
+        now = time.monotonic()
+        if now > until:
+            return
+        yield at - now
+
+
+def arrivals(rate: float, begin: float, chance: random.Random) -> Iterator[float]:
+    """Random times after `begin`, on average `rate` a second, without end."""
+    at = begin
+    while True:
+        at += chance.expovariate(rate)
+        yield at
 
 
 def _consume_at_node(note: Any, directory: Path, peers: dict[str, str]) -> None:
@@ -226,16 +243,15 @@ class Loop:
 
     async def pace(self, due: Sequence[float], send: Callable[[int], Any], until: float) -> int:
         """As `paced`."""
-        for message, at in enumerate(due):
-            wait = at - time.monotonic()
+        sent = 0
+        for wait in waits(due, until):
             if wait > 0:
                 await asyncio.sleep(wait)
-            elif at - wait > until:
-                return message
-            elif not message % 16:
+            elif not sent % 16:
                 await asyncio.sleep(0)  # confirms are read meanwhile
-            await send(message)
-        return len(due)
+            await send(sent)
+            sent += 1
+        return sent
 
 
 class Nats(Loop):
