@@ -94,14 +94,14 @@ def _embedded(way: Callable[[MirroredQueue], Session], durability: str) -> Calla
 
 
 def _client(way: Callable[[MirroredQueue], Session]) -> Callable[[Path], Any]:
-    """Three nodes, and this process is a client of one of them."""
+    """Three nodes, and this process is a client."""
 
     @contextmanager
     def start(directory: Path) -> Iterator[Session]:
         with ExitStack() as stack:
             peers = peers_of_three()
             run_nodes(stack, directory, peers, "abc")
-            client = stack.enter_context(connect(peers["a"]))
+            client = stack.enter_context(connect(peers))
             client.wait_ready(START_S)
             yield way(ready(client.queue("compared", timeout=START_S), mirrors=2))
 

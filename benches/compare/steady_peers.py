@@ -168,8 +168,8 @@ def _consume_at_node(note: Any, directory: Path, peers: dict[str, str]) -> None:
         _consume(note, node.queue(QUEUE, timeout=START_S))
 
 
-def _consume_at_client(note: Any, endpoint: str) -> None:
-    with connect(endpoint, timeout=START_S) as client:
+def _consume_at_client(note: Any, peers: dict[str, str]) -> None:
+    with connect(peers, timeout=START_S) as client:
         _consume(note, client.queue(QUEUE, timeout=START_S))
 
 
@@ -198,13 +198,13 @@ def _node(durability: str) -> Callable[[Path], Any]:
 
 @contextmanager
 def _client(directory: Path) -> Iterator[Source]:
-    """Three nodes; producer and consumer are clients of different ones."""
+    """Three nodes; producer and consumer are clients, in processes of their own."""
     with ExitStack() as stack:
         peers = peers_of_three()
         run_nodes(stack, directory, peers, "abc")
-        client = stack.enter_context(connect(peers["a"], timeout=START_S))
+        client = stack.enter_context(connect(peers, timeout=START_S))
         handle = ready(client.queue(QUEUE, timeout=START_S), mirrors=2)
-        deliveries = stack.enter_context(consumer(_consume_at_client, peers["b"]))
+        deliveries = stack.enter_context(consumer(_consume_at_client, peers))
         yield Mirrorq(_consumed(handle), deliveries)
 
 

@@ -148,7 +148,7 @@ def test_a_small_window_slows_down_and_loses_nothing(
         events: list[str] = []
         client.add_listener(lambda notice: events.append(notice.kind))
         waited: list[int] = []
-        flow = client._driver._outflow
+        flow = client._driver._home.outflow
         offer = flow.offer
         flow.offer = lambda *given: (offer(*given), waited.append(flow.count))[0]  # type: ignore[method-assign]
         queues = [client.queue(name) for name in ("one", "two", "three")]

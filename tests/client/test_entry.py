@@ -198,15 +198,15 @@ def test_a_node_with_many_clients_hears_less_of_each(
     node = usual
     monkeypatch.setattr(patience, "CROWD", 1)
     clients = [connecting(node.listening) for _ in range(3)]
-    until(lambda: all(client._driver._keepalive.patience >= 300 for client in clients))
+    until(lambda: all(client._driver._home.keepalive.patience >= 300 for client in clients))
     side = node._driver.gateway
     assert isinstance(side, Gateway)
     assert all(side._idle_timeouts._signs[each].patience >= 300 for each in list(side._clients))
-    keepalive = clients[0]._driver._keepalive
+    keepalive = clients[0]._driver._home.keepalive
     assert keepalive.pause_ms >= 3 * keepalive._ping_ms
     assert keepalive.patience_ms >= 3 * node.config.failure_ms
     clients.pop().close()
-    until(lambda: all(client._driver._keepalive.patience < 300 for client in clients))
+    until(lambda: all(client._driver._home.keepalive.patience < 300 for client in clients))
     orders = clients[0].queue("orders")
     assert orders.put(b"one").result(60) == 1
     assert orders.get(timeout=60).body == b"one"

@@ -39,4 +39,4 @@ def test_who_waits_is_told_whatever_the_hosts_log_does(
     assert isinstance(driver.failure, RuntimeError)
     assert not driver.is_running
     assert call.done.is_set()
-    assert driver._socket._is_closed
+    assert driver._home.socket._is_closed

@@ -363,13 +363,13 @@ def test_replayed_messages_do_nothing_again(
         connect(small.endpoint, security=evil, config=SMALL, timeout=WAIT_S)
     )
     handle = client.queue("good", passive=True)
-    sending = client._driver._socket.send
+    sending = client._driver._home.socket.send
 
     def thrice(*given: object) -> bool:
         sent = [sending(*given) for _ in range(3)]  # type: ignore[arg-type]
         return all(sent)
 
-    client._driver._socket.send = thrice  # type: ignore[assignment]
+    client._driver._home.socket.send = thrice  # type: ignore[assignment]
     for number in range(20):
         assert handle.put(b"%d" % number).result(WAIT_S) == number + 1
     for number in range(10):
@@ -445,7 +445,7 @@ def test_nobody_speaks_for_another_client(small: Node, good: MirroredQueue, evil
     """Not even with its routing id, which is a secret: the key must be the client's."""
     victim = good._handle.host
     assert isinstance(victim, Client)
-    identity = victim._driver._socket.identity
+    identity = victim._driver._home.socket.identity
     entry = small._driver.gateway
     assert isinstance(entry, Gateway)
     parts = [bytes(part) for part in encode(ClientBye())]

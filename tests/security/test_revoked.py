@@ -54,7 +54,7 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
     listed.write_text(text[: text.index('["worker"]')])
     until(lambda: len(worker._driver.refusals) == 3 and not worker.entry_node)
     caplog.clear()
-    socket = worker._driver._socket
+    socket = worker._driver._home.socket
     with caplog.at_level(logging.WARNING):
         until(lambda: socket._lap_ms() >= 2000)
         calls = (

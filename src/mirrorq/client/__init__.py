@@ -1,8 +1,8 @@
 """A process that is not a node: `connect()` and its parts.
 
-A `Client` hosts handles, as a node does: its `driver` owns the one socket to an entry node, steps
-the handles on a thread of its own, and goes on to the next node when the entry node is silent
-(`keepalive`). `node.gateway` is the entry node's side.
+A `Client` hosts handles, as a node does: its `driver` owns the connections to entry nodes
+(`entry`), steps the handles on a thread of its own, and goes on to the next node when an entry node
+is silent (`keepalive`). `node.gateway` is the entry node's side.
 
 May import: api and what that may, transport. Begin with `client`.
 """

@@ -1,9 +1,10 @@
 """`connect()`: the same queues from a process that is not a node.
 
 A client keeps a connection to one node of the cluster, its *entry node*, which passes the handles'
-requests on to the master. When the entry node is gone, silent, or cut off from the majority, the
-client goes on to the next endpoint, opens its sessions there, and each handle attaches again: the
-handle resends puts without an outcome under the same producer numbers, so nothing is lost and
+requests on to the master. A handle whose master is at another endpoint of the client's is served
+there (`driver`). When the entry node is gone, silent, or cut off from the majority, the client goes
+on to the next endpoint, opens its sessions there, and each handle attaches again: the handle
+resends puts without an outcome under the same producer numbers, so nothing is lost and
 nothing stored twice. Unsettled messages of its users go back meanwhile, marked as redelivered, and
 an ack of such a message is refused.
 
@@ -113,7 +114,8 @@ def connect(
     """Connect to a cluster as a process that is not a node.
 
     Args:
-        endpoints: of one or more nodes, tried in order: a list, or joined by commas, or a mapping
+        endpoints: of nodes, best of all of them. The client tries them in order, and connects to
+            the masters of its queues among them. A list, or joined by commas, or a mapping
             as a node's `peers`. Or a URL, `mirrorq://key@host:7400,host2?keys=DIR&timeout=5`;
             `mirrorq:///folder` is `mirrorq.local(folder)`. Or a mapping with `url`, any of the
             URL's options, and `config`. None: the environment's `MIRRORQ_URL`. Options here
@@ -623,8 +625,10 @@ class Client(Access):
     ) -> SessionId:
         """Register a handle; its first event tells which master serves the queue."""
         self._check_open()
-        session = owner or self._new_session()
-        self._driver.call(lambda: self._driver.open_port(session.number, queue_id, port))
+        session, is_owner = owner or self._new_session(), owner is not None
+        self._driver.call(
+            lambda: self._driver.open_port(session.number, queue_id, port, is_owner=is_owner)
+        )
         return session
 
     def _close_session(self, session: SessionId) -> None:

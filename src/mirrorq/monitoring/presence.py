@@ -21,12 +21,13 @@ SessionKey = tuple[str, int, int]
 
 @frozen
 class ClientStatus:
-    """One client: a process other than a node, connected to a node."""
+    """One connection of a client, a process other than a node, to a node. A client has one to each
+    master of its queues."""
 
     name: str
     """Name of the client, for `disconnect`."""
     node: str
-    """Name of the client's entry node."""
+    """Name of the entry node of the connection."""
     address: str = ""
     """Address of the connection, as host:port; "": an ipc connection, or not known."""
     since: float = 0.0
@@ -36,7 +37,7 @@ class ClientStatus:
     role: str = ""
     """Role of the client's key."""
     handles: int = 0
-    """Number of open queue handles."""
+    """Number of open queue handles that this node serves."""
     queues: tuple[str, ...] = ()
     """Names of the queues of the client's handles."""
     consumers: int = 0

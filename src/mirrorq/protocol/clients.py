@@ -61,6 +61,8 @@ class ClientClose(Struct, frozen=True, gc=False):
     """The session ends: its held messages go back."""
 
     session: int
+    goes_on: bool = False
+    """The handle goes on at another node: the messages wait for it as after a lost connection."""
 
 
 class ClientMaster(Struct, frozen=True, gc=False):
@@ -69,6 +71,8 @@ class ClientMaster(Struct, frozen=True, gc=False):
     session: int
     epoch: int
     available: bool
+    straight: str = ""
+    """Endpoint of the master's node, where it is another node."""
 
 
 class ClientLinkLost(Struct, frozen=True, gc=False):

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from mirrorq.api.exchange import Exchange
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.client.connect_errors import Inquiry
-    from mirrorq.security.settings import Security
     from mirrorq.store.node_store import Store
     from mirrorq.testing.network import End
     from mirrorq.transport.client import ClientSocket
@@ -85,9 +84,12 @@ class SimulatedDriver(ClientDriver):
         self._process = process
         super().__init__(process.name, client.endpoints, client.config)
 
-    def _open_socket(self, endpoints: Sequence[str], security: Security | None) -> ClientSocket:
+    def _open_socket(
+        self, endpoints: Sequence[str], beside: ClientSocket | None = None
+    ) -> ClientSocket:
         network = self._cluster._network
-        socket = SimulatedClientSocket(network, self._process, endpoints, self._config)
+        other = cast("SimulatedClientSocket | None", beside)
+        socket = SimulatedClientSocket(network, self._process, endpoints, self._config, other)
         return cast("ClientSocket", socket)
 
     def _chance(self) -> float:
@@ -396,8 +398,9 @@ class SimulatedCluster:
         """
         host = self._host(name)
         self.note(f"crash {name}")
-        end = host._transport if isinstance(host, Node) else host._driver._socket
-        cast("End", end).close()
+        ends = [host._transport] if isinstance(host, Node) else host._driver.sockets
+        for end in ends:
+            cast("End", end).close()
         self._scheduler.kill_and_wait(self._processes[name])
 
     def stop(self, name: str) -> None:

@@ -359,10 +359,21 @@ class SimulatedTransport(End):
 class SimulatedClientSocket(End):
     """A client's end of the network, with the methods of `transport.client.ClientSocket`."""
 
+    retry_at_ms = None
+    """The network tries by itself."""
+
     def __init__(
-        self, network: Network, process: Process, endpoints: Sequence[str], config: Config
+        self,
+        network: Network,
+        process: Process,
+        endpoints: Sequence[str],
+        config: Config,
+        beside: SimulatedClientSocket | None = None,
     ) -> None:
         super().__init__(network, process)
+        self._is_beside = beside is not None
+        if beside is not None:
+            self._bell = beside._bell
         self.node = ""
         """Name of the connected node, "" without a connection."""
         self.identity = CLIENT_MARK + f"{self.name} {network.scheduler.new_number()}".encode()
@@ -381,6 +392,18 @@ class SimulatedClientSocket(End):
     def is_up(self) -> bool:
         """True if connected."""
         return bool(self.node)
+
+    @property
+    def has_input(self) -> bool:
+        """True if something has arrived."""
+        return bool(self._inbox)
+
+    def poll(self, timeout_ms: int) -> list[Any]:
+        """Return what has arrived. A socket beside another does not wait."""
+        if not self._is_beside:
+            return super().poll(timeout_ms)
+        inbox, self._inbox = self._inbox, []
+        return inbox
 
     def leave(self, *, is_refused: bool = False) -> None:
         """Go to the next endpoint."""

@@ -54,6 +54,8 @@ class ClientSocket:
         secret_key: the client's own; "" for connections without security.
         server_keys: public keys of the nodes. Each endpoint must have a key of the list; the
             right key is found by trying, and remembered.
+        beside: another socket of the owning thread. Input here ends its `poll`. Poll it first and
+            this one with 0; close this one first.
 
     Raises:
         ConfigError: an endpoint is malformed, or the list is empty.
@@ -68,6 +70,7 @@ class ClientSocket:
         *,
         secret_key: str = "",
         server_keys: Sequence[str] = (),
+        beside: ClientSocket | None = None,
     ) -> None:
         self._endpoints: list[Endpoint] = [parse_endpoint(text) for text in endpoints]
         if not self._endpoints:
@@ -92,10 +95,14 @@ class ClientSocket:
         """Endpoints in a row which refused the client."""
         self._lost: list[ClientInbound] = []
         self._is_closed = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = new_context()
-        self._waker = Waker()
-        self._poller = zmq.Poller()
-        self._poller.register(self._waker.fd, zmq.POLLIN)
+        self._is_beside = beside is not None
+        self._context: zmq.Context[zmq.Socket[bytes]]
+        if beside is None:
+            self._context, self._waker, self._poller = new_context(), Waker(), zmq.Poller()
+            self._poller.register(self._waker.fd, zmq.POLLIN)
+        else:
+            self._context, self._waker = beside._context, beside._waker
+            self._poller = beside._poller
         self._link: Link | None = None
         self._control: Link | None = None
         self._deadline_ms = 0
@@ -111,6 +118,16 @@ class ClientSocket:
     def is_up(self) -> bool:
         """Return true if both connections stand."""
         return self._control is not None and self._control.is_up
+
+    @property
+    def has_input(self) -> bool:
+        """Return true if messages can be read without a wait."""
+        return bool(self._lost) or any(is_readable(link.socket) for link in self._links)
+
+    @property
+    def retry_at_ms(self) -> int | None:
+        """When `poll` is to be called next for want of a connection; None with one."""
+        return None if self.is_up else self._deadline_ms
 
     @property
     def _links(self) -> list[Link]:
@@ -130,11 +147,11 @@ class ClientSocket:
         self._poller.register(link.monitor, zmq.POLLIN)
         return link
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, linger_ms: int = 0) -> None:
         for link in self._links:
             self._poller.unregister(link.socket)
             self._poller.unregister(link.monitor)
-            link.close()
+            link.close(linger_ms)
         self._link = self._control = None
 
     def leave(self, *, is_refused: bool = False) -> None:
@@ -299,6 +316,9 @@ class ClientSocket:
             return
         self.flush()
         self._is_closed = True
+        if self._is_beside:
+            self._disconnect(linger_ms)
+            return
         for link in self._links:
             link.close(linger_ms)
         self._context.term()

@@ -141,7 +141,7 @@ class Gateway:
             case ClientOpen():
                 client.sessions.open(message)
             case ClientClose():
-                client.sessions.close(message.session)
+                client.sessions.close(message.session, goes_on=message.goes_on)
             case ClientCall():
                 if client.calls.admit(message):
                     self._handler.serve(client.calls, message)

@@ -214,12 +214,16 @@ class ClientSessions:
             known = self._owners[number] = self._driver.new_session()
         return known
 
-    def close(self, number: int) -> None:
-        """Close a handle of the client, also after a failed exclusive declaration."""
+    def close(self, number: int, *, goes_on: bool = False) -> None:
+        """Close a handle of the client, also after a failed exclusive declaration.
+
+        Args:
+            goes_on: the handle goes on at another node.
+        """
         self._forget_early(number)
         session = self._open.pop(number, None)
         if session is not None:
-            self._end(session)
+            self._end(session, is_lost=goes_on)
         self._end_owner(number)
 
     def end_all(self, *, is_lost: bool) -> None:
@@ -383,13 +387,22 @@ class ClientSessions:
             case ReplyArrived():
                 self._pass_reply(session, event.reply)
             case MasterChanged():
-                self._link.send(ClientMaster(number, event.epoch, event.available))
+                straight = self._straight(session.queue_id) if event.available else ""
+                self._link.send(ClientMaster(number, event.epoch, event.available, straight))
             case LinkLost():
                 self._link.send(ClientLinkLost(number))
             case Closed():
                 # A closing node sends the same; its clients go on at another node.
                 if self._driver.engine.catalog.is_deleted(session.queue_id):
                     self._on_deleted(session, event.reason)
+
+    def _straight(self, queue_id: int) -> str:
+        """Return the endpoint of the node that is a queue's master, "" for this node."""
+        engine = self._driver.engine
+        record = engine.catalog.queue(queue_id)
+        master = engine.me.node if record is None else record.view.members[0].id.node
+        node = None if master == engine.me.node else engine.catalog.node(master)
+        return "" if node is None else node.endpoint
 
     def _pass_reply(self, session: ClientSession, reply: SessionReply) -> None:
         own = SessionId(self._link.name, 0, session.number)
