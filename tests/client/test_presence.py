@@ -204,7 +204,9 @@ def test_one_that_missed_the_reason_is_told_when_it_comes_again(
     """The name is remembered: a client that hung or lost its connection is kept out, too."""
     client = connecting(node.listening)
     orders = client.queue("orders")
-    monkeypatch.setattr(ClientDriver, "_on_expelled", lambda driver, why: driver._leave(driver._home, why))
+    monkeypatch.setattr(
+        ClientDriver, "_on_expelled", lambda driver, why: driver._leave(driver._home, why)
+    )
     node.disconnect(client.name, "first")
     until(lambda: "first" in client._driver.trouble)
     monkeypatch.undo()

@@ -7,6 +7,7 @@ Clients load this module too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -21,23 +22,24 @@ SessionKey = tuple[str, int, int]
 
 @frozen
 class ClientStatus:
-    """One connection of a client, a process other than a node, to a node. A client has one to each
-    master of its queues."""
+    """One client: a process other than a node, connected to one or more nodes."""
 
     name: str
     """Name of the client, for `disconnect`."""
     node: str
-    """Name of the entry node of the connection."""
+    """Name of the node to which the client connected first."""
     address: str = ""
-    """Address of the connection, as host:port; "": an ipc connection, or not known."""
+    """Address of that connection, as host:port; "": an ipc connection, or not known."""
     since: float = 0.0
-    """Time of the connection, in seconds since 1970 by the entry node's clock."""
+    """Time of that connection, in seconds since 1970 by the node's clock."""
     key: str = ""
     """Name of the client's key; "" without security."""
     role: str = ""
     """Role of the client's key."""
     handles: int = 0
-    """Number of open queue handles that this node serves."""
+    """Number of open queue handles."""
+    nodes: tuple[str, ...] = ()
+    """Names of the nodes that serve these handles: the masters of their queues, as a rule."""
     queues: tuple[str, ...] = ()
     """Names of the queues of the client's handles."""
     consumers: int = 0
@@ -94,7 +96,7 @@ class Attendance:
 
 @frozen
 class Served:
-    """A client, as the entry node knows the client."""
+    """A client, as one of its entry nodes knows the client."""
 
     name: str
     address: str
@@ -104,6 +106,10 @@ class Served:
     sessions: tuple[int, ...]
     """Numbers of the client's sessions at the entry node."""
     queues: tuple[str, ...]
+
+
+Connection = tuple[str, Served]
+"""A node, and a client as that node knows it."""
 
 
 @frozen
@@ -155,24 +161,23 @@ def join(rolls: Sequence[Roll], unheard: Iterable[str] = ()) -> Attendance:
     Args:
         unheard: names of nodes that run and did not answer.
     """
-    owner: dict[SessionKey, tuple[str, str]] = {}
+    owner: dict[SessionKey, str] = {}
+    connections: dict[str, list[Connection]] = {}
     for roll in rolls:
         for client in roll.clients:
+            connections.setdefault(client.name, []).append((roll.node, client))
             for number in client.sessions:
-                owner[roll.node, roll.incarnation, number] = (roll.node, client.name)
-    held: dict[tuple[str, str], int] = {}
-    counts: dict[tuple[str, str], int] = {}
+                owner[roll.node, roll.incarnation, number] = client.name
+    held: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     consumers: list[ConsumerStatus] = []
     for consumer in (one for roll in rolls for one in roll.seats):
-        whose = owner.get(consumer.session)
-        if whose is not None:
-            held[whose] = held.get(whose, 0) + consumer.unacknowledged
-            counts[whose] = counts.get(whose, 0) + (consumer.number != 0)
+        whose = owner.get(consumer.session, "")
+        held[whose] += consumer.unacknowledged
+        counts[whose] += consumer.number != 0
         if consumer.number:
-            consumers.append(_consumer(consumer, "" if whose is None else whose[1]))
-    clients = [
-        _client(roll.node, client, counts, held) for roll in rolls for client in roll.clients
-    ]
+            consumers.append(_consumer(consumer, whose))
+    clients = [_client(each, counts, held) for each in connections.values()]
     return Attendance(
         tuple(sorted(clients, key=lambda one: (one.node, one.name))),
         tuple(sorted(consumers, key=lambda one: (one.queue, one.tag))),
@@ -211,21 +216,21 @@ def _consumer(consumer: HeldConsumer, client: str) -> ConsumerStatus:
 
 
 def _client(
-    node: str,
-    client: Served,
-    counts: dict[tuple[str, str], int],
-    held: dict[tuple[str, str], int],
+    connections: list[Connection], counts: Counter[str], held: Counter[str]
 ) -> ClientStatus:
-    whose = (node, client.name)
+    """Return the entry of a client with these connections."""
+    node, first = min(connections, key=lambda one: one[1].since)
+    queues = {logical_name(queue) for _, served in connections for queue in served.queues}
     return ClientStatus(
-        name=client.name,
+        name=first.name,
         node=node,
-        address=client.address,
-        since=client.since,
-        key=client.key,
-        role=client.role,
-        handles=len(client.sessions),
-        queues=tuple(sorted(dict.fromkeys(map(logical_name, client.queues)))),
-        consumers=counts.get(whose, 0),
-        messages_unacknowledged=held.get(whose, 0),
+        address=first.address,
+        since=first.since,
+        key=first.key,
+        role=first.role,
+        handles=sum(len(served.sessions) for _, served in connections),
+        nodes=tuple(sorted(node for node, served in connections if served.sessions)),
+        queues=tuple(sorted(queues)),
+        consumers=counts[first.name],
+        messages_unacknowledged=held[first.name],
     )
