@@ -31,7 +31,7 @@ BUDGETS = {
     "api": 5_515,
     "bulk": 760,
     "cli": 2_285,
-    "client": 1_335,
+    "client": 1_336,
     "cluster": 4_350,
     "containers": 1_120,
     "contrib": 1_800,

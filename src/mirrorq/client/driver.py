@@ -593,6 +593,7 @@ class ClientDriver(HostThread[_Port]):
     def _give_up_straight(self, entry: Entry) -> None:
         """Handle a straight connection that does not come: handles that wait for it stay."""
         endpoint = entry.socket.endpoint
+        log.info("client %s: %s does not answer: other nodes serve", self._name, endpoint)
         self._resting_ms[endpoint] = clock.now_ms() + STRAIGHT_REST_MS
         self._drop_straight(entry)
         for port in self._ports:
