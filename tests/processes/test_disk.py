@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import mount_tmpfs
 
 from .cluster import Cluster, until
 
@@ -17,15 +17,8 @@ SMALL_MIB = 8
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A small tmpfs."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "mirrorq-test", str(path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with ExitStack() as ending:
+        yield mount_tmpfs(ending, tmp_path / "small", SMALL_MIB << 20)
 
 
 def fill_the_rest(path: Path) -> Path:

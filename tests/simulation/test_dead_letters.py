@@ -188,6 +188,7 @@ def test_29_a_deleted_target_is_given_up() -> None:
     world.put("c", 5, "late")
     world.until(lambda: world.master is not None and world.live(world.master) == 0)
     assert any("'dead' does not exist: " in line for line in world.cluster.trace)
+    assert "dead-letter-queue 'dead' does not exist" in "".join(world.status("c").warnings)
     master = world.master
     assert master is not None
     ended = world.cluster.engine(master).replicas[world.queue_id].master.endings.counts

@@ -12,7 +12,6 @@ from harness import checkers
 from harness.mutations.registry import mutation
 from mirrorq.config import Config
 from mirrorq.engine.events import WriteAll
-from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import AcknowledgeLosses, ClearPolicy, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.views import View
@@ -280,8 +279,7 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
         world.cluster.start(name)
     until_served(world)
     world.cluster.run(1000)
-    engine = world.cluster.engine("v")
-    status = queue_status(engine, world.queue_id, engine_ms(world, "v"), 0, "")
+    status = world.status("v")
     assert "1 unclean promotions: 10 messages are known to be lost" in " ".join(status.warnings)
     assert any("power of all members" in text for text in status.warnings)
     assert status.messages_lost == 10
@@ -289,17 +287,12 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
         world.cluster.ask("v", AcknowledgeLosses("orders", lost))
         world.cluster.run(1000)
         for name in "abcv":
-            engine = world.cluster.engine(name)
-            status = queue_status(engine, world.queue_id, engine_ms(world, name), 0, "")
+            status = world.status(name)
             assert ("unclean promotions" in " ".join(status.warnings)) == is_warned
             assert status.messages_lost == 10
     wrong = drained(world)
     assert len(wrong) == 10
     assert wrong == checkers.lost(world.journal)
-
-
-def engine_ms(world: World, name: str) -> int:
-    return world.cluster.clock_ms(world.cluster.nodes[name])
 
 
 def test_a_member_that_is_known_dead_is_not_waited_for() -> None:

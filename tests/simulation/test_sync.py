@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from harness.tiny_pages import tiny_pages
-from mirrorq.monitoring.status import QueueStatus
-from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
@@ -317,23 +315,18 @@ def test_14_progress_is_seen_on_every_node() -> None:
     world = _manual()
     _joined(world, 4000)
 
-    def seen(node: str) -> QueueStatus:
-        engine = world.cluster.engine(node)
-        now_ms = world.cluster.clock_ms(world.cluster.nodes[node])
-        return queue_status(engine, world.queue_id, now_ms, 0, "")
-
-    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
+    assert [world.status(node).sync_progress for node in "abw"] == [None] * 3
     _synchronise(world)
     for node in "abw":
-        world.until(lambda n=node: 0 < (seen(n).sync_progress or 0) < 1)  # type: ignore[misc]
-        status = seen(node)
+        world.until(lambda n=node: 0 < (world.status(n).sync_progress or 0) < 1)  # type: ignore[misc]
+        status = world.status(node)
         assert status.state == "syncing"
         assert 0 < status.sync_messages_left < 4000
         assert status.sync_bytes_left > status.sync_messages_left
-        world.until(lambda n=node: seen(n).sync_seconds_left is not None)  # type: ignore[misc]
+        world.until(lambda n=node: world.status(n).sync_seconds_left is not None)  # type: ignore[misc]
     assert _in_sync(world) == "b"
-    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
-    assert [seen(node).sync_messages_left for node in "abw"] == [0] * 3
+    assert [world.status(node).sync_progress for node in "abw"] == [None] * 3
+    assert [world.status(node).sync_messages_left for node in "abw"] == [0] * 3
 
 
 @pytest.mark.parametrize("fault", ["", "donor", "joiner"])
