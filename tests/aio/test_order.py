@@ -16,8 +16,6 @@ from .conftest import run
 
 pytestmark = pytest.mark.real
 
-WAIT_S = 60.0
-
 
 @pytest.fixture
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:

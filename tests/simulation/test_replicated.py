@@ -51,6 +51,11 @@ def replicated(names: str = "abc", *, witnesses: str = "", seed: int = 1) -> Wor
     return world
 
 
+@pytest.fixture
+def world() -> World:
+    return replicated()
+
+
 def until_served(world: World) -> None:
     world.until(lambda: world.master is not None)
 
@@ -74,8 +79,7 @@ def drained(world: World) -> list[str]:
 # --- What a confirm rests on ---------------------------------------------------------------
 
 
-def test_confirmed_and_handed_out_before_any_disk_has_it() -> None:
-    world = replicated()
+def test_confirmed_and_handed_out_before_any_disk_has_it(world: World) -> None:
     for node in world.cluster.nodes.values():
         node.commit_ms = 2000
     start_ms = world.cluster.now_ms
@@ -92,8 +96,7 @@ def test_confirmed_and_handed_out_before_any_disk_has_it() -> None:
     world.check_copies()
 
 
-def test_many_ops_go_to_the_disk_in_few_commits() -> None:
-    world = replicated()
+def test_many_ops_go_to_the_disk_in_few_commits(world: World) -> None:
     world.put("a", 200)
     world.cluster.run(BEHIND_MS)
     files = world.cluster.nodes["b"].disk.queues[world.queue_id]
@@ -106,17 +109,15 @@ def test_many_ops_go_to_the_disk_in_few_commits() -> None:
     world.check()
 
 
-def test_a_queue_declared_under_the_policy_is_so_from_its_first_view() -> None:
-    world = replicated()
+def test_a_queue_declared_under_the_policy_is_so_from_its_first_view(world: World) -> None:
     queue_id = world.cluster.declare("b", "others")
     view = world.cluster.view(queue_id)
     assert view is not None
     assert (view.epoch, view.durability) == (1, "replicated")
 
 
-def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
+def test_a_disk_that_lags_too_far_behind_holds_confirms_up(world: World) -> None:
     """Memory is bounded: beyond the bound a confirm waits for the slowest disk."""
-    world = replicated()
     ring = world.cluster.engine("b").replicas[world.queue_id].ring
     world.cluster.nodes["b"].commit_ms = 3000
     world.put("a", 1)
@@ -310,9 +311,8 @@ def test_a_member_that_is_known_dead_is_not_waited_for() -> None:
     assert drained(world) == []
 
 
-def test_a_clean_end_of_all_writes_everything() -> None:
+def test_a_clean_end_of_all_writes_everything(world: World) -> None:
     """Nothing is lost when the nodes are closed: what is written behind goes to disk first."""
-    world = replicated()
     world.put("a", 5)
     for name in "abc":
         world.cluster.tell(name, WriteAll())
@@ -324,8 +324,7 @@ def test_a_clean_end_of_all_writes_everything() -> None:
     assert drained(world) == []
 
 
-def test_a_queue_that_is_not_durable_ends_with_the_last_life() -> None:
-    world = replicated()
+def test_a_queue_that_is_not_durable_ends_with_the_last_life(world: World) -> None:
     queue_id = world.cluster.declare("a", "passing", durable=False)
     for name in "abc":
         world.cluster.kill(name)
@@ -337,8 +336,7 @@ def test_a_queue_that_is_not_durable_ends_with_the_last_life() -> None:
 # --- Switching -----------------------------------------------------------------------------
 
 
-def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done() -> None:
-    world = replicated()
+def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done(world: World) -> None:
     for name in "bc":
         world.cluster.nodes[name].commit_ms = 300
     world.put("a", 40)
@@ -357,8 +355,7 @@ def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done() 
     assert drained(world) == []
 
 
-def test_no_confirm_rests_on_memory_once_the_master_knows_the_policy() -> None:
-    world = replicated()
+def test_no_confirm_rests_on_memory_once_the_master_knows_the_policy(world: World) -> None:
     world.put("a", 5)
     for name in "abc":
         world.cluster.nodes[name].commit_ms = 30
