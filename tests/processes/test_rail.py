@@ -57,12 +57,9 @@ def use_rails(cluster: Cluster, mirrors: str) -> None:
 
 
 def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    assert cluster.wait_in_sync(2, on="b")["master"] == "a"
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     use_rails(cluster, "bc")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    traffic = Traffic(cluster["b"], cluster["b"], 100_000, pause_s=0.002)
     traffic.wait_confirmed(300)
     cluster.kill("c")
     traffic.wait_more_confirmed(200)
@@ -73,15 +70,13 @@ def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
     cluster.kill("a")
     traffic.wait_more_confirmed(200)
     traffic.stop()
-    traffic.check(100_000)
+    traffic.check()
     assert cluster.wait_master("bc", on="b")
 
 
 @pytest.mark.smoke
 def test_all_are_killed_at_once_and_have_what_was_confirmed(cluster: Cluster) -> None:
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     count = 0
     while count < 400 or not (is_used(cluster, "b") and is_used(cluster, "c")):
         assert cluster.ask("a", "put", body=f"m{count}") == count + 1
@@ -112,7 +107,7 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     cluster.wait_in_sync(2, on="a")
     if setting == "rail":
         use_rails(cluster, "b")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    traffic = Traffic(cluster["b"], cluster["b"], 100_000, pause_s=0.002)
     traffic.wait_more_confirmed(300)
     assert is_used(cluster, "b") == (setting == "rail")
     cluster.kill(name)
@@ -122,7 +117,7 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     cluster.wait_in_sync(2, on="b")
     traffic.wait_more_confirmed(200)
     traffic.stop()
-    traffic.check(100_000)
+    traffic.check()
 
 
 def _is_blocked(cluster: Cluster, node: str) -> bool:
@@ -135,9 +130,7 @@ def test_the_disk_of_a_mirror_fills_while_its_rail_has_the_queue(
     """Its copy judges each message by the room that there is from then on. What was confirmed is
     there after a kill with the disk still full, and with space again it goes on."""
     (cluster.path / "c").symlink_to(elastic_disk)
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
+    cluster.serve("abc")
     count = 0
     while not is_used(cluster, "c"):
         assert cluster.ask("a", "put", body=f"m{count}") == count + 1

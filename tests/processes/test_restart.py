@@ -11,9 +11,7 @@ from .cluster import Cluster
 def test_scenario_12_all_stopped_then_started_in_any_order(cluster: Cluster, order: str) -> None:
     """Everything confirmed is back as soon as a majority is, whoever they are; what was acked
     stays acked."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
+    cluster.serve("abc")
     bodies = [f"m{number}" for number in range(1, 501)]
     cluster.ask("b", "put_many", bodies=bodies)
     taken = cluster.ask("c", "take", count=3)
