@@ -17,7 +17,6 @@ from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Confirmed,
-    ConsumerRefused,
     Credit,
     Deliver,
     Delivery,
@@ -570,38 +569,6 @@ def test_counts_are_those_of_now(queue: Queue) -> None:
 
 
 # --- Consumers that hang --------------------------------------------------------------
-
-
-def test_what_is_held_too_long_goes_back_and_its_consumer_ends() -> None:
-    """The message comes again, counted; another session's ack of the old delivery is refused."""
-    queue = Queue(config=Config(consumer_timeout_ms=5000))
-    queue.sync()
-    for session in (ONE, TWO):
-        queue.attach(session)
-    producer = queue.open_producer()
-    queue.publish(producer, 1, 2)
-    queue.sync()
-    queue.ask(ONE, Subscribe(7, 1))
-    queue.ask(ONE, Credit(7, 1))
-    queue.sync()
-    (held,) = queue.pieces()
-    assert queue.wake_at_ms is not None
-    queue.now_ms += 5000
-    queue.step(Tick())
-    assert queue.heard() == []
-    queue.now_ms += 1
-    assert queue.wake_at_ms <= queue.now_ms
-    queue.step(Tick())
-    (refused,) = queue.heard()
-    assert isinstance(refused, ConsumerRefused)
-    assert "5000 ms" in refused.why
-    queue.consume(TWO)
-    assert [(p.first, p.last, p.count) for p in queue.pieces(TWO)] == [(1, 1, 2), (2, 2, 1)]
-    queue.ask(ONE, Settle(1, "ack", (held,)))
-    queue.sync()
-    (settled,) = queue.heard()
-    assert isinstance(settled, Settled)
-    assert settled.refused == (held,)
 
 
 def test_a_get_that_is_not_acked_in_time_loses_only_its_message() -> None:

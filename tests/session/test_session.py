@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
 from mirrorq.protocol.sessions import (
@@ -27,7 +26,6 @@ from mirrorq.protocol.sessions import (
     Request,
     ResendNumber,
     SessionReply,
-    Settle,
     Settled,
     Subscribe,
 )
@@ -187,16 +185,6 @@ def test_confirms_end_puts_once_and_settled_rides_on_the_next_batch(script: Scri
     assert frames.header(bodies_of(script.sent)[0].frame).settled == 4
 
 
-def test_a_refusal_ends_the_numbers_that_it_names(script: Scripted) -> None:
-    """Refused numbers are certainly not stored; the others stay open."""
-    script.session.put(put_of("one", [b"1"]))
-    script.session.put(put_of("two", [b"2"]))
-    script.step()
-    script.reply(ProducerOpened(9))
-    assert script.reply(Refused(9, 1, 1, "too long")) == [Failed("one", 0, 1, "too long", False)]
-    assert script.reply(Confirmed(9, ((2, 1, 50),))) == [Stored("two", 0, 1, 50)]
-
-
 def test_what_was_stored_and_lost_ends_unknown(script: Scripted) -> None:
     """Somebody may have had it: it is neither confirmed nor certainly not stored."""
     script.session.put(put_of("one", [b"1"]))
@@ -335,28 +323,6 @@ def test_a_failover_is_told_once_even_if_the_new_master_is_known_before_it_serve
     assert told.count(True) == 1
 
 
-def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() -> None:
-    """An ack that is lost on the way must find its delivery open: it is named in `held`, or the
-    master would hand the message to somebody else as if nobody had seen it."""
-    script = Scripted()
-    script.attach()
-    piece = Delivery(1, 1, 10, 12, 1)
-    from mirrorq.protocol.sessions import Deliver
-
-    script.reply(Deliver(0, (piece,)))
-    ack = replace(piece, first=11, last=11)
-    script.session.settle(SettleCall("ack", "ack", (ack,)))
-    script.step()
-    script.step(LinkLost())
-    attach = script.sent[0]
-    assert isinstance(attach, Attach)
-    assert sorted((p.first, p.last) for p in attach.held) in (
-        [(10, 10), (11, 11), (12, 12)],
-        [(10, 12)],
-    )
-    assert [s.deliveries for s in script.sent if isinstance(s, Settle)] == [(ack,)]
-
-
 def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment(script: Scripted) -> None:
     """Few requests for many messages; a new attachment counts from 0."""
     session = script.session
@@ -364,8 +330,6 @@ def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment(script
     session.want(1, 0, 100)
     script.step()
     assert Credit(1, 100) in script.sent
-    from mirrorq.protocol.sessions import Deliver
-
     script.reply(Deliver(1, (Delivery(1, 1, 1, 30, 1),)))
     session.want(1, 0, 100)
     script.step()
