@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from tests.kit import PATIENT, is_empty, until
@@ -21,17 +22,15 @@ Connecting = Callable[..., Client]
 @pytest.fixture
 def connecting() -> Iterator[Connecting]:
     """`connect(cluster, "ba")`: a client whose entry nodes are b, then a; closed at the end."""
-    made: list[Client] = []
+    with ExitStack() as ending:
 
-    def connect_to(cluster: Cluster, names: str) -> Client:
-        endpoints = [cluster.endpoints[name] for name in names]
-        client = mirrorq.connect(endpoints, timeout=WAIT_S, config=mirrorq.Config(**PATIENT))
-        made.append(client)
-        return client
+        def connect_to(cluster: Cluster, names: str) -> Client:
+            endpoints = [cluster.endpoints[name] for name in names]
+            config = mirrorq.Config(**PATIENT)
+            client = mirrorq.connect(endpoints, timeout=WAIT_S, config=config)
+            return ending.enter_context(client)
 
-    yield connect_to
-    for client in made:
-        client.close()
+        yield connect_to
 
 
 def numbers(count: int) -> list[bytes]:
