@@ -312,17 +312,6 @@ def test_the_end_of_a_master_makes_what_is_buffered_void(script: Scripted) -> No
     assert DropBuffered(True) in script.step(MasterChanged(2, True))
 
 
-def test_a_failover_is_told_once_even_if_the_new_master_is_known_before_it_serves() -> None:
-    """cancel_on_failover rests on this: the epoch at the last attachment decides."""
-    script = Scripted()
-    script.attach()
-    outputs = script.step(MasterChanged(2, False))
-    outputs += script.step(MasterChanged(2, True))
-    outputs += script.step(LinkLost())
-    told = [output.failover for output in outputs if isinstance(output, DropBuffered)]
-    assert told.count(True) == 1
-
-
 def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment(script: Scripted) -> None:
     """Few requests for many messages; a new attachment counts from 0."""
     session = script.session
