@@ -513,26 +513,6 @@ def test_a_give_back_is_not_counted(queue: Queue) -> None:
     assert [p.count for p in queue.pieces()] == [1]
 
 
-def test_an_ack_of_what_another_holds_is_refused(queue: Queue) -> None:
-    """The refusal, too, is told only when all before it is stable."""
-    _filled(queue, 1)
-    queue.consume()
-    (piece,) = queue.pieces()
-    queue.step(SessionGone(ONE))
-    queue.sync()
-    queue.attach(TWO)
-    queue.consume(TWO)
-    assert [p.count for p in queue.pieces(TWO)] == [2]
-    queue.attach(ONE)
-    queue.heard()
-    queue.ask(ONE, Settle(1, "ack", (piece,)))
-    queue.sync()
-    (answer,) = queue.heard()
-    assert isinstance(answer, Settled)
-    assert answer.refused == (piece,)
-    assert answer.why
-
-
 def test_what_a_session_no_longer_holds_goes_back_uncounted(queue: Queue) -> None:
     """An attachment names what users hold; the rest of its deliveries was seen by nobody."""
     _filled(queue, 3)
