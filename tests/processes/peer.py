@@ -187,6 +187,10 @@ class Peer:
         """Where this mirrorq was imported from."""
         return str(Path(mirrorq.__file__).parents[1])
 
+    def do_listening(self) -> str:
+        assert self._node is not None
+        return self._node.listening
+
     def do_waits_for(self, timeout: float) -> str:
         """Why the node is not ready after so long, "" when it is."""
         assert self._node is not None
