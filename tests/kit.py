@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 from mirrorq import Config, MirroredQueue, Node
 from mirrorq.demo.ports import free_ports
@@ -77,3 +80,25 @@ def nodes(
         for node in made.values():
             node.wait_ready(DEADLINE_S)
         yield made
+
+
+def mount_tmpfs(ending: ExitStack, path: Path, size: int) -> Path:
+    """Mount a file system in memory at a new directory; `ending` unmounts it.
+
+    Skips the test where this user may not mount.
+    """
+    path.mkdir()
+    if os.geteuid() != 0 or not _mount(path, f"size={size}"):
+        pytest.skip("needs the right to mount a tmpfs")
+    ending.callback(subprocess.run, ["umount", "--lazy", str(path)], check=True)
+    return path
+
+
+def resize_tmpfs(path: Path, size: int) -> None:
+    """Give a mounted file system another size in bytes."""
+    assert _mount(path, f"remount,size={size}")
+
+
+def _mount(path: Path, options: str) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", options, "mirrorq-test", str(path)]
+    return subprocess.run(command, capture_output=True).returncode == 0

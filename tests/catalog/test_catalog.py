@@ -95,17 +95,6 @@ def test_a_node_is_registered_once_per_incarnation() -> None:
     assert record.member == newer
 
 
-def test_a_wiped_store_takes_its_name_over() -> None:
-    """A new store under an old name replaces the entry, and does not count as its successor."""
-    wiped = MemberId("a", 77, 1)
-    catalog, result = applied(register(A), register(wiped))
-    assert result.nodes == ("a",)
-    record = catalog.node("a")
-    assert record is not None
-    assert record.member == wiped
-    assert not catalog.is_superseded(A)
-
-
 def test_removing_a_node_names_its_store() -> None:
     """The old store of a wiped node can be removed without touching the new one."""
     catalog, _ = applied(register(A))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,9 @@ Connecting = Callable[..., Client]
 @pytest.fixture
 def connecting() -> Iterator[Connecting]:
     """`connect`, with the closing done at the end."""
-    clients: list[Client] = []
+    with ExitStack() as stack:
 
-    def connect_and_keep(*endpoints: str, config: Config | None = None) -> Client:
-        client = connect(endpoints, config=config, timeout=30)
-        clients.append(client)
-        return client
+        def connect_and_keep(*endpoints: str, config: Config | None = None) -> Client:
+            return stack.enter_context(connect(endpoints, config=config, timeout=30))
 
-    yield connect_and_keep
-    for client in clients:
-        client.close()
+        yield connect_and_keep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,9 @@ def stage(face: type[Face], request: pytest.FixtureRequest) -> Iterator[Stage]:
     case = case_of(request.function)
     with Stage(face, nodes=case.nodes, config=case.config) as made:
         yield made
+
+
+@pytest.fixture
+def queue(stage: Stage) -> Any:
+    """A handle on the queue "orders"."""
+    return stage.queue()

@@ -80,8 +80,7 @@ def test_a_range_moves_once_though_the_master_ends(stage: Stage) -> None:
 
 
 @case(ONE_RING)
-def test_what_is_no_range_is_refused(stage: Stage) -> None:
-    queue = stage.queue()
+def test_what_is_no_range_is_refused(stage: Stage, queue: Any) -> None:
     fill(queue, 1)
     for given in ((0,), (5, 4), (1, 2**63)):
         assert isinstance(raised(queue.delete_messages, *given), ValueError)
@@ -120,8 +119,7 @@ def test_a_paused_queue_takes_and_hands_out_nothing(stage: Stage) -> None:
     stage.until(lambda: not queue.status().deliveries_paused)
 
 
-def test_who_consumes_hears_nothing_meanwhile(stage: Stage) -> None:
-    queue = stage.queue()
+def test_who_consumes_hears_nothing_meanwhile(stage: Stage, queue: Any) -> None:
     heard: list[bytes] = []
     queue.pause()
     queue.resume()
@@ -148,8 +146,7 @@ def test_what_is_held_is_acked_in_a_pause(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_a_pause_outlives_its_master(stage: Stage) -> None:
-    queue = stage.queue()
+def test_a_pause_outlives_its_master(stage: Stage, queue: Any) -> None:
     fill(queue, 2)
     queue.pause()
     stage.fail_over()

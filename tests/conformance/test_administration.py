@@ -84,9 +84,8 @@ def test_an_auto_delete_queue_ends_with_its_last_consumer(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_each_host_says_the_same(stage: Stage) -> None:
+def test_each_host_says_the_same(stage: Stage, queue: Any) -> None:
     """Of queues, nodes and policies, whoever is asked; a new master is at the node named."""
-    queue = stage.queue()
     stage.queue("bills")
     node = stage.cluster.node("b")
     stage.until(lambda: stage.host.nodes() == node.nodes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conformance.faces import AWAITED, WAIT_S, Stage, case
@@ -9,9 +11,8 @@ from mirrorq import AckRefused, Confirmation, Full, NoQuorum, NotConfirmed
 
 
 @case(AWAITED)
-def test_a_put_returns_its_sequence(stage: Stage) -> None:
+def test_a_put_returns_its_sequence(stage: Stage, queue: Any) -> None:
     """`put` and `put_many` end with what was stored; `send` returns what can be awaited."""
-    queue = stage.queue()
     assert queue.awaiting("put", b"1", headers={"n": 1}) == 1
     assert queue.awaiting("put_many", [b"2", b"3"]) == range(2, 4)
     sent = queue.awaiting("send", b"4")
@@ -59,10 +60,9 @@ def test_an_ack_with_a_put_is_waited_for(stage: Stage) -> None:
 
 
 @case(AWAITED, nodes=3)
-def test_one_bound_for_room_and_outcome(stage: Stage) -> None:
+def test_one_bound_for_room_and_outcome(stage: Stage, queue: Any) -> None:
     """Without a majority a put that was accepted is out of time, and is published later all the
     same. A put without room says that nobody has room, and why."""
-    queue = stage.queue()
     assert queue.awaiting("put", b"1") == 1
     stage.cut_off()
     with pytest.raises(TimeoutError, match=r"no outcome after .* it stays open"):
@@ -72,8 +72,7 @@ def test_one_bound_for_room_and_outcome(stage: Stage) -> None:
 
 
 @case(AWAITED, nodes=3, unconfirmed_count_max=2)
-def test_a_put_without_room_is_full_for_a_reason(stage: Stage) -> None:
-    queue = stage.queue()
+def test_a_put_without_room_is_full_for_a_reason(stage: Stage, queue: Any) -> None:
     queue.awaiting("put", b"1")
     stage.cut_off()
     for body in (b"2", b"3"):

@@ -302,6 +302,33 @@ def test_acks_at_receipt_need_no_ack_and_no_nack(stage: Stage) -> None:
     assert seen == [1, 2, 3]
 
 
+@case(nodes=3)
+def test_acks_at_receipt_may_lose_what_is_in_flight(stage: Stage) -> None:
+    """The master ends while messages are on their way. What comes for the first time comes in
+    order, what comes again is flagged, and a message that is put later is not lost."""
+    seen: list[tuple[int, bool]] = []
+    queue = stage.queue()
+    queue.consume(
+        lambda message: seen.append((int(message.body), message.redelivered)), ack="receipt"
+    )
+
+    def put() -> None:
+        for first in range(0, 2000, 20):
+            queue.put_many([b"%d" % (first + at) for at in range(20)]).result(10 * WAIT_S)
+
+    putting = stage.begin(put)
+    stage.until(lambda: len(seen) >= 100)
+    assert len(seen) < 2000
+    stage.cluster.crash("a")
+    putting.result(10 * WAIT_S)
+    queue.put(b"2000").result(10 * WAIT_S)
+    stage.until(lambda: seen[-1][0] == 2000 and stage.messages() == 0)
+    first = [number for number, redelivered in seen if not redelivered]
+    assert first == sorted(set(first))
+    anew = list(dict.fromkeys(number for number, _ in seen))
+    assert anew == sorted(anew)
+
+
 def test_consumers_take_turns(stage: Stage) -> None:
     """Two consumers share a queue; together they see every message once."""
     seen: list[list[int]] = [[], []]

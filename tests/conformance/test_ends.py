@@ -34,8 +34,7 @@ def test_shutdown_lets_gets_go_on_until_the_queue_is_empty(stage: Stage) -> None
     assert queue.get().body == b"of this handle only"
 
 
-def test_put_many_ends_with_a_shutdown_too(stage: Stage) -> None:
-    queue = stage.queue()
+def test_put_many_ends_with_a_shutdown_too(stage: Stage, queue: Any) -> None:
     queue.shutdown()
     with pytest.raises(ShutDown):
         queue.put_many([b"x"])
@@ -126,9 +125,8 @@ def test_closing_gives_back_what_is_held(stage: Stage) -> None:
 
 
 @case(ITEMS)
-def test_closing_ends_what_waits(stage: Stage) -> None:
+def test_closing_ends_what_waits(stage: Stage, queue: Any) -> None:
     """A get that waits is told; a closed handle says so; twice is as once."""
-    queue = stage.queue()
     waiting = stage.begin(raised, queue.get)
     queue.close()
     queue.close()
@@ -163,9 +161,8 @@ def test_a_closed_handle_says_so_at_each_call(stage: Stage) -> None:
     assert other.get(timeout=WAIT_S).body == b"0"
 
 
-def test_a_closed_host_ends_its_handles(stage: Stage) -> None:
+def test_a_closed_host_ends_its_handles(stage: Stage, queue: Any) -> None:
     """A client's messages go back; a node's are there after its next start."""
-    queue = stage.queue()
     fill(queue, 1)
     assert queue.get(timeout=WAIT_S).redelivered is False
     stage.host.close()
@@ -203,8 +200,7 @@ def test_a_message_that_somebody_holds_keeps_the_queue(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("whose", ["another's", "its own"])
-def test_a_get_that_waits_keeps_the_queue(stage: Stage, whose: str) -> None:
-    queue = stage.queue()
+def test_a_get_that_waits_keeps_the_queue(stage: Stage, whose: str, queue: Any) -> None:
     waits = stage.queue() if whose == "another's" else queue
     waiting = stage.begin(waits.get)
     assert "is in use, it has a get() that waits" in refusal(queue)
@@ -215,18 +211,16 @@ def test_a_get_that_waits_keeps_the_queue(stage: Stage, whose: str) -> None:
     queue.delete(if_unused=True)
 
 
-def test_a_consumer_keeps_the_queue(stage: Stage) -> None:
+def test_a_consumer_keeps_the_queue(stage: Stage, queue: Any) -> None:
     """Until it is cancelled."""
-    queue = stage.queue()
     consumer = queue.consume(lambda message: message.ack())
     assert "is in use, it has 1 consumer(s): cancel them first" in refusal(queue)
     consumer.cancel()
     queue.delete(if_unused=True)
 
 
-def test_a_drained_queue_may_be_deleted(stage: Stage) -> None:
+def test_a_drained_queue_may_be_deleted(stage: Stage, queue: Any) -> None:
     """Calls of get() that have ended are no use of it; what was just put is in it."""
-    queue = stage.queue()
     queue.put(b"x").result(WAIT_S)
     with pytest.raises(PreconditionFailed, match=r"1 message\(s\): purge it first"):
         queue.delete(if_empty=True)

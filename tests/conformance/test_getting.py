@@ -16,8 +16,7 @@ from mirrorq import AckRefused, ConfigError, Empty, NoQuorum, QueueDown
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
 
 
-def test_messages_come_in_order_and_are_gone_when_acked(stage: Stage) -> None:
-    queue = stage.queue()
+def test_messages_come_in_order_and_are_gone_when_acked(stage: Stage, queue: Any) -> None:
     fill(queue, 300)
     for number in range(300):
         message = queue.get(timeout=WAIT_S)
@@ -28,9 +27,8 @@ def test_messages_come_in_order_and_are_gone_when_acked(stage: Stage) -> None:
     stage.until(lambda: stage.messages() == 0)
 
 
-def test_get_many_returns_what_there_is(stage: Stage) -> None:
+def test_get_many_returns_what_there_is(stage: Stage, queue: Any) -> None:
     """1 to count_max as soon as there is one; [] at the time-out."""
-    queue = stage.queue()
     assert queue.get_many(5, timeout=0.05) == []
     fill(queue, 25)
     found: list[Any] = []
@@ -45,9 +43,8 @@ def test_get_many_returns_what_there_is(stage: Stage) -> None:
 
 
 @case(ITEMS)
-def test_an_empty_queue_is_empty(stage: Stage) -> None:
+def test_an_empty_queue_is_empty(stage: Stage, queue: Any) -> None:
     """Both as mirrorq.Empty and as queue.Empty; a negative time-out is a mistake."""
-    queue = stage.queue()
     assert isinstance(raised(queue.get, timeout=0.02), Empty)
     for call in (queue.get_nowait, lambda: queue.get(block=False)):
         with pytest.raises(standard.Empty):
@@ -99,9 +96,8 @@ def test_why_a_get_found_nothing_is_said(stage: Stage) -> None:
     assert queue.get(timeout=WAIT_S).body == b"0"
 
 
-def test_a_nacked_message_comes_again_counted(stage: Stage) -> None:
+def test_a_nacked_message_comes_again_counted(stage: Stage, queue: Any) -> None:
     """At its place, before later ones; requeue=False ends it."""
-    queue = stage.queue()
     fill(queue, 3)
     queue.get(timeout=WAIT_S).nack().result(WAIT_S)
     again = queue.get(timeout=WAIT_S)
@@ -114,9 +110,8 @@ def test_a_nacked_message_comes_again_counted(stage: Stage) -> None:
         again.nack(requeue=False, delay=1)
 
 
-def test_a_message_settles_by_its_handle(stage: Stage) -> None:
+def test_a_message_settles_by_its_handle(stage: Stage, queue: Any) -> None:
     """The handle of a message settles it and closes; so for a handle that its user has dropped."""
-    queue = stage.queue()
     fill(queue, 2)
     message = queue.get(timeout=WAIT_S)
     message.handle.ack_many([message]).result(WAIT_S)
@@ -126,9 +121,8 @@ def test_a_message_settles_by_its_handle(stage: Stage) -> None:
     stage.until(lambda: stage.messages() == 0)
 
 
-def test_a_message_as_context_manager(stage: Stage) -> None:
+def test_a_message_as_context_manager(stage: Stage, queue: Any) -> None:
     """Acked on a clean exit, given back on an exception, once settled left alone."""
-    queue = stage.queue()
     fill(queue, 2)
     with queue.get(timeout=WAIT_S) as message:
         assert message.body == b"0"
@@ -142,9 +136,8 @@ def test_a_message_as_context_manager(stage: Stage) -> None:
     assert queue.get(timeout=WAIT_S).delivery_count == 3
 
 
-def test_an_ack_is_refused_alone(stage: Stage) -> None:
+def test_an_ack_is_refused_alone(stage: Stage, queue: Any) -> None:
     """Two acks travel together; only the one whose message was settled before is refused."""
-    queue = stage.queue()
     fill(queue, 2)
     one, two = got(queue, 2)
     one.nack().result(WAIT_S)
@@ -241,18 +234,16 @@ def test_a_message_of_another_handle_is_not_acked_here(stage: Stage) -> None:
     message.ack().result(WAIT_S)
 
 
-def test_auto_ack_needs_no_ack(stage: Stage) -> None:
+def test_auto_ack_needs_no_ack(stage: Stage, queue: Any) -> None:
     """The message is gone soon after it was returned."""
-    queue = stage.queue()
     fill(queue, 1)
     assert queue.get(timeout=WAIT_S, auto_ack=True).body == b"0"
     stage.until(lambda: stage.messages() == 0)
 
 
 @case(nodes=3)
-def test_acks_survive_a_failover(stage: Stage) -> None:
+def test_acks_survive_a_failover(stage: Stage, queue: Any) -> None:
     """The delivery is from the old master, the ack goes to the new one, and is not undone."""
-    queue = stage.queue()
     fill(queue, 3)
     held = got(queue, 2)
     stage.fail_over()
@@ -262,9 +253,8 @@ def test_acks_survive_a_failover(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_what_was_fetched_ahead_is_void_after_a_failover(stage: Stage) -> None:
+def test_what_was_fetched_ahead_is_void_after_a_failover(stage: Stage, queue: Any) -> None:
     """It comes again from the new master, in order, once."""
-    queue = stage.queue()
     fill(queue, 200)
     queue.ack_many(got(queue, 100)).result(WAIT_S)
     stage.fail_over()
@@ -321,9 +311,8 @@ def test_get_nowait_finds_what_another_handle_has_fetched_ahead(stage: Stage) ->
     assert other.qsize() == 99
 
 
-def test_browse_takes_nothing(stage: Stage) -> None:
+def test_browse_takes_nothing(stage: Stage, queue: Any) -> None:
     """Ready and unacknowledged ones, from a sequence on, bounded."""
-    queue = stage.queue()
     assert queue.browse() == []
     fill(queue, 2500)
     queue.get(timeout=WAIT_S)
@@ -335,9 +324,8 @@ def test_browse_takes_nothing(stage: Stage) -> None:
         queue.browse(count_max=1)[0].ack().result(0)
 
 
-def test_purge_leaves_unacknowledged_messages_alone(stage: Stage) -> None:
+def test_purge_leaves_unacknowledged_messages_alone(stage: Stage, queue: Any) -> None:
     """It returns how many it has ended; the held one can still be acked."""
-    queue = stage.queue()
     fill(queue, 10)
     held = queue.get(timeout=WAIT_S)
     assert queue.purge() == 9
@@ -373,9 +361,8 @@ def test_iteration_ends_on_close(stage: Stage) -> None:
 
 
 @case(ITEMS)
-def test_many_threads_share_a_handle(stage: Stage) -> None:
+def test_many_threads_share_a_handle(stage: Stage, queue: Any) -> None:
     """Every message is returned to exactly one of them."""
-    queue = stage.queue()
     seen: list[bytes] = []
 
     def work() -> None:

@@ -115,9 +115,8 @@ def test_drop_head_keeps_the_newest(stage: Stage) -> None:
 
 
 @case(ITEMS)
-def test_a_policy_comes_and_goes_under_a_handle(stage: Stage) -> None:
+def test_a_policy_comes_and_goes_under_a_handle(stage: Stage, queue: Any) -> None:
     """A put that waits goes on when the limit is lifted."""
-    queue = stage.queue()
     for _ in range(5):
         queue.put(b"x")
     stage.until(lambda: stage.messages() == 5)

@@ -26,9 +26,8 @@ def test_messages_come_in_the_order_of_their_puts(stage: Stage) -> None:
     stage.until(lambda: stage.messages() == 0)
 
 
-def test_a_put_ends_with_its_sequence(stage: Stage) -> None:
+def test_a_put_ends_with_its_sequence(stage: Stage, queue: Any) -> None:
     """Sequences count from 1 in the order of puts."""
-    queue = stage.queue()
     puts = [queue.put(b"%d" % number) for number in range(100)]
     assert [put.result(WAIT_S) for put in puts] == [*range(1, 101)]
     assert all(put.done() and put.exception() is None for put in puts)
@@ -36,9 +35,8 @@ def test_a_put_ends_with_its_sequence(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_put_many_ends_with_a_range(stage: Stage) -> None:
+def test_put_many_ends_with_a_range(stage: Stage, queue: Any) -> None:
     """One op, one range; an empty list is done at once, without a majority."""
-    queue = stage.queue()
     assert queue.put_many([b"a", b"b", b"c"]).result(WAIT_S) == range(1, 4)
     assert queue.put_many(b"%d" % i for i in range(2)).result(WAIT_S) == range(4, 6)
     stage.cut_off()
@@ -76,9 +74,8 @@ def test_properties_travel(stage: Stage) -> None:
         assert carried == (dict.fromkeys(TEXTS) if message is two else TEXTS)
 
 
-def test_bodies_that_can_change_are_copied_at_the_call(stage: Stage) -> None:
+def test_bodies_that_can_change_are_copied_at_the_call(stage: Stage, queue: Any) -> None:
     """What is published is what the buffer held when put was called."""
-    queue = stage.queue()
     fill(queue, 1)
     buffer = bytearray(b"before")
     stage.cluster.fill_disk("a", 1)
@@ -89,9 +86,8 @@ def test_bodies_that_can_change_are_copied_at_the_call(stage: Stage) -> None:
 
 
 @case(unconfirmed_count_max=10)
-def test_puts_wait_at_the_bound_and_go_on_when_there_is_room(stage: Stage) -> None:
+def test_puts_wait_at_the_bound_and_go_on_when_there_is_room(stage: Stage, queue: Any) -> None:
     """Full at the time-out; a call larger than the bound goes when nothing else is open."""
-    queue = stage.queue()
     fill(queue, 1)
     stage.cluster.fill_disk("a", 3)
     open_ = 0
@@ -115,9 +111,8 @@ def test_puts_wait_at_the_bound_and_go_on_when_there_is_room(stage: Stage) -> No
 
 
 @case(unconfirmed_bytes_max=4096)
-def test_the_bound_counts_bytes_too(stage: Stage) -> None:
+def test_the_bound_counts_bytes_too(stage: Stage, queue: Any) -> None:
     """What is open is given back byte by byte as it is confirmed."""
-    queue = stage.queue()
     fill(queue, 1)
     stage.cluster.fill_disk("a", 1)
     queue.put(bytes(3000))
@@ -153,9 +148,8 @@ def test_why_a_put_had_no_room_is_said(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_confirmations_stay_open_over_failovers(stage: Stage) -> None:
+def test_confirmations_stay_open_over_failovers(stage: Stage, queue: Any) -> None:
     """What the first master lost is sent to the second, once; so is what a broken link lost."""
-    queue = stage.queue()
     queue.put(b"0").result(WAIT_S)
     stage.cluster.fill_disk("a", 1)
     puts = [queue.put(b"%d" % number) for number in range(1, 50)]
@@ -169,9 +163,8 @@ def test_confirmations_stay_open_over_failovers(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_closing_leaves_nothing_open(stage: Stage) -> None:
+def test_closing_leaves_nothing_open(stage: Stage, queue: Any) -> None:
     """Without a majority, close() ends what is open as unknown; put after it is refused."""
-    queue = stage.queue()
     queue.put(b"0").result(WAIT_S)
     stage.cut_off()
     puts = [queue.put(b"1"), queue.put_many([b"2", b"3"])]
@@ -184,9 +177,8 @@ def test_closing_leaves_nothing_open(stage: Stage) -> None:
     queue.close()
 
 
-def test_the_end_of_the_host_leaves_nothing_open(stage: Stage) -> None:
+def test_the_end_of_the_host_leaves_nothing_open(stage: Stage, queue: Any) -> None:
     """What was sent may have taken effect; an ack that is made only then has not."""
-    queue = stage.queue()
     fill(queue, 3)
     message, late, other = got(queue, 3)
     waiting = stage.begin(lambda: list(queue))
@@ -265,9 +257,8 @@ def test_listeners_are_told_of_failures_too(stage: Stage) -> None:
     assert all(isinstance(error, ConfirmUnknown) for _, error in ends)
 
 
-def test_confirmations_can_be_awaited_in_any_loop(stage: Stage) -> None:
+def test_confirmations_can_be_awaited_in_any_loop(stage: Stage, queue: Any) -> None:
     """From two loops in two threads, done or not yet done, twice."""
-    queue = stage.queue()
 
     def publish() -> tuple[object, object]:
         put = queue.put(b"x")
@@ -316,9 +307,8 @@ def test_wait_ends_with_the_first_one_where_that_is_asked(stage: Stage) -> None:
         mirrorq.wait([quick], return_when="SOON")  # type: ignore[arg-type]
 
 
-def test_futures_end_as_their_outcomes_do(stage: Stage) -> None:
+def test_futures_end_as_their_outcomes_do(stage: Stage, queue: Any) -> None:
     """What waits for futures waits for confirmations and settlements."""
-    queue = stage.queue()
     made = [queue.put(b"%d" % number).future() for number in range(3)]
     assert sorted(one.result() for one in futures.as_completed(made, WAIT_S)) == [1, 2, 3]
     stage.cluster.fill_disk("a", 1)
@@ -339,9 +329,8 @@ def test_futures_end_as_their_outcomes_do(stage: Stage) -> None:
     assert asyncio.run(main()) == 5
 
 
-def test_puts_from_many_threads_all_arrive(stage: Stage) -> None:
+def test_puts_from_many_threads_all_arrive(stage: Stage, queue: Any) -> None:
     """Each message once, each thread's own in order, with its own properties."""
-    queue = stage.queue()
 
     def publish(name: int) -> None:
         for number in range(100):
@@ -360,9 +349,8 @@ def test_puts_from_many_threads_all_arrive(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_puts_gather_while_a_batch_is_on_its_way(stage: Stage) -> None:
+def test_puts_gather_while_a_batch_is_on_its_way(stage: Stage, queue: Any) -> None:
     """What gathers is stored in order, transactions among it, at the handle's end too."""
-    queue = stage.queue()
     puts = [queue.put(b"%d" % number, key="k") for number in range(3000)]
     with queue.transaction() as step:
         step.put(b"step", key="k")

@@ -42,9 +42,8 @@ def test_batches_hold_what_was_put_and_nothing_is_taken(stage: Stage) -> None:
 
 
 @case(THREADS)
-def test_the_columns_are_an_arrow_binary_array(stage: Stage) -> None:
+def test_the_columns_are_an_arrow_binary_array(stage: Stage, queue: Any) -> None:
     """Offsets are int32 from 0, one more than messages; bodies stand end to end."""
-    queue = stage.queue()
     queue.put_many([b"a", b"", b"ccc"]).result(WAIT_S)
     (batch,) = bulk.reader(queue).read(1, 3)
     (offsets, values), properties = batch.columns
@@ -58,9 +57,8 @@ def test_the_columns_are_an_arrow_binary_array(stage: Stage) -> None:
 
 
 @case(THREADS)
-def test_what_was_acked_is_left_out(stage: Stage) -> None:
+def test_what_was_acked_is_left_out(stage: Stage, queue: Any) -> None:
     """Frames are cut to what lives; ranges tell the same; what is held is shown too."""
-    queue = stage.queue()
     fill(queue, 10)
     held = got(queue, 10)
     queue.ack_many([held[0], held[4], held[5]]).result(WAIT_S)
@@ -92,9 +90,8 @@ def test_many_pages_are_one_answer(stage: Stage, monkeypatch: pytest.MonkeyPatch
 
 
 @case(THREADS)
-def test_what_lies_beyond_the_queue_is_read(stage: Stage) -> None:
+def test_what_lies_beyond_the_queue_is_read(stage: Stage, queue: Any) -> None:
     """No mistake: "to the end" may be said with any number."""
-    queue = stage.queue()
     queue.put(b"one").result(WAIT_S)
     (batch,) = bulk.reader(queue).read(0, ENDLESS)
     assert batch.bodies() == [b"one"]
@@ -103,9 +100,8 @@ def test_what_lies_beyond_the_queue_is_read(stage: Stage) -> None:
 
 
 @case(THREADS)
-def test_a_time_finds_its_first_message(stage: Stage) -> None:
+def test_a_time_finds_its_first_message(stage: Stage, queue: Any) -> None:
     """Messages are found by when they were published; after the last comes the next sequence."""
-    queue = stage.queue()
     fill(queue, 3)
     old = queue.browse()[0].timestamp
     stage.run(10)
@@ -115,8 +111,7 @@ def test_a_time_finds_its_first_message(stage: Stage) -> None:
 
 
 @case(THREADS)
-def test_reading_a_deleted_queue_is_an_error(stage: Stage) -> None:
-    queue = stage.queue()
+def test_reading_a_deleted_queue_is_an_error(stage: Stage, queue: Any) -> None:
     queue.put(b"x").result(WAIT_S)
     queue.delete()
     with pytest.raises((QueueDown, ShutDown)):
@@ -124,9 +119,8 @@ def test_reading_a_deleted_queue_is_an_error(stage: Stage) -> None:
 
 
 @case(THREADS, nodes=3)
-def test_every_copy_shows_the_same(stage: Stage) -> None:
+def test_every_copy_shows_the_same(stage: Stage, queue: Any) -> None:
     """Each of three nodes answers from its own copy, no older than what the master has said."""
-    queue = stage.queue()
     fill(queue, 5000)
     queue.ack_many(got(queue, 10)).result(WAIT_S)
     extent = bulk.extent(queue)
@@ -156,9 +150,8 @@ def test_a_node_without_a_copy_says_who_has_one(stage: Stage) -> None:
 
 
 @case(THREADS)
-def test_a_lease_of_many_comes_without_pauses(stage: Stage) -> None:
+def test_a_lease_of_many_comes_without_pauses(stage: Stage, queue: Any) -> None:
     """The master hands out 4,096 messages at a time: twenty portions take no twenty pauses."""
-    queue = stage.queue()
     fill(queue, 80_000)
     begun = stage.cluster.now
     with bulk.lease(queue) as lease:
@@ -215,9 +208,8 @@ def test_a_lease_outlives_the_consumer_timeout(stage: Stage) -> None:
 
 
 @case(THREADS, nodes=3)
-def test_a_lease_goes_over_a_change_of_master(stage: Stage) -> None:
+def test_a_lease_goes_over_a_change_of_master(stage: Stage, queue: Any) -> None:
     """When the master ends the messages are taken again, and acked once."""
-    queue = stage.queue()
     fill(queue, 500)
     lease = bulk.lease(queue, 400)
     stage.fail_over()
@@ -306,10 +298,9 @@ def fail_at(queue: Any, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @case(THREADS)
 @pytest.mark.parametrize("what", ["claim", "lease"])
 def test_what_met_trouble_is_not_in_its_own_way(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, what: str, queue: Any
 ) -> None:
     """The caller has no claim and no lease, so the master has none: nothing stays held."""
-    queue = stage.queue()
     fill(queue, 3)
     fail_at(queue, 1 if what == "claim" else 2, monkeypatch)
     with pytest.raises(NoQuorum):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from conformance.faces import THREADS, WAIT_S, Stage, case, fill, got, taken
 from mirrorq import AckRefused, NoQuorum, NotConfirmed, QueueNotFound
 
 
-def test_a_transaction_takes_effect_as_one(stage: Stage) -> None:
-    queue = stage.queue()
+def test_a_transaction_takes_effect_as_one(stage: Stage, queue: Any) -> None:
     fill(queue, 2)
     first, second = got(queue, 2)
     with queue.transaction() as step:
@@ -25,8 +26,7 @@ def test_a_transaction_takes_effect_as_one(stage: Stage) -> None:
     assert [message.sequence for message in queue.browse()] == [4, 5]
 
 
-def test_an_exception_leaves_everything_as_it_was(stage: Stage) -> None:
-    queue = stage.queue()
+def test_an_exception_leaves_everything_as_it_was(stage: Stage, queue: Any) -> None:
     fill(queue, 1)
     message = queue.get(timeout=WAIT_S)
     step = queue.transaction()
@@ -66,9 +66,8 @@ def test_a_transaction_with_an_ack_that_is_not_taken_does_nothing(stage: Stage) 
 
 
 @case(nodes=3)
-def test_a_transaction_goes_on_over_a_failover(stage: Stage) -> None:
+def test_a_transaction_goes_on_over_a_failover(stage: Stage, queue: Any) -> None:
     """What is held was handed out by the master before: its ack is taken, once."""
-    queue = stage.queue()
     fill(queue, 1)
     message = queue.get(timeout=WAIT_S)
     stage.fail_over()
@@ -80,9 +79,8 @@ def test_a_transaction_goes_on_over_a_failover(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_a_transaction_on_its_way_survives_the_master(stage: Stage) -> None:
+def test_a_transaction_on_its_way_survives_the_master(stage: Stage, queue: Any) -> None:
     """Sent once more to the next master, done once."""
-    queue = stage.queue()
     fill(queue, 1)
     message = queue.get(timeout=WAIT_S)
     stage.cluster.fill_disk("a", 60)

@@ -28,27 +28,24 @@ def put_all(queue: Any, *messages: tuple[bytes, int]) -> None:
 # --- Priorities ---------------------------------------------------------------------------
 
 
-def test_higher_priorities_come_first_each_in_order(stage: Stage) -> None:
+def test_higher_priorities_come_first_each_in_order(stage: Stage, queue: Any) -> None:
     """31, then 5 in the order of puts, then 0."""
-    queue = stage.queue()
     put_all(queue, (b"a", 0), (b"b", 5), (b"c", 31), (b"d", 5), (b"e", 0))
     assert queue.qsize() == 5
     assert [queue.get(timeout=WAIT_S).body for _ in range(5)] == [b"c", b"b", b"d", b"a", b"e"]
     assert queue.empty()
 
 
-def test_many_messages_of_one_priority_are_one_put(stage: Stage) -> None:
+def test_many_messages_of_one_priority_are_one_put(stage: Stage, queue: Any) -> None:
     """put_many takes a priority for all of them, and they are fetched together."""
-    queue = stage.queue()
     low, high = ([b"%s %d" % (name, n) for n in range(300)] for name in (b"low", b"high"))
     queue.put_many(low).result(WAIT_S)
     queue.put_many(high, priority=1).result(WAIT_S)
     assert taken(queue, 600) == [*high, *low]
 
 
-def test_a_nack_goes_back_to_its_place_in_its_level(stage: Stage) -> None:
+def test_a_nack_goes_back_to_its_place_in_its_level(stage: Stage, queue: Any) -> None:
     """Before what is behind it in its priority, after all higher ones."""
-    queue = stage.queue()
     put_all(queue, (b"1", 3), (b"2", 3), (b"0", 0))
     first = queue.get(timeout=WAIT_S)
     assert first.body == b"1"
@@ -58,9 +55,8 @@ def test_a_nack_goes_back_to_its_place_in_its_level(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_priorities_survive_a_failover(stage: Stage) -> None:
+def test_priorities_survive_a_failover(stage: Stage, queue: Any) -> None:
     """What was held comes again first, redelivered, and each level keeps its order."""
-    queue = stage.queue()
     put_all(queue, (b"low", 0), (b"high", 9), (b"higher", 10), (b"low 2", 0))
     held = queue.get(timeout=WAIT_S)
     assert (held.body, held.redelivered) == (b"higher", False)
@@ -70,8 +66,7 @@ def test_priorities_survive_a_failover(stage: Stage) -> None:
     assert (again[0].redelivered, again[0].delivery_count) == (True, 2)
 
 
-def test_browse_shows_all_levels_in_order_of_sequence(stage: Stage) -> None:
-    queue = stage.queue()
+def test_browse_shows_all_levels_in_order_of_sequence(stage: Stage, queue: Any) -> None:
     put_all(queue, (b"a", 0), (b"b", 5), (b"c", 0))
     assert [(m.sequence, m.body) for m in queue.browse()] == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert queue.purge() == 3
@@ -90,9 +85,8 @@ def test_a_consumer_gets_higher_priorities_first(stage: Stage) -> None:
 # --- Delays -------------------------------------------------------------------------------
 
 
-def test_a_delayed_message_comes_when_it_is_due(stage: Stage) -> None:
+def test_a_delayed_message_comes_when_it_is_due(stage: Stage, queue: Any) -> None:
     """Confirmed at once, counted as delayed, shown by browse; ready later, behind what is ready."""
-    queue = stage.queue()
     assert queue.put(b"later", delay=60).result(WAIT_S) == 1
     assert queue.empty()
     assert [message.body for message in queue.browse()] == [b"later"]
@@ -105,9 +99,8 @@ def test_a_delayed_message_comes_when_it_is_due(stage: Stage) -> None:
     assert [queue.get(timeout=WAIT_S).body for _ in range(2)] == [b"now", b"later"]
 
 
-def test_delays_end_in_the_order_of_their_times_each_in_its_level(stage: Stage) -> None:
+def test_delays_end_in_the_order_of_their_times_each_in_its_level(stage: Stage, queue: Any) -> None:
     """The priority of a delayed message counts when it is due."""
-    queue = stage.queue()
     queue.put_many([b"2", b"3"], delay=20)
     queue.put(b"1", delay=10)
     queue.put(b"0", delay=timedelta(seconds=30), priority=1)
@@ -120,9 +113,8 @@ def test_delays_end_in_the_order_of_their_times_each_in_its_level(stage: Stage) 
 
 
 @case(nodes=3)
-def test_delays_go_on_over_a_failover(stage: Stage) -> None:
+def test_delays_go_on_over_a_failover(stage: Stage, queue: Any) -> None:
     """The next master ends them, of puts and of nacks; what is due meanwhile is late, not lost."""
-    queue = stage.queue()
     queue.put_many([b"a", b"b"]).result(WAIT_S)
     queue.get(timeout=WAIT_S).nack(delay=LONG_S).result(WAIT_S)
     queue.put(b"soon", delay=1).result(WAIT_S)
@@ -134,9 +126,8 @@ def test_delays_go_on_over_a_failover(stage: Stage) -> None:
     assert delayed(stage) == 2
 
 
-def test_a_nack_with_a_delay_comes_again_at_its_place(stage: Stage) -> None:
+def test_a_nack_with_a_delay_comes_again_at_its_place(stage: Stage, queue: Any) -> None:
     """Others are served meanwhile; then it comes before what is behind it, counted."""
-    queue = stage.queue()
     queue.put_many([b"a", b"b", b"c"]).result(WAIT_S)
     assert queue.get(timeout=WAIT_S).nack(delay=60).result(WAIT_S) is None
     other = queue.get(timeout=WAIT_S)
@@ -147,9 +138,8 @@ def test_a_nack_with_a_delay_comes_again_at_its_place(stage: Stage) -> None:
     assert [(m.body, m.delivery_count) for m in again] == [(b"a", 2), (b"b", 2), (b"c", 1)]
 
 
-def test_purge_ends_delayed_messages_too(stage: Stage) -> None:
+def test_purge_ends_delayed_messages_too(stage: Stage, queue: Any) -> None:
     """Published or given back with a delay; what is held stays."""
-    queue = stage.queue()
     fill(queue, 3)
     queue.put(b"d", delay=LONG_S).result(WAIT_S)
     queue.get(timeout=WAIT_S).nack(delay=LONG_S).result(WAIT_S)
@@ -163,9 +153,8 @@ def test_purge_ends_delayed_messages_too(stage: Stage) -> None:
 # --- Time to live -------------------------------------------------------------------------
 
 
-def test_a_message_with_a_ttl_ends(stage: Stage) -> None:
+def test_a_message_with_a_ttl_ends(stage: Stage, queue: Any) -> None:
     """Seconds, as every other time in Python; 0 ends at once. A holder keeps what it holds."""
-    queue = stage.queue()
     queue.put(b"held", ttl=60).result(WAIT_S)
     held = queue.get(timeout=WAIT_S)
     queue.put(b"for ever").result(WAIT_S)
@@ -179,10 +168,9 @@ def test_a_message_with_a_ttl_ends(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("ttl", "comes"), [(5, False), (LONG_S, True)])
 def test_a_ttl_runs_from_the_put_on_through_the_delay(
-    stage: Stage, ttl: float, comes: bool
+    stage: Stage, ttl: float, comes: bool, queue: Any
 ) -> None:
     """What expires while it is delayed is never ready; what does not has the rest of its time."""
-    queue = stage.queue()
     queue.put(b"first", delay=10, ttl=ttl).result(WAIT_S)
     queue.put(b"second", delay=15).result(WAIT_S)
     bodies = [b"first", b"second"] if comes else [b"second"]
@@ -192,8 +180,7 @@ def test_a_ttl_runs_from_the_put_on_through_the_delay(
 
 
 @case(nodes=3)
-def test_a_ttl_goes_on_over_a_failover(stage: Stage) -> None:
-    queue = stage.queue()
+def test_a_ttl_goes_on_over_a_failover(stage: Stage, queue: Any) -> None:
     queue.put(b"ends", ttl=20).result(WAIT_S)
     queue.put(b"stays").result(WAIT_S)
     stage.fail_over()

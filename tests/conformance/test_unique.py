@@ -34,8 +34,7 @@ def test_a_second_put_of_a_key_stores_nothing(stage: Stage) -> None:
     assert taken(queue, 3) == [b"1", b"2", b"3"]
 
 
-def test_keys_in_one_batch_are_looked_at_too(stage: Stage) -> None:
-    queue = stage.queue()
+def test_keys_in_one_batch_are_looked_at_too(stage: Stage, queue: Any) -> None:
     puts = [queue.put(b"%d" % n, unique=f"k{n % 3}") for n in range(300)]
     outcomes = [outcome(put) for put in puts]
     assert [is_repeat for _, is_repeat in outcomes] == [n >= 3 for n in range(300)]
@@ -44,9 +43,8 @@ def test_keys_in_one_batch_are_looked_at_too(stage: Stage) -> None:
     assert queue.status().messages == 3
 
 
-def test_the_key_outlives_its_message(stage: Stage) -> None:
+def test_the_key_outlives_its_message(stage: Stage, queue: Any) -> None:
     """The window counts from the put, whatever becomes of the message: taken, purged or expired."""
-    queue = stage.queue()
     queue.put(b"taken", unique="a").result(WAIT_S)
     assert taken(queue, 1) == [b"taken"]
     queue.put(b"purged", unique="b").result(WAIT_S)
@@ -59,8 +57,7 @@ def test_the_key_outlives_its_message(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("window", [20, "20s", datetime.timedelta(seconds=20)])
-def test_the_key_is_free_after_its_window(stage: Stage, window: Any) -> None:
-    queue = stage.queue()
+def test_the_key_is_free_after_its_window(stage: Stage, window: Any, queue: Any) -> None:
     queue.put(b"1", unique="k", unique_for=window).result(WAIT_S)
     stage.run(15)
     assert outcome(queue.put(b"2", unique="k", unique_for=window))[1] is True
@@ -69,9 +66,8 @@ def test_the_key_is_free_after_its_window(stage: Stage, window: Any) -> None:
     assert bodies(queue) == [b"1", b"3"]
 
 
-def test_the_policy_says_how_long_a_key_is_remembered(stage: Stage) -> None:
+def test_the_policy_says_how_long_a_key_is_remembered(stage: Stage, queue: Any) -> None:
     """`unique-window`, where the put does not say it; an hour without a policy."""
-    queue = stage.queue()
     queue.put(b"1", unique="k").result(WAIT_S)
     stage.run(3500)
     assert outcome(queue.put(b"2", unique="k"))[1] is True
@@ -85,8 +81,7 @@ def test_the_policy_says_how_long_a_key_is_remembered(stage: Stage) -> None:
 
 
 @case(nodes=3)
-def test_the_next_master_knows_the_keys(stage: Stage) -> None:
-    queue = stage.queue()
+def test_the_next_master_knows_the_keys(stage: Stage, queue: Any) -> None:
     queue.put(b"1", unique="k").result(WAIT_S)
     stage.fail_over()
     assert outcome(queue.put(b"2", unique="k")) == (1, True)
@@ -94,8 +89,7 @@ def test_the_next_master_knows_the_keys(stage: Stage) -> None:
 
 
 @case(ONE_RING, nodes=3)
-def test_the_keys_move_with_the_master(stage: Stage) -> None:
-    queue = stage.queue()
+def test_the_keys_move_with_the_master(stage: Stage, queue: Any) -> None:
     queue.put(b"1", unique="k").result(WAIT_S)
     stage.cluster.node("a").transfer_master("orders", "b")
     assert outcome(queue.put(b"2", unique="k")) == (1, True)
@@ -152,9 +146,8 @@ def test_the_number_of_keys_is_bounded(stage: Stage) -> None:
 
 
 @case(ONE_RING)
-def test_a_transaction_stores_what_is_new(stage: Stage) -> None:
+def test_a_transaction_stores_what_is_new(stage: Stage, queue: Any) -> None:
     """Its acks count all the same, and its result names the sequence of each message."""
-    queue = stage.queue()
     fill(queue, 1)
     held = queue.get(timeout=WAIT_S)
     queue.put(b"1", unique="k").result(WAIT_S)
@@ -196,15 +189,13 @@ def test_a_dead_letter_is_no_repeat(stage: Stage) -> None:
 
 
 @case(AWAITED)
-def test_a_put_that_waits_returns_the_first_sequence(stage: Stage) -> None:
-    queue = stage.queue()
+def test_a_put_that_waits_returns_the_first_sequence(stage: Stage, queue: Any) -> None:
     assert queue.awaiting("put", b"1", unique="k") == 1
     assert queue.awaiting("put", b"2", unique="k") == 1
     assert bodies(queue) == [b"1"]
 
 
-def test_what_is_no_key_is_refused(stage: Stage) -> None:
-    queue = stage.queue()
+def test_what_is_no_key_is_refused(stage: Stage, queue: Any) -> None:
     for error, words, options in (
         (TypeError, "unique is of type int", {"unique": 17}),
         (ConfigError, "unique is empty", {"unique": ""}),

@@ -17,7 +17,7 @@ from mirrorq.replication.events import Declared, LinkLost, NodeGone, SessionGone
 from mirrorq.replication.master.auto_delete import AutoDelete
 
 from .entries import QUEUE
-from .test_master import NOW_MS, ONE, TWO, Queue
+from .test_master import ONE, TWO, Queue
 
 
 def auto_delete(*, was_consumed: bool = False) -> AutoDelete:
@@ -109,22 +109,6 @@ def test_who_comes_after_the_deletion_was_asked_for_is_not_seated() -> None:
     assert master is not None
     assert not master.dispatch.consumers.by_key
     assert asked == [DeleteQueue(QUEUE, 1)]
-
-
-def test_a_consumer_that_attaches_again_keeps_the_queue() -> None:
-    """Between its attaching and its subscribing it is no consumer, for a moment."""
-    queue, asked = consumed()
-    queue.attach(ONE)
-    assert asked == []
-    queue.ask(ONE, Subscribe(1, 10))
-    assert asked == []
-    master = queue.replica.master
-    assert master is not None
-    assert master.auto_delete.wake_at_ms() is None
-    queue.attach(ONE)
-    wake_ms = master.auto_delete.wake_at_ms()
-    assert wake_ms is not None
-    assert wake_ms > NOW_MS
 
 
 WAIT_MS = Config().consumer_return_ms

@@ -77,6 +77,15 @@ class Deep(PagedState):
             assert columns.since(stamp_ms, first, last) == (later[0] if later else None)
 
 
+def filled(seed: int) -> Deep:
+    """So many messages that columns have blocks, with a checkpoint behind them."""
+    deep = Deep(seed)
+    while deep.state.live.count < COUNT:
+        deep.publish()
+    deep.checkpoint()
+    return deep
+
+
 def _spread(runs: Iterator[tuple[int, int, int]]) -> Iterator[int]:
     for first, last, value in runs:
         yield from [value] * (last - first + 1)
@@ -113,10 +122,7 @@ def test_what_is_on_the_disk_alone_is_read_when_it_is_asked_for(seed: int) -> No
 
 def test_a_start_reads_of_the_blocks_the_last_one_only() -> None:
     """However many there are. What all of them come to together is known without them."""
-    deep = Deep(1)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(1)
     deep.reads.clear()
     deep.restart()
     tail = deep.state.columns.table.firsts[-1]
@@ -131,10 +137,7 @@ def test_a_start_reads_of_the_blocks_the_last_one_only() -> None:
 
 def test_acks_read_and_write_no_block_that_is_full() -> None:
     """What has ended stays in it; the block goes when nothing in it lives."""
-    deep = Deep(2)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(2)
     deep.reads.clear()
     before = {page for page in deep.disk.queues[QUEUE].pages if page[0] == COLUMNS}
     deep.ack(30, 31)
@@ -164,10 +167,7 @@ def taken_over(given: Given, incoming: Incoming, after_part: Callable[[int], Non
 
 def test_a_state_is_given_whole_though_blocks_end_meanwhile() -> None:
     """A block of which nothing lives any more stays for who still wants its page."""
-    deep = Deep(3)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(3)
     own = QueueState()
     told, given, incoming = deep.state.encode(), Given(1, deep.state), Incoming(own)
 
@@ -202,10 +202,7 @@ def test_what_is_still_on_its_way_to_the_disk_is_not_read_from_it() -> None:
 
 def test_a_page_that_is_on_the_disk_alone_is_given_as_it_is_there() -> None:
     """It is what the block would be written as, and nobody's block leaves the memory for it."""
-    deep = Deep(4)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(4)
     state = deep.state
     cache = state.columns._cache
     cache._pages.clear()
@@ -220,10 +217,7 @@ def test_a_page_that_is_on_the_disk_alone_is_given_as_it_is_there() -> None:
 def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all queues that share a cache."""
     monkeypatch.setattr(pages, "CACHED_PAGES", 5)
-    deep = Deep(4)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(4)
     deep.state.encode()
     cache = deep.state.columns._cache
     other = QueueState.of_image(deep.disk.images(whole=False)[0], cache)
@@ -233,10 +227,7 @@ def test_memory_has_so_many_blocks_and_no_more(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_block_that_is_damaged_is_of_unknown_sizes_and_times() -> None:
     """The queue goes on; those of its messages count no bytes."""
-    deep = Deep(5)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(5)
     (image,) = deep.disk.images(whole=False)
     real = deep.disk.page
     broken = deep.state.columns.table.firsts[3]
@@ -252,10 +243,7 @@ def test_a_block_that_is_damaged_is_of_unknown_sizes_and_times() -> None:
 
 def test_a_page_of_columns_that_is_missing_is_noticed() -> None:
     """The lines of the blocks and the head say which there are."""
-    deep = Deep(6)
-    while deep.state.live.count < COUNT:
-        deep.publish()
-    deep.checkpoint()
+    deep = filled(6)
     (image,) = deep.disk.images()
     for index, page in enumerate(image.pages):
         if page.kind == COLUMNS:

@@ -168,17 +168,6 @@ def test_a_piece_is_taken_once_and_by_its_holder_only() -> None:
     assert dispatch.open.unacknowledged == 0
 
 
-def test_a_give_back_of_an_old_delivery_is_void() -> None:
-    """What came back and was handed out again is not given back by its first delivery."""
-    dispatch = _dispatch(_state(1), ONE)
-    ((_, first),) = _pieces(dispatch)
-    dispatch.ready.give_back(dispatch.close_piece(ONE, first))
-    ((_, second),) = _pieces(dispatch)
-    assert (second.count, second.number) == (1, first.number + 1)
-    assert dispatch.close_piece(ONE, first) == []
-    assert dispatch.close_piece(ONE, second) == [(1, 1)]
-
-
 def test_what_was_not_sent_was_not_handed_out() -> None:
     """A delivery that came too late to be sent is ready again, and costs no credit."""
     dispatch = _dispatch(_state(1), ONE, credit=1)

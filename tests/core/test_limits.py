@@ -205,22 +205,6 @@ def test_a_verdict_never_lets_too_much_in(
 # --- The three overflows ---------------------------------------------------------------------
 
 
-def test_reject_publish_refuses_what_does_not_fit() -> None:
-    """28. The first fit, the rest is refused, and stays refused when it comes again."""
-    queue = Bounded(max_length=3, overflow="reject-publish")
-    numbers = queue.put(*[1] * 5)
-    assert queue.ready == [], "nothing is stable yet"
-    queue.settle_all()
-    assert list(queue.confirmed) == numbers[:3]
-    assert list(queue.refused) == numbers[3:]
-    assert "max-length 3" in queue.refused[4]
-    queue.take(3)
-    queue.number = 0
-    queue.put(*[1] * 5)
-    queue.settle_all()
-    assert queue.replica.state.next_sequence == 4, "a refused number never shows up"
-
-
 def test_unstable_publishes_count() -> None:
     """The whole log is judged: what is not stable yet has its place."""
     queue = Bounded(max_length=3, overflow="reject-publish")

@@ -17,7 +17,6 @@ from mirrorq.protocol.sessions import (
     Attach,
     Attached,
     Confirmed,
-    ConsumerRefused,
     Credit,
     Deliver,
     Delivery,
@@ -514,26 +513,6 @@ def test_a_give_back_is_not_counted(queue: Queue) -> None:
     assert [p.count for p in queue.pieces()] == [1]
 
 
-def test_an_ack_of_what_another_holds_is_refused(queue: Queue) -> None:
-    """The refusal, too, is told only when all before it is stable."""
-    _filled(queue, 1)
-    queue.consume()
-    (piece,) = queue.pieces()
-    queue.step(SessionGone(ONE))
-    queue.sync()
-    queue.attach(TWO)
-    queue.consume(TWO)
-    assert [p.count for p in queue.pieces(TWO)] == [2]
-    queue.attach(ONE)
-    queue.heard()
-    queue.ask(ONE, Settle(1, "ack", (piece,)))
-    queue.sync()
-    (answer,) = queue.heard()
-    assert isinstance(answer, Settled)
-    assert answer.refused == (piece,)
-    assert answer.why
-
-
 def test_what_a_session_no_longer_holds_goes_back_uncounted(queue: Queue) -> None:
     """An attachment names what users hold; the rest of its deliveries was seen by nobody."""
     _filled(queue, 3)
@@ -570,38 +549,6 @@ def test_counts_are_those_of_now(queue: Queue) -> None:
 
 
 # --- Consumers that hang --------------------------------------------------------------
-
-
-def test_what_is_held_too_long_goes_back_and_its_consumer_ends() -> None:
-    """The message comes again, counted; another session's ack of the old delivery is refused."""
-    queue = Queue(config=Config(consumer_timeout_ms=5000))
-    queue.sync()
-    for session in (ONE, TWO):
-        queue.attach(session)
-    producer = queue.open_producer()
-    queue.publish(producer, 1, 2)
-    queue.sync()
-    queue.ask(ONE, Subscribe(7, 1))
-    queue.ask(ONE, Credit(7, 1))
-    queue.sync()
-    (held,) = queue.pieces()
-    assert queue.wake_at_ms is not None
-    queue.now_ms += 5000
-    queue.step(Tick())
-    assert queue.heard() == []
-    queue.now_ms += 1
-    assert queue.wake_at_ms <= queue.now_ms
-    queue.step(Tick())
-    (refused,) = queue.heard()
-    assert isinstance(refused, ConsumerRefused)
-    assert "5000 ms" in refused.why
-    queue.consume(TWO)
-    assert [(p.first, p.last, p.count) for p in queue.pieces(TWO)] == [(1, 1, 2), (2, 2, 1)]
-    queue.ask(ONE, Settle(1, "ack", (held,)))
-    queue.sync()
-    (settled,) = queue.heard()
-    assert isinstance(settled, Settled)
-    assert settled.refused == (held,)
 
 
 def test_a_get_that_is_not_acked_in_time_loses_only_its_message() -> None:

@@ -171,19 +171,6 @@ def test_what_was_delayed_at_an_unclean_promotion_may_have_been_handed_out() -> 
     assert not state.raised_by_promotion(1)
 
 
-def test_ready_messages_are_counted_over_all_levels() -> None:
-    """qsize counts every priority, and they are listed in the order of delivery."""
-    ready = ReadyLevels(RangeSet(((1, 2),)))
-    assert (ready.count, ready.top()[0], bool(ready)) == (2, 0, True)
-    ready.add(5, 7, 9)
-    ready.add(2, 4, 4)
-    assert (ready.count, ready.top()[0], list(ready)) == (6, 5, [(7, 9), (4, 4), (1, 2)])
-    ready.level(5).remove(7, 9)
-    ready.plain.remove(1, 2)
-    assert (ready.count, ready.top()[0], bool(ready)) == (1, 2, True)
-    assert not ready.level(31)
-
-
 # --- Horizons ---------------------------------------------------------------------------
 
 

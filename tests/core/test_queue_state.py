@@ -173,18 +173,6 @@ def test_a_producer_is_known_from_its_op_to_its_end() -> None:
     assert sorted(state.producers) == [1]
 
 
-def test_a_refusal_uses_its_numbers() -> None:
-    """What is refused by an op is refused for ever: a resend is told so."""
-    state = QueueState()
-    for lsn in range(1, PRODUCER):
-        state.apply(op(lsn, HorizonOp(lsn)))
-    state.apply(op(PRODUCER, ProducerOp("x/1")))
-    state.apply(op(10, RefusalOp("full"), count=2, producer=PRODUCER, first_number=1, settled=0))
-    producer = state.producers[PRODUCER]
-    assert producer.highest == 2
-    assert producer.outcomes_of(1, 2) == [(1, 2, REFUSED, "full")]
-
-
 def test_the_history_names_the_epoch_of_each_op() -> None:
     """epoch_span gives the first and the last epoch in which an op may have been made and the ops
     of which that is so, zeros when unknown."""

@@ -36,17 +36,6 @@ def test_a_queue_begins_with_the_steady_time_of_its_first_master() -> None:
     assert time.now_us == START + 5
 
 
-def test_a_master_goes_on_from_the_greatest_stamp_and_does_not_stand_still() -> None:
-    """A log from the future, of a wall clock that was a day ahead: time passes from there."""
-    time = QueueTime()
-    time.record_stamp(START + DAY)
-    time.begin_step(START)
-    promoted(time)
-    assert time.now_us == START + DAY
-    time.begin_step(START + HOUR)
-    assert time.now_us == START + DAY + HOUR - HOUR // FADE
-
-
 def test_a_master_that_was_not_told_the_time_yet_goes_on_when_it_is() -> None:
     """Promoted before its node has read a clock: the first reading counts from then."""
     time = QueueTime()

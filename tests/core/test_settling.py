@@ -93,24 +93,6 @@ def test_parts_of_an_ack_that_comes_again_are_judged_each(queue: Queue) -> None:
     assert list(queue.replica.state.live) == [(2, 2)]
 
 
-def test_an_ack_of_what_went_back_is_refused_though_it_is_gone(queue: Queue) -> None:
-    """Returned, handed to another and acked by that one: the first holder's ack did not take
-    effect, and is told so."""
-    (piece,) = queue.pieces()
-    queue.step(SessionGone(ONE))
-    queue.sync()
-    queue.attach(THREE)
-    queue.consume(THREE)
-    (theirs,) = queue.pieces(THREE)
-    queue.ask(THREE, Settle(1, "ack", (theirs,)))
-    queue.sync()
-    assert answered(queue, THREE) == [Settled(1, ())]
-    queue.attach(TWO, held=(piece,), line=7, turn=2)
-    queue.ask(TWO, Settle(1, "ack", (piece,)))
-    queue.sync()
-    assert [settled.refused for settled in answered(queue, TWO)] == [(piece,)]
-
-
 def test_acks_are_known_after_however_many_others() -> None:
     """More deliveries than were remembered once, each acked; all acks come again in the next
     attachment of the same session."""

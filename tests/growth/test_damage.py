@@ -21,10 +21,7 @@ from mirrorq.replication.events import (
 )
 from mirrorq.replication.transfer import FETCH_RETRY_MS, LOST_MS, REQUEST_RANGES
 
-from .instructions import work_of
-from .test_depth import FEW, GROWTH_MAX, MANY, Act, Deep, nothing, put
-
-STEPS = 8
+from .test_depth import FEW, GROWTH_MAX, MANY, Act, Deep, longest, nothing, put
 
 
 def damaged(count: int, batch_size: int = 100) -> Deep:
@@ -105,16 +102,6 @@ def purge(deep: Deep) -> None:
     deep.queue.ask(ONE, Purge(1))
 
 
-def longest(count: int, prepare: Act, act: Act) -> int:
-    """Bytecodes of the longest of the first steps."""
-    deep = damaged(count)
-    prepare(deep)
-    found = [work_of(lambda: act(deep)).count]
-    steps = deep.go_on()
-    found += [work_of(lambda: next(steps, None)).count for _ in range(STEPS)]
-    return max(found)
-
-
 @pytest.mark.parametrize(
     ("prepare", "act"),
     [
@@ -131,7 +118,7 @@ def longest(count: int, prepare: Act, act: Act) -> int:
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
     """Of ten times as many messages that are damaged."""
-    few, many = (longest(count, prepare, act) for count in (FEW, MANY))
+    few, many = (longest(damaged(count), prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
 
 

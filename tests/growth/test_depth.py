@@ -48,7 +48,7 @@ from .instructions import Work, work_of
 
 FEW, MANY = 1_000, 10_000
 GROWTH_MAX = 2.0
-STEPS = 5
+STEPS = 8
 """Of the many steps that many messages take, the first ones are counted: in them all of the work
 would be done that does not go by portions."""
 BEGAN_MS = 1_700_000_000_000
@@ -239,9 +239,8 @@ def nothing(deep: Deep) -> None:
 Act = Callable[[Deep], None]
 
 
-def longest(count: int, prepare: Act, act: Act) -> int:
+def longest(deep: Deep, prepare: Act, act: Act) -> int:
     """Bytecodes of the longest of the first steps."""
-    deep = Deep(count)
     prepare(deep)
     found = [work_of(lambda: act(deep)).count]
     steps = deep.go_on()
@@ -270,7 +269,7 @@ def longest(count: int, prepare: Act, act: Act) -> int:
 )
 def test_the_longest_step_is_the_same(prepare: Act, act: Act) -> None:
     """Of ten times as many messages."""
-    few, many = (longest(count, prepare, act) for count in (FEW, MANY))
+    few, many = (longest(Deep(count), prepare, act) for count in (FEW, MANY))
     assert many < GROWTH_MAX * few
 
 

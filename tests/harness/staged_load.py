@@ -14,7 +14,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from harness.cluster import SimulatedCluster
 from harness.load import Load
@@ -108,26 +108,18 @@ class Task(StagedHandle):
     is_failed = False
 
     def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        random: Random,
-        run: RunRecord,
-        record: TaskRecord,
-        journal: Journal,
-        sizes: list[int],
+        self, place: Place, run: RunRecord, record: TaskRecord, journal: Journal, sizes: list[int]
     ) -> None:
         self.record = record
         self.run_record = run
         self._left = len(sizes)
         name = f"{run.transaction}/{run.version}/{run.name}/{record.partition}.{record.attempt}"
-        super().__init__(Place(cluster, node, queue_id, name, random))
+        super().__init__(evolve(place, name=name))
         for chunk, size in enumerate(sizes, 1):
             rows = [b"%s/%d" % (name.encode(), len(record.rows) + i) for i in range(size)]
             record.rows += rows
             for row in rows:
-                journal.attempts[row] = Attempt(row, "unknown", put_ms=cluster.now_ms)
+                journal.attempts[row] = Attempt(row, "unknown", put_ms=self.cluster.now_ms)
             stage = Stage(
                 run.transaction, run.version, run.name, record.partition, record.attempt, chunk
             )
@@ -154,19 +146,11 @@ class Decider(StagedHandle):
     is_over = False
     """It has heard something."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-        queue_id: int,
-        random: Random,
-        run: RunRecord,
-        journal: Journal,
-    ) -> None:
+    def __init__(self, place: Place, run: RunRecord, journal: Journal) -> None:
         self.run_record = run
         self._journal = journal
         name = f"driver of {run.transaction}/{run.version}/{run.name}"
-        super().__init__(Place(cluster, node, queue_id, name, random))
+        super().__init__(evolve(place, name=name))
 
     def commit(self) -> None:
         """Ask for the run's winners."""
@@ -282,13 +266,15 @@ class StagedLoad(Load):
         stream.tasks = []
         stream.partitions = self.random.randint(1, PARTITIONS_MAX)
         self.records.append(run)
-        stream.driver = Decider(
-            self.cluster, node, self.life.queue_id, self.random, run, self.life.journal
-        )
+        stream.driver = Decider(self._at(node), run, self.life.journal)
         for partition in range(stream.partitions):
             twins = 2 if self.random.random() < 0.15 else 1
             for _ in range(twins):
                 self._add_task(stream, run, partition)
+
+    def _at(self, node: str) -> Place:
+        """Of a handle that is named after its run."""
+        return Place(self.cluster, node, self.life.queue_id, "", self.random)
 
     def _new_run(self, stream: Stream) -> RunRecord:
         return RunRecord(stream.name, stream.version, f"r{stream.runs}")
@@ -303,17 +289,7 @@ class StagedLoad(Load):
         sizes = [
             self.random.randint(1, ROWS_MAX) for _ in range(self.random.randint(1, CHUNKS_MAX))
         ]
-        task = Task(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self.random,
-            run,
-            record,
-            self.life.journal,
-            sizes,
-        )
-        stream.tasks.append(task)
+        stream.tasks.append(Task(self._at(node), run, record, self.life.journal, sizes))
 
     def _pursue_tasks(self, stream: Stream, run: RunRecord, driver: Decider) -> None:
         if not self._is_quiet and self.random.random() < 0.05:
@@ -389,14 +365,8 @@ class StagedLoad(Load):
         if node is None or not asked or self.random.random() < 0.5:
             return
         self._counts["commit comes again"] += 1
-        late = Decider(
-            self.cluster,
-            node,
-            self.life.queue_id,
-            self.random,
-            self.random.choice(asked[-4:]),
-            self.life.journal,
-        )
+        run = self.random.choice(asked[-4:])
+        late = Decider(self._at(node), run, self.life.journal)
         late.commit()
         self._late.append(late)
 

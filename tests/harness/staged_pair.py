@@ -84,8 +84,8 @@ class StagedPair(StagedLoad):
         if node is None:
             return  # it is never staged whole, and another attempt follows
         journal, sizes = self.second.life.journal, [self.random.randint(1, 3)]
-        place = (self.cluster, node, run.second_id, self.random)
-        stream.tasks.append(Task(*place, run.twin, record, journal, sizes))
+        place = Place(self.cluster, node, run.second_id, "", self.random)
+        stream.tasks.append(Task(place, run.twin, record, journal, sizes))
 
     def _commit_hastily(self, stream: Stream, run: RunRecord, driver: Any) -> None:
         """Not here: a driver that has not sealed everywhere asks for no decision."""

@@ -138,6 +138,14 @@ class Cluster:
         self.name_all(names, witnesses)
         self.start(names)
 
+    def serve(self, names: str, queue: str = "orders") -> None:
+        """Found a cluster, and open a queue on all its nodes: the first is its master, and each
+        knows that all are in sync."""
+        self.found(names)
+        self.open(queue, names)
+        for name in names:
+            assert self.wait_in_sync(len(names) - 1, on=name)["master"] == names[0]
+
     def launch(self, name: str, **settings: Any) -> Peer:
         """Start a node's process; nothing is waited for."""
         given = {

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cluster import Cluster, until
+from .cluster import Peer, until
 
 
 class Traffic:
-    """A producer on one node and a consumer on another, on the cluster's open queue."""
+    """A producer in one process and a consumer in another, on the queue "orders".
 
-    def __init__(
-        self, cluster: Cluster, producer: str, consumer: str, count: int, pause_s: float = 0.0
-    ) -> None:
-        self._cluster = cluster
-        self._producer = producer
-        self._consumer = consumer
-        self._watch = cluster.ask(consumer, "consume", top=count)
-        self._number = cluster.ask(producer, "produce", count=count, pause_s=pause_s)
+    Args:
+        top: the first number; puts go down from it, to 1 unless they are stopped before.
+        pause_s: between two puts.
+    """
+
+    def __init__(self, producer: Peer, consumer: Peer, top: int, pause_s: float = 0.0) -> None:
+        self._producer, self._consumer, self._top = producer, consumer, top
+        queue = consumer.ask("queue", name="orders")
+        self._watch = consumer.ask("consume", queue=queue, top=top)
+        queue = producer.ask("queue", name="orders")
+        self._number = producer.ask("produce", queue=queue, count=top, pause_s=pause_s)
 
     def produced(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._cluster[self._producer].ask("produced", number=self._number)
+        found: dict[str, Any] = self._producer.ask("produced", number=self._number)
         return found
 
     def consumed(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._cluster[self._consumer].ask("consumed", number=self._watch)
+        found: dict[str, Any] = self._consumer.ask("consumed", number=self._watch)
         return found
 
     def wait_confirmed(self, count: int) -> None:
@@ -36,20 +39,21 @@ class Traffic:
 
     def stop(self) -> None:
         """No more is offered; `check` then expects what was."""
-        self._cluster[self._producer].ask("stop_producing", number=self._number)
+        self._producer.ask("stop_producing", number=self._number)
 
     def _has_all(self, lowest: int) -> bool:
         found = self.consumed()
         return found["lowest"] <= lowest and not found["open"] and not found["missing"]
 
-    def check(self, top: int) -> None:
-        """Wait until all that was offered is confirmed, seen and acked, then judge it."""
+    def check(self) -> int:
+        """Wait until all that was offered is confirmed, seen and acked, then judge it. Returns how
+        many were offered."""
         both = (self.produced, self.consumed)
         until(
             lambda: self.produced()["finished"] and not self.produced()["open"],
             lambda: [look() for look in both],
         )
-        lowest = top + 1 - self.produced()["offered"]
+        lowest = self._top + 1 - self.produced()["offered"]
         until(
             lambda: self._has_all(lowest),
             lambda: [look() for look in both],
@@ -59,3 +63,4 @@ class Traffic:
         assert produced["confirmed"] == produced["offered"], produced
         assert consumed["wrong"] == [], consumed
         assert consumed["lowest"] == lowest, consumed
+        return int(produced["offered"])

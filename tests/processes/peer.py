@@ -16,12 +16,10 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import mirrorq
-from mirrorq import bulk
 
 WAIT_S = 60.0
 """Longest wait inside one command; no command waits for it when all is well."""
@@ -94,17 +92,13 @@ class Watch:
     that one takes it for gone: later, and flagged.
     """
 
-    def __init__(self, top: int, keep: bool, acks: bool, moves: bool) -> None:
+    def __init__(self, top: int, *, moves: bool) -> None:
         self.lowest = top + 1
-        self.seen: list[tuple[int, bool]] = []
         self.wrong: list[str] = []
         self.acks: list[mirrorq.Settlement] = []
         self.handed_out = 0
-        self.cancelled = 0
         self.missing: set[int] = set()
         """Passed over, and not seen yet."""
-        self._keep = keep
-        self._acks = acks
         self._moves = moves
         self._lock = threading.Lock()
 
@@ -112,8 +106,6 @@ class Watch:
         number = int(message.body)
         with self._lock:
             self.handed_out += 1
-            if self._keep:
-                self.seen.append((number, message.redelivered))
             self.missing.discard(number)
             if number < self.lowest - 1 and self._moves:
                 self.missing.update(range(number + 1, self.lowest))
@@ -122,8 +114,7 @@ class Watch:
             if number >= self.lowest and not message.redelivered:
                 self.wrong.append(f"{number} again, unflagged")
             self.lowest = min(self.lowest, number)
-            if self._acks:
-                self.acks.append(message.ack())
+            self.acks.append(message.ack())
 
     def report(self) -> dict[str, Any]:
         with self._lock:
@@ -135,9 +126,7 @@ class Watch:
                 "acked": sum(1 for ack in self.acks if ack.done()) - refused,
                 "refused": refused,
                 "open": sum(1 for ack in self.acks if not ack.done()),
-                "seen": self.seen,
                 "wrong": self.wrong[:20],
-                "cancelled": self.cancelled,
             }
 
 
@@ -151,9 +140,6 @@ class Peer:
         self._confirmations: dict[int, Any] = {}
         self._producers: dict[int, Countdown] = {}
         self._watches: dict[int, Watch] = {}
-        self._consumers: dict[int, mirrorq.Consumer] = {}
-        self._notices: list[str] = []
-        self._sent_bytes: dict[str, int] = {}
         # Python's own default, but what a limit of `limit_files` comes to rests on it.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         config = mirrorq.Config(**settings.get("config", {}))
@@ -171,9 +157,6 @@ class Peer:
             join=settings.get("join"),
             config=config,
         )
-        if self._node.listening:
-            self._count_sent(self._node)
-        self._node.add_listener(lambda notice: self._notices.append(notice.text))
 
     # --- The host ---
 
@@ -200,9 +183,6 @@ class Peer:
         assert isinstance(self._host, mirrorq.Client)
         return self._host.entry_node
 
-    def do_forget_node(self, name: str, force: bool = False) -> None:
-        self._host.forget_node(name, force)
-
     def do_home(self) -> str:
         """Where this mirrorq was imported from."""
         return str(Path(mirrorq.__file__).parents[1])
@@ -219,9 +199,6 @@ class Peer:
         except mirrorq.NoQuorum as error:
             return str(error)
         return ""
-
-    def do_notices(self) -> list[str]:
-        return list(self._notices)
 
     def do_is_alive(self) -> bool:
         return not self._host.is_closed
@@ -245,47 +222,6 @@ class Peer:
     def do_set_policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
         self._host.set_policy(name, pattern, definition, timeout=WAIT_S)
 
-    def do_clear_policy(self, name: str) -> None:
-        self._host.clear_policy(name, timeout=WAIT_S)
-
-    def do_transfer_master(self, name: str, node: str) -> None:
-        self._host.transfer_master(name, node, timeout=WAIT_S)
-
-    def do_rebalance(self) -> int:
-        return self._host.rebalance(timeout=WAIT_S)
-
-    def do_rounds(self, first: int, last: int) -> None:
-        """Declare, publish, get and delete, again and again."""
-        for number in range(first, last):
-            with self._host.queue(f"round{number}", timeout=WAIT_S) as queue:
-                queue.put(b"x").result(WAIT_S)
-                message = queue.get(timeout=WAIT_S)
-                message.ack().result(WAIT_S)
-                queue.delete()
-
-    def do_flip_policy(self, first: int, last: int) -> None:
-        """Set and clear a policy, again and again."""
-        definitions: list[dict[str, Any]] = [
-            {"ha-mode": "exactly", "ha-params": 1},
-            {"ha-mode": "nodes", "ha-params": ["b", "c"]},
-            {"ha-mode": "exactly", "ha-params": 2},
-        ]
-        for number in range(first, last):
-            definition = definitions[number % len(definitions)]
-            self._host.set_policy("flip", "^round", definition, timeout=WAIT_S)
-            self._host.clear_policy("flip", timeout=WAIT_S)
-
-    def do_sync_queue(self, name: str, wait: bool = False) -> None:
-        self._host.sync_queue(name, wait, timeout=WAIT_S)
-
-    def do_cancel_sync(self, name: str) -> bool:
-        return self._host.cancel_sync(name, timeout=WAIT_S)
-
-    def do_list_status(self, name: str) -> dict[str, Any]:
-        """A queue's status as `queues()` has it."""
-        (status,) = [each for each in self._host.queues() if each.name == name]
-        return {name: getattr(status, name) for name in status.__slots__ if name[:1] != "_"}
-
     def do_transferred(self, name: str) -> dict[str, Any]:
         """What the own copy of a queue has fetched as a joiner, and whether by a state."""
         node = self._node
@@ -305,28 +241,10 @@ class Peer:
             "live": replica.state.live.count,
         }
 
-    def do_sent_bytes(self, to: str) -> int:
-        """What this node has sent to a peer since it started."""
-        return self._sent_bytes.get(to, 0)
-
-    def _count_sent(self, node: mirrorq.Node) -> None:
-        transport = node._transport
-        assert transport is not None
-        send = transport.send
-
-        def count(peer: str, channel: int, parts: Sequence[Any]) -> bool:
-            self._sent_bytes[peer] = self._sent_bytes.get(peer, 0) + sum(map(len, parts))
-            return send(peer, channel, parts)
-
-        transport.send = count  # type: ignore[method-assign]
-
     # --- Handles ---
 
     def do_put(self, queue: int, body: str, **how: Any) -> int:
         return self._confirmed(self._queues[queue].put(body.encode(), **how))
-
-    def do_full(self, queue: int) -> bool:
-        return self._queues[queue].full()
 
     def do_put_open(self, queue: int, bodies: list[str], size: int = 0) -> list[int]:
         """Publish each by itself; numbers of the confirmations, for `outcome`."""
@@ -364,14 +282,6 @@ class Peer:
     def do_get(self, queue: int, timeout: float = WAIT_S, auto_ack: bool = False) -> dict[str, Any]:
         return self._seen(self._queues[queue].get(timeout=timeout, auto_ack=auto_ack))
 
-    def do_get_nowait(self, queue: int) -> dict[str, Any]:
-        return self._seen(self._queues[queue].get_nowait())
-
-    def do_get_many(
-        self, queue: int, count_max: int, timeout: float = WAIT_S
-    ) -> list[dict[str, Any]]:
-        return [self._seen(m) for m in self._queues[queue].get_many(count_max, timeout)]
-
     def do_take(self, queue: int, count: int) -> list[dict[str, Any]]:
         return [self.do_get(queue) for _ in range(count)]
 
@@ -393,24 +303,9 @@ class Peer:
     def do_ack(self, message: int, timeout: float = WAIT_S) -> None:
         self._messages.pop(message).ack().result(timeout)
 
-    def do_ack_and_put(self, message: int, name: str, body: str) -> None:
-        self._messages.pop(message).ack_and_put(name, body.encode()).result(WAIT_S)
-
-    def do_ack_many(self, queue: int, messages: list[int]) -> None:
-        taken = [self._messages.pop(number) for number in messages]
-        self._queues[queue].ack_many(taken).result(WAIT_S)
-
-    def do_nack(self, message: int, requeue: bool = True, delay: float | None = None) -> None:
-        self._messages.pop(message).nack(requeue, delay=delay).result(WAIT_S)
-
     def do_browse(self, queue: int, count_max: int = 1000) -> list[list[Any]]:
         found = self._queues[queue].browse(count_max=count_max)
         return [[m.sequence, m.body.decode().strip()] for m in found]
-
-    def do_read_all(self, queue: int, last: int) -> list[str]:
-        """Bodies from the copy at hand, taking nothing."""
-        batches = bulk.reader(self._queues[queue]).read(1, last)
-        return [body.decode() for batch in batches for body in batch.bodies()]
 
     def do_status(self, queue: int) -> dict[str, Any]:
         status = self._queues[queue].status()
@@ -421,12 +316,6 @@ class Peer:
 
     def do_purge(self, queue: int) -> int:
         return self._queues[queue].purge()
-
-    def do_delete(self, queue: int, **how: bool) -> None:
-        self._queues[queue].delete(**how)
-
-    def do_close(self, queue: int) -> None:
-        self._queues.pop(queue).close()
 
     # --- The oracle ---
 
@@ -441,37 +330,14 @@ class Peer:
     def do_stop_producing(self, number: int) -> None:
         self._producers[number].stop()
 
-    def do_consume(self, queue: int, top: int, keep: bool = False, **how: Any) -> int:
+    def do_consume(self, queue: int, top: int, **how: Any) -> int:
         number = next(self._numbers)
-        watch = self._watches[number] = Watch(
-            top, keep, acks=how.get("ack") != "receipt", moves=self._node is None
-        )
-
-        def on_cancel(_: object) -> None:
-            watch.cancelled += 1
-
-        self._consumers[number] = self._queues[queue].consume(watch, on_cancel=on_cancel, **how)
+        watch = self._watches[number] = Watch(top, moves=self._node is None)
+        self._queues[queue].consume(watch, **how)
         return number
 
     def do_consumed(self, number: int) -> dict[str, Any]:
         return self._watches[number].report()
-
-    def do_hold(self, queue: int, prefetch: int) -> int:
-        """A consumer that acks nothing: what it is given stays with it."""
-        number = next(self._numbers)
-        held: list[mirrorq.Message] = []
-        self._queues[queue].consume(held.append, prefetch=prefetch, ack="manual")
-        self._confirmations[number] = held
-        return number
-
-    def do_held(self, number: int) -> list[dict[str, Any]]:
-        return [self._seen(message) for message in list(self._confirmations[number])]
-
-    def do_consuming(self, number: int) -> bool:
-        return self._consumers[number].is_active
-
-    def do_cancel(self, number: int) -> None:
-        self._consumers.pop(number).cancel()
 
     # --- Life ---
 

@@ -83,9 +83,7 @@ def test_a_store_of_another_cluster(cluster: Cluster) -> None:
 def test_two_nodes_with_one_name(cluster: Cluster) -> None:
     """A second node under a running one's name, elsewhere: the mistake is named in a log, and
     the cluster goes on serving."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     settings = {
         "name": "b",

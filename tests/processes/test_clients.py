@@ -1,16 +1,17 @@
-"""Processes that are no nodes: scenarios 3 to 5, order, questions."""
+"""Processes that are no nodes: scenarios 3 to 5, order."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from tests.kit import PATIENT, is_empty, until
 
 import mirrorq
-from mirrorq import AckRefused, Client, Message, NoQuorum
+from mirrorq import AckRefused, Client, Message
 
 from .cluster import Cluster
 
@@ -21,17 +22,15 @@ Connecting = Callable[..., Client]
 @pytest.fixture
 def connecting() -> Iterator[Connecting]:
     """`connect(cluster, "ba")`: a client whose entry nodes are b, then a; closed at the end."""
-    made: list[Client] = []
+    with ExitStack() as ending:
 
-    def connect_to(cluster: Cluster, names: str) -> Client:
-        endpoints = [cluster.endpoints[name] for name in names]
-        client = mirrorq.connect(endpoints, timeout=WAIT_S, config=mirrorq.Config(**PATIENT))
-        made.append(client)
-        return client
+        def connect_to(cluster: Cluster, names: str) -> Client:
+            endpoints = [cluster.endpoints[name] for name in names]
+            config = mirrorq.Config(**PATIENT)
+            client = mirrorq.connect(endpoints, timeout=WAIT_S, config=config)
+            return ending.enter_context(client)
 
-    yield connect_to
-    for client in made:
-        client.close()
+        yield connect_to
 
 
 def numbers(count: int) -> list[bytes]:
@@ -98,15 +97,3 @@ def test_a_worker_keeps_its_order_at_the_next_entry_node(
     assert seen == [(number, False) for number in range(40)]
     cluster.kill("a")
     assert [ack.exception(WAIT_S) for ack in acks] == [None] * 40
-
-
-def test_questions_go_on(cluster: Cluster, connecting: Connecting) -> None:
-    """A declaration goes on at the next entry node; without a majority it ends with NoQuorum."""
-    cluster.found("abc")
-    client = connecting(cluster, "abc")
-    cluster.kill(client.entry_node)
-    assert client.queue("orders", timeout=WAIT_S).put(b"one").result(WAIT_S) == 1
-    until(lambda: client.entry_node and sum(node.alive for node in client.nodes()) == 2)
-    cluster.kill(client.entry_node)
-    with pytest.raises(NoQuorum):
-        client.queue("bills", timeout=1)

@@ -21,9 +21,7 @@ COMMAND = [sys.executable, "-m", "mirrorq"]
 @pytest.fixture
 def clients(cluster: Cluster) -> Iterator[tuple[Client, Client]]:
     """Two clients of a cluster of three: one of node b, one of node c; a leads the queue."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     order = [[cluster.endpoints[name] for name in names] for names in ("bca", "cab")]
     config = mirrorq.Config(**PATIENT)
     one, two = (mirrorq.connect(ends, timeout=WAIT_S, config=config) for ends in order)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.kit import mount_tmpfs
 
 from .cluster import Cluster, until
 
@@ -17,15 +17,8 @@ SMALL_MIB = 8
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A small tmpfs."""
-    path = tmp_path / "small"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_MIB}m", "mirrorq-test", str(path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with ExitStack() as ending:
+        yield mount_tmpfs(ending, tmp_path / "small", SMALL_MIB << 20)
 
 
 def fill_the_rest(path: Path) -> Path:
@@ -45,9 +38,7 @@ def test_a_full_disk_in_a_cluster(cluster: Cluster, small_disk: Path, full: str)
     """The master's or a mirror's disk is full: its status says so, nothing is lost, and when
     space is freed it goes on."""
     (cluster.path / full).symlink_to(small_disk)
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
+    cluster.serve("abc")
     cluster.ask("a", "fill", count=100, size=1000, batch=1)
     ballast = fill_the_rest(small_disk)
     numbers = cluster.ask("c", "put_open", bodies=[f"m{n}" for n in range(40)], size=100_000)
@@ -104,9 +95,7 @@ def test_a_node_that_its_disk_has_stopped_is_noticed_at_once(cluster: Cluster) -
     """Its process runs on; its connections end and its port is closed, so that others take over
     though silence alone would be noticed in ten minutes. Its clients go to another node."""
     cluster.config |= {"failure_ms": 600_000, "lag_ms_max": 600_000}
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
+    cluster.serve("abc")
     client = cluster.client(endpoints=[cluster.endpoints[name] for name in "abc"])
     queue = client.ask("queue", name="orders")
     assert client.ask("entry_node") == "a"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests import kit
+from tests.kit import until
 
 from mirrorq import (
     Config,
@@ -25,8 +26,6 @@ from mirrorq import (
     StoreFull,
     connect,
 )
-
-from .cluster import free_ports, until
 
 pytestmark = pytest.mark.soak
 
@@ -63,42 +62,15 @@ class Producer:
 
 @contextmanager
 def nodes(path: Path, names: str, **config: int) -> Iterator[list[Node]]:
-    """Nodes in this process."""
-    ports = free_ports(len(names))
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Node(
-                    name,
-                    path=path / name,
-                    peers=peers if len(names) > 1 else None,
-                    config=Config(**config),
-                )
-            )
-            for name in names
-        ]
+    with kit.nodes(path, names, Config(**config)) as started:
+        yield [*started.values()]
 
 
 @pytest.fixture
 def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Small file systems in memory, one for a name."""
-    paths: list[Path] = []
-
-    def mount(name: str) -> Path:
-        path = tmp_path / name
-        path.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "mirrorq-test", str(path)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("needs the right to mount a tmpfs")
-        paths.append(path)
-        return path
-
-    try:
-        yield mount
-    finally:
-        for path in paths:
-            subprocess.run(["umount", "--lazy", str(path)], check=True)
+    with ExitStack() as ending:
+        yield lambda name: kit.mount_tmpfs(ending, tmp_path / name, DISK_MIB * MIB)
 
 
 def fill_up(disk: Path) -> None:

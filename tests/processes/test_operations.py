@@ -202,6 +202,7 @@ def test_a_copy_that_lacks_messages_goes_on_with_what_it_has(
     assert "NOT in sync" in said
     cluster.launch("b", peers=None, listen=None).wait_started()
     cluster["b"].ask("wait_ready")
+    assert cluster["b"].ask("listening") == cluster.endpoints["b"], "its store knows where"
     cluster.open("orders", "b", passive=True)
     cluster.wait_master("b", on="b")
     assert bodies(cluster, "b") == [f"new{number}" for number in range(5)]

@@ -18,16 +18,14 @@ from .oracle import Traffic
 def test_sigterm_hands_the_master_over(cluster: Cluster) -> None:
     """Every publish is confirmed, what was acked never comes again, and the process ends as
     SIGTERM ends one."""
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    assert cluster.wait_in_sync(2, on="b")["master"] == "a"
-    traffic = Traffic(cluster, producer="b", consumer="c", count=5000)
+    cluster.serve("abc")
+    traffic = Traffic(cluster["b"], cluster["c"], 5000)
     traffic.wait_confirmed(500)
     process = cluster["a"].process
     process.terminate()
     assert process.wait(DEADLINE_S) == -signal.SIGTERM
     cluster.wait_master("bc", on="b")
-    traffic.check(5000)
+    traffic.check()
     assert "a (failed)" not in cluster.log_text("b")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from tests.kit import mount_tmpfs, resize_tmpfs
 
 from .cluster import Cluster, until
 from .oracle import Traffic
@@ -29,25 +29,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def elastic_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
-    """A tmpfs, and what gives it another size."""
-    path = tmp_path / "elastic"
-    path.mkdir()
-
-    def mount(size: int, *, again: str = "remount,") -> bool:
-        options = ["-o", f"{again}size={size}", "mirrorq-test", str(path)]
-        done = subprocess.run(["mount", "-t", "tmpfs", *options], capture_output=True)
-        return done.returncode == 0
-
-    def resize(size: int) -> None:
-        assert mount(size)
-
-    if os.geteuid() != 0 or not mount(PLENTY_BYTES, again=""):
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield path, resize
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
+def elastic_disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs that a test gives another size."""
+    with ExitStack() as ending:
+        yield mount_tmpfs(ending, tmp_path / "elastic", PLENTY_BYTES)
 
 
 def is_used(cluster: Cluster, node: str) -> bool:
@@ -72,12 +57,9 @@ def use_rails(cluster: Cluster, mirrors: str) -> None:
 
 
 def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    assert cluster.wait_in_sync(2, on="b")["master"] == "a"
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     use_rails(cluster, "bc")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    traffic = Traffic(cluster["b"], cluster["b"], 100_000, pause_s=0.002)
     traffic.wait_confirmed(300)
     cluster.kill("c")
     traffic.wait_more_confirmed(200)
@@ -88,15 +70,13 @@ def test_mirror_and_master_are_killed_under_traffic(cluster: Cluster) -> None:
     cluster.kill("a")
     traffic.wait_more_confirmed(200)
     traffic.stop()
-    traffic.check(100_000)
+    traffic.check()
     assert cluster.wait_master("bc", on="b")
 
 
 @pytest.mark.smoke
 def test_all_are_killed_at_once_and_have_what_was_confirmed(cluster: Cluster) -> None:
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="a")
+    cluster.serve("abc")
     count = 0
     while count < 400 or not (is_used(cluster, "b") and is_used(cluster, "c")):
         assert cluster.ask("a", "put", body=f"m{count}") == count + 1
@@ -127,7 +107,7 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     cluster.wait_in_sync(2, on="a")
     if setting == "rail":
         use_rails(cluster, "b")
-    traffic = Traffic(cluster, producer="b", consumer="b", count=100_000, pause_s=0.002)
+    traffic = Traffic(cluster["b"], cluster["b"], 100_000, pause_s=0.002)
     traffic.wait_more_confirmed(300)
     assert is_used(cluster, "b") == (setting == "rail")
     cluster.kill(name)
@@ -137,7 +117,7 @@ def test_nodes_have_different_settings(cluster: Cluster, name: str, setting: str
     cluster.wait_in_sync(2, on="b")
     traffic.wait_more_confirmed(200)
     traffic.stop()
-    traffic.check(100_000)
+    traffic.check()
 
 
 def _is_blocked(cluster: Cluster, node: str) -> bool:
@@ -145,22 +125,19 @@ def _is_blocked(cluster: Cluster, node: str) -> bool:
 
 
 def test_the_disk_of_a_mirror_fills_while_its_rail_has_the_queue(
-    cluster: Cluster, elastic_disk: tuple[Path, Callable[[int], None]]
+    cluster: Cluster, elastic_disk: Path
 ) -> None:
     """Its copy judges each message by the room that there is from then on. What was confirmed is
     there after a kill with the disk still full, and with space again it goes on."""
-    path, resize = elastic_disk
-    (cluster.path / "c").symlink_to(path)
-    cluster.found("abc")
-    cluster.open("orders", "abc")
-    cluster.wait_in_sync(2, on="b")
+    (cluster.path / "c").symlink_to(elastic_disk)
+    cluster.serve("abc")
     count = 0
     while not is_used(cluster, "c"):
         assert cluster.ask("a", "put", body=f"m{count}") == count + 1
         count += 1
         assert count < 20_000, "rails are used after a second or two"
-    disk = os.statvfs(path)
-    resize((disk.f_blocks - disk.f_bfree) * disk.f_frsize + (64 << 10))
+    disk = os.statvfs(elastic_disk)
+    resize_tmpfs(elastic_disk, (disk.f_blocks - disk.f_bfree) * disk.f_frsize + (64 << 10))
     bodies: list[str] = []
     numbers: list[int] = []
 
@@ -175,7 +152,7 @@ def test_the_disk_of_a_mirror_fills_while_its_rail_has_the_queue(
     cluster.kill("c")
     cluster.start("c")
     cluster.open("orders", "c", passive=True)
-    resize(PLENTY_BYTES)
+    resize_tmpfs(elastic_disk, PLENTY_BYTES)
     for number in numbers:
         cluster["a"].ask("outcome", number=number)
     cluster.wait_in_sync(2, on="c")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from .cluster import DEADLINE_S, Cluster, Peer, until
+from .cluster import DEADLINE_S, Cluster, until
+from .oracle import Traffic
 
 OLD = os.environ.get("MIRRORQ_OLD", "")
 NEW = str(Path(__file__).parents[2] / "src")
@@ -55,41 +56,6 @@ def replace(cluster: Cluster, name: str, *, old: bool, on: str, rail: bool = Fal
     cluster.wait_in_sync(2, on=name)
 
 
-class Load:
-    """A producer and a consumer in processes of their own, each a client of either version."""
-
-    def __init__(self, producer: Peer, consumer: Peer) -> None:
-        self._producer, self._consumer = producer, consumer
-        queue = consumer.ask("queue", name="orders")
-        self._watch = consumer.ask("consume", queue=queue, top=TOP)
-        queue = producer.ask("queue", name="orders")
-        self._number = producer.ask("produce", queue=queue, count=TOP, pause_s=0.002)
-
-    def confirmed(self) -> int:
-        return int(self._producer.ask("produced", number=self._number)["confirmed"])
-
-    def wait_more(self, count: int) -> None:
-        wanted = self.confirmed() + count
-        until(lambda: self.confirmed() >= wanted, self.confirmed)
-
-    def check(self) -> int:
-        """All that was offered is confirmed, seen in order and acked. Returns how many."""
-        self._producer.ask("stop_producing", number=self._number)
-        until(lambda: not self._producer.ask("produced", number=self._number)["open"])
-        produced = self._producer.ask("produced", number=self._number)
-        lowest = TOP + 1 - produced["offered"]
-
-        def consumed() -> dict[str, object]:
-            found: dict[str, object] = self._consumer.ask("consumed", number=self._watch)
-            return found
-
-        until(lambda: consumed()["lowest"] == lowest and not consumed()["open"], consumed)
-        until(lambda: not consumed()["missing"], consumed)
-        assert produced["wrong"] == consumed()["wrong"] == []
-        assert produced["confirmed"] == produced["offered"]
-        return int(produced["offered"])
-
-
 def wait_railed(cluster: Cluster) -> None:
     """Until a rail takes something, of messages of which each waits for the one before: those of
     loads overlap on a slow machine, and go along the row then."""
@@ -126,17 +92,17 @@ def test_nodes_are_replaced_one_by_one_under_load(cluster: Cluster, ways: str, r
     old_client = cluster.client("old", home=home_of(old=True))
     new_client = cluster.client("new", home=NEW)
     assert old_client.ask("home") != new_client.ask("home")
-    loads = [Load(old_client, new_client)] if ways == "there" else [Load(new_client, old_client)]
-    for load in loads:
-        load.wait_more(200)
+    ends = (old_client, new_client) if ways == "there" else (new_client, old_client)
+    load = Traffic(*ends, TOP, pause_s=0.002)
+    load.wait_more_confirmed(200)
     for old in [False] if ways == "there" else [False, True]:
         for name, on in (("c", "a"), ("b", "a"), ("a", "b")):
             replace(cluster, name, old=old, on=on, rail=rail)
-            for load in loads:
-                load.wait_more(200)
+            load.wait_more_confirmed(200)
         if rail and not old:
             wait_railed(cluster)
-    assert sum(load.check() for load in loads) > 1000
+    load.stop()
+    assert load.check() > 1000
 
     cluster.open("kept", on="c", timeout=DEADLINE_S)
     kept = [message["body"] for message in cluster.ask("c", "take", count=1000)]

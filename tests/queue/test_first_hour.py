@@ -103,6 +103,26 @@ ON_A_NODE: dict[str, Case] = {
             peers={"a": "tcp://127.0.0.1:1", "b": "tcp://127.0.0.1:2"},
         ),
     ),
+    "a node to join and peers": (
+        ConfigError,
+        ["join= and the peers a"],
+        lambda node: mirrorq.Node(
+            "x",
+            path=node.path / "x",
+            peers={"x": "tcp://127.0.0.1:1", "a": "tcp://[::1]:2"},
+            join="tcp://127.0.0.1:3",
+        ),
+    ),
+    "a node to join on another machine": (
+        ConfigError,
+        ["without security"],
+        lambda node: mirrorq.Node("x", path=node.path / "x", join="tcp://192.0.2.1:7"),
+    ),
+    "no node to join": (
+        ConfigError,
+        ["join= names no endpoint"],
+        lambda node: mirrorq.Node("x", path=node.path / "x", join=[]),
+    ),
     "peers as a list": (
         ConfigError,
         ["a mapping of each node's name", "such as"],
@@ -173,6 +193,7 @@ def test_on_a_node(node: mirrorq.Node, mistake: str) -> None:
         make(node)
     missing = [word for word in words if word not in str(raised.value)]
     assert not missing, str(raised.value)
+    assert not (node.path / "x").exists()
 
 
 @pytest.mark.parametrize(

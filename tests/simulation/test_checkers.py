@@ -33,6 +33,11 @@ def journal() -> Journal:
     return made
 
 
+@pytest.fixture
+def made() -> Journal:
+    return journal()
+
+
 def again(made: Journal, **changes: object) -> None:
     """The second message is delivered once more, as a redelivery unless it is said otherwise."""
     first = made.deliveries[1]
@@ -112,18 +117,16 @@ VIOLATIONS: list[tuple[Callable[[Journal], list[str]], Callable[[Journal], None]
 
 @pytest.mark.parametrize(("checker", "violate"), VIOLATIONS)
 def test_a_checker_sees_its_violation(
-    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None]
+    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None], made: Journal
 ) -> None:
     """It is silent about the good journal and not about the spoiled one."""
-    made = journal()
     assert checkers.all_of_journal(made) == []
     violate(made)
     assert checker(made)
     assert set(checker(made)) <= set(checkers.all_of_journal(made))
 
 
-def test_a_redelivery_is_no_violation() -> None:
-    made = journal()
+def test_a_redelivery_is_no_violation(made: Journal) -> None:
     again(made, time_ms=50)
     assert checkers.all_of_journal(made) == []
 
@@ -149,8 +152,7 @@ def test_a_refused_ack_is_right_where_its_message_comes_again_or_ended_otherwise
     assert checkers.misrefused(made) == []
 
 
-def test_a_purge_excuses_only_what_was_put_before_its_end() -> None:
-    made = journal()
+def test_a_purge_excuses_only_what_was_put_before_its_end(made: Journal) -> None:
     drop(made)
     made.purges.append(PurgeCall(ended_ms=1, count=1))
     assert len(checkers.lost(made)) == 1
@@ -160,9 +162,8 @@ def test_a_purge_excuses_only_what_was_put_before_its_end() -> None:
     assert checkers.lost(made) == []
 
 
-def test_only_an_op_excuses_a_loss_where_ops_were_seen() -> None:
+def test_only_an_op_excuses_a_loss_where_ops_were_seen(made: Journal) -> None:
     """Expired, dropped, purged: by the ops, message by message, however many purges there were."""
-    made = journal()
     drop(made)
     made.purges.append(PurgeCall(ended_ms=9, count=1))
     made.ended = {1: ("acked", 20), 3: ("dropped", 20)}
@@ -173,9 +174,8 @@ def test_only_an_op_excuses_a_loss_where_ops_were_seen() -> None:
     assert checkers.lost(made) == []
 
 
-def test_dead_letters_that_are_missing_or_from_nowhere_are_seen() -> None:
+def test_dead_letters_that_are_missing_or_from_nowhere_are_seen(world: World) -> None:
     """What stands in the queue for them is exactly what ended to be sent on."""
-    world = World()
     bodies = world.put("b", 3)
     made = Journal(ended={1: ("sent on", 5), 2: ("sent on", 5), 3: ("sent on", 5)})
     for sequence, body in enumerate(bodies, 1):
@@ -189,10 +189,9 @@ def test_dead_letters_that_are_missing_or_from_nowhere_are_seen() -> None:
     assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 2
 
 
-def test_dead_letters_are_missed_of_deleted_queues_too() -> None:
+def test_dead_letters_are_missed_of_deleted_queues_too(world: World) -> None:
     """Deleting waits for the outbox. Not where all copies of a queue without durability were
     down, nor for a transient message that came before all copies of the target were down."""
-    world = World()
     made = Journal(ended={1: ("sent on", 5)}, is_deleted=True)
     attempt = made.attempts[b"p/1"] = Attempt(b"p/1", "acknowledged", 1)
     assert len(checkers.unsent([made], world.cluster, world.queue_id)) == 1
@@ -206,9 +205,8 @@ def test_dead_letters_are_missed_of_deleted_queues_too() -> None:
     assert checkers.unsent([made], world.cluster, world.queue_id) == []
 
 
-def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted() -> None:
+def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted(made: Journal) -> None:
     """Only what was put before it, and no more than its master says."""
-    made = journal()
     drop(made)
     assert len(checkers.uncounted(made, 0)) == 1
     assert checkers.uncounted(made, 1) == []
@@ -238,10 +236,9 @@ def test_what_an_unclean_promotion_lost_is_missed_unless_it_was_counted() -> Non
     ],
 )
 def test_an_unclean_promotion_excuses_what_it_comes_between(
-    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None]
+    checker: Callable[[Journal], list[str]], violate: Callable[[Journal], None], made: Journal
 ) -> None:
     """Acks, counts and places of a lost past are lost with it; what is of one past is judged."""
-    made = journal()
     violate(made)
     last = made.deliveries[-1 if checker is not checkers.revived else 1]
     last.time_ms = 200
@@ -253,9 +250,8 @@ def test_an_unclean_promotion_excuses_what_it_comes_between(
     assert checker(made) == []
 
 
-def test_dead_letters_that_were_taken_have_arrived() -> None:
+def test_dead_letters_that_were_taken_have_arrived(world: World) -> None:
     """Where somebody consumes them they need not stand there, and come once."""
-    world = World()
     made = Journal(ended={1: ("sent on", 5)})
     made.attempts[b"p/1"] = Attempt(b"p/1", "acknowledged", 1)
     taken = Journal()
@@ -317,9 +313,8 @@ def test_an_outcome_that_is_not_that_of_all_queues_is_seen(state: str) -> None:
     assert found(None, None, is_done=False)
 
 
-def test_a_message_before_its_time_is_seen() -> None:
+def test_a_message_before_its_time_is_seen(made: Journal) -> None:
     """The more clocks may run apart, the earlier it may seem to come."""
-    made = journal()
     made.attempts[b"p/2"].delay_ms = 10_000
     made.attempts[b"p/2"].put_ms = put_ms = 1_000_000
     made.deliveries[1].time_ms = put_ms + 10_000
@@ -330,8 +325,7 @@ def test_a_message_before_its_time_is_seen() -> None:
     assert checkers.early(made, 100) == []
 
 
-def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:
-    made = journal()
+def test_a_cold_promotion_excuses_transient_messages_put_before_it(made: Journal) -> None:
     drop(made)
     made.attempts[b"p/2"].persistent = False
     assert len(checkers.lost(made)) == 1
@@ -341,9 +335,8 @@ def test_a_cold_promotion_excuses_transient_messages_put_before_it() -> None:
     assert checkers.lost(made) == []
 
 
-def test_a_queue_that_leaves_its_limit_is_seen() -> None:
+def test_a_queue_that_leaves_its_limit_is_seen(world: World) -> None:
     """Not one that was longer as the limit came: one that has kept it once."""
-    world = World()
     watch = checkers.LimitWatch(world.cluster)
     world.put("b", 5)
     limit(world, 3)
@@ -358,9 +351,8 @@ def test_a_queue_that_leaves_its_limit_is_seen() -> None:
     assert watch.wrong[0].startswith("overfull: 26 messages")
 
 
-def test_a_limit_that_went_and_came_back_is_a_new_one() -> None:
+def test_a_limit_that_went_and_came_back_is_a_new_one(world: World) -> None:
     """The queue has grown while it had none."""
-    world = World()
     watch = checkers.LimitWatch(world.cluster)
     limit(world, 3)
     watch.look([world.queue_id])
@@ -379,8 +371,7 @@ def limit(world: World, length: int) -> None:
     world.cluster.run(100)
 
 
-def test_the_tally_has_jepsens_words() -> None:
-    made = journal()
+def test_the_tally_has_jepsens_words(made: Journal) -> None:
     drop(made)
     made.attempts[b"p/3"].state = "unknown"
     made.attempts[b"p/4"] = Attempt(b"p/4", "refused")
@@ -404,9 +395,8 @@ def test_copies_that_differ_are_seen() -> None:
 
 
 @pytest.mark.parametrize("left", ["frame", "op", "log", "state"])
-def test_what_a_drain_leaves_behind_is_seen(left: str) -> None:
+def test_what_a_drain_leaves_behind_is_seen(left: str, world: World) -> None:
     """A frame or an op on a disk, a log in memory, a state that does not shrink."""
-    world = World()
     world.put("b", 5)
     frame = next(iter(world.cluster.nodes["c"].disk.queues[world.queue_id].frames.values()))
     world.check()
@@ -430,9 +420,8 @@ def test_what_a_deletion_leaves_behind_is_seen() -> None:
     assert len(checkers.undeleted(world.cluster, world.queue_id)) == 6
 
 
-def test_two_orders_are_seen() -> None:
+def test_two_orders_are_seen(world: World) -> None:
     """A copy whose log has another op at an lsn than a copy that applied it before."""
-    world = World()
     world.put("b", 1)
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
@@ -443,9 +432,8 @@ def test_two_orders_are_seen() -> None:
     assert onlooker.wrong[0].startswith("two orders")
 
 
-def test_a_wrong_order_of_deliveries_is_seen() -> None:
+def test_a_wrong_order_of_deliveries_is_seen(world: World) -> None:
     """What is behind is handed out first, for the first time in this term."""
-    world = World()
     world.put("b", 5)
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
@@ -459,9 +447,8 @@ def test_a_wrong_order_of_deliveries_is_seen() -> None:
     assert len(onlooker.misordered()) == 1
 
 
-def test_two_masters_and_an_early_confirm_are_seen() -> None:
+def test_two_masters_and_an_early_confirm_are_seen(world: World) -> None:
     """A confirm of a second node in an epoch, and one whose message is on no disk."""
-    world = World()
     world.put("b", 1)
     onlooker = world.cluster.onlooker
     replica = world.cluster.engine("a").replicas[world.queue_id]
@@ -477,9 +464,8 @@ def test_two_masters_and_an_early_confirm_are_seen() -> None:
     assert onlooker.wrong[0].startswith("two masters")
 
 
-def test_a_copy_that_began_anew_owes_nothing_to_an_earlier_view_only() -> None:
+def test_a_copy_that_began_anew_owes_nothing_to_an_earlier_view_only(world: World) -> None:
     """It lacks what is confirmed in the view in which it began anew: that is seen."""
-    world = World()
     world.put("b", 1)
     onlooker, disk = world.cluster.onlooker, world.cluster.nodes["c"].disk
     replica = world.cluster.engine("a").replicas[world.queue_id]
@@ -496,9 +482,8 @@ def test_a_copy_that_began_anew_owes_nothing_to_an_earlier_view_only() -> None:
         assert len(onlooker.wrong) == count
 
 
-def test_a_hole_in_the_frames_of_a_batch_is_seen() -> None:
+def test_a_hole_in_the_frames_of_a_batch_is_seen(world: World) -> None:
     """Of messages confirmed together each is looked for: one frame is missing on one disk."""
-    world = World()
     world.put("b", 30)
     files = world.cluster.nodes["c"].disk.queues[world.queue_id]
     assert not absent(files, 1, 30)

@@ -156,9 +156,8 @@ def test_25_a_step_of_days_ends_no_id_of_a_busy_producer() -> None:
     assert cluster.onlooker.wrong == []
 
 
-def test_a_clock_that_nobody_sets_is_never_written() -> None:
+def test_a_clock_that_nobody_sets_is_never_written(world: World) -> None:
     """Nothing of all this costs a commit where wall clocks are right."""
-    world = World()
     world.put("b", 20)
     files = [world.cluster.nodes[name].disk.queues[world.queue_id] for name in "abc"]
     assert [one.time_ahead_us for one in files] == [0, 0, 0]

@@ -41,10 +41,9 @@ def delivery_of(world: World) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("whole", ["bc", "b", "c"])
-def test_the_master_fetches_a_damaged_frame(whole: str) -> None:
+def test_the_master_fetches_a_damaged_frame(whole: str, world: World) -> None:
     """Whoever has it whole is found; until it has come nothing overtakes it, and it is whole on
     the master's disk then."""
-    world = World()
     sent = published(world)
     damaged(world, *(name for name in "abc" if name not in whole), first=3)
     taker = world.taker("b")
@@ -55,9 +54,8 @@ def test_the_master_fetches_a_damaged_frame(whole: str) -> None:
     assert delivery_of(world) == []
 
 
-def test_what_nobody_has_whole_is_set_aside() -> None:
+def test_what_nobody_has_whole_is_set_aside(world: World) -> None:
     """All others are delivered, the one stays, counted and named; nothing asks without end."""
-    world = World()
     sent = published(world)
     damaged(world, "a", "b", "c", first=3)
     taker = world.taker("a")
@@ -74,9 +72,8 @@ def test_what_nobody_has_whole_is_set_aside() -> None:
     assert delivery_of(world) == [(3, 3)]
 
 
-def test_a_purge_ends_what_is_set_aside() -> None:
+def test_a_purge_ends_what_is_set_aside(world: World) -> None:
     """An operator can be done with it."""
-    world = World()
     published(world)
     damaged(world, "a", "b", "c", first=3)
     taker = world.taker("a")
@@ -92,10 +89,9 @@ def test_a_purge_ends_what_is_set_aside() -> None:
     assert is_whole(world, "a")
 
 
-def test_what_was_set_aside_comes_when_somebody_has_it() -> None:
+def test_what_was_set_aside_comes_when_somebody_has_it(world: World) -> None:
     """The only whole copy is on a node that is away: the rest is delivered, and the one message
     when that node is back, though it has then to join."""
-    world = World()
     sent = published(world)
     damaged(world, "a", "b", first=3)
     world.cluster.kill("c")
@@ -125,9 +121,8 @@ def test_a_joiner_comes_in_sync_though_a_message_is_lost() -> None:
     assert sorted(files.frames) == [1, 2, 4, 5]
 
 
-def test_a_mirror_mends_what_it_could_not_serve() -> None:
+def test_a_mirror_mends_what_it_could_not_serve(world: World) -> None:
     """A joiner asks a mirror, whose frame is damaged: both have it whole in the end."""
-    world = World()
     published(world)
     damaged(world, "b", first=3)
     world.cluster.kill("c")
@@ -140,9 +135,8 @@ def test_a_mirror_mends_what_it_could_not_serve() -> None:
     assert sorted(files.frames) == [1, 2, 3, 4, 5]
 
 
-def test_a_new_master_mends_what_it_knew_to_be_damaged() -> None:
+def test_a_new_master_mends_what_it_knew_to_be_damaged(world: World) -> None:
     """A mirror found its damage and could ask nobody; it leads later, and asks who joins."""
-    world = World()
     sent = published(world)
     damaged(world, "b", first=3)
     world.cluster.kill("a")
@@ -153,10 +147,9 @@ def test_a_new_master_mends_what_it_knew_to_be_damaged() -> None:
 
 
 @pytest.mark.parametrize("disk", ["state", "log"])
-def test_a_copy_that_cannot_be_read_is_taken_anew(disk: str) -> None:
+def test_a_copy_that_cannot_be_read_is_taken_anew(disk: str, world: World) -> None:
     """A node starts with a checkpoint, or the end of a log, that is damaged: it takes the queue
     from another member, and loses nothing."""
-    world = World()
     sent = published(world)
     if disk == "state":
         world.cluster.run(20_000)
@@ -218,10 +211,9 @@ def test_a_queue_waits_for_a_copy_that_can_be_read() -> None:
     assert world.live("b") == 5
 
 
-def test_a_damaged_dead_letter_arrives() -> None:
+def test_a_damaged_dead_letter_arrives(world: World) -> None:
     """It ended in its own queue, and its body was damaged before it had left: it is fetched, and
     arrives with all others, in order."""
-    world = World()
     dead_id = world.cluster.declare("a", "dead")
     policy = parse("dlq", "orders", {"dead-letter-queue": "dead", "message-ttl": 3000})
     answer = world.cluster.ask("a", SetPolicy("dlq", to_text(policy)))

@@ -188,6 +188,7 @@ def test_29_a_deleted_target_is_given_up() -> None:
     world.put("c", 5, "late")
     world.until(lambda: world.master is not None and world.live(world.master) == 0)
     assert any("'dead' does not exist: " in line for line in world.cluster.trace)
+    assert "dead-letter-queue 'dead' does not exist" in "".join(world.status("c").warnings)
     master = world.master
     assert master is not None
     ended = world.cluster.engine(master).replicas[world.queue_id].master.endings.counts
@@ -297,10 +298,9 @@ def test_an_outbox_entry_is_marked_done() -> None:
 REPLIES = 12
 
 
-def test_replies_to_clients_that_are_gone_leave_nothing_behind() -> None:
+def test_replies_to_clients_that_are_gone_leave_nothing_behind(world: World) -> None:
     """Request and reply with a queue for each client: when those are deleted, no copy of the
     requests' queue has an outbox or a number of theirs, and none of the answers' an id."""
-    world = World()
     cluster, taker = world.cluster, world.taker("b")
     names = [f"reply-{number}" for number in range(REPLIES)]
     clients = [cluster.declare("c", name) for name in names]

@@ -61,9 +61,8 @@ def test_a_delivery_beside_a_claim_is_seen() -> None:
     assert "claimed twice" in misheld(Journal(), claim, [passed(2, 1, OTHER, 150)])[0]
 
 
-def test_who_is_served_beside_the_only_one_is_seen() -> None:
+def test_who_is_served_beside_the_only_one_is_seen(world: World) -> None:
     """Two consumers of a queue with one active consumer: the second is not to be served."""
-    world = World()
     world.put("b", 2)
     takers = [world.taker("b", prefetch=1)]
     world.until(lambda: len(takers[0].held) == 1)

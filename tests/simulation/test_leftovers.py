@@ -27,10 +27,16 @@ def holders(world: Placed) -> str:
     return "".join(n for n in world.cluster.running if holds(world.cluster, n, world.queue_id))
 
 
-def test_a_dropped_copy_goes_after_a_while() -> None:
-    """From memory and disk; asked to have one again the node gets all anew."""
+@pytest.fixture
+def world() -> Placed:
+    """Every node has a copy of some messages."""
     world = Placed()
     world.put("a", COUNT)
+    return world
+
+
+def test_a_dropped_copy_goes_after_a_while(world: Placed) -> None:
+    """From memory and disk; asked to have one again the node gets all anew."""
     world.set_policy(exactly(1))
     world.until_shape("a")
     world.cluster.run(WAIT_MS // 2)
@@ -43,10 +49,8 @@ def test_a_dropped_copy_goes_after_a_while() -> None:
     world.finish()
 
 
-def test_a_copy_that_is_wanted_soon_again_is_sent_a_delta() -> None:
+def test_a_copy_that_is_wanted_soon_again_is_sent_a_delta(world: Placed) -> None:
     """Policies that flip faster than that drop nothing and send nothing twice."""
-    world = Placed()
-    world.put("a", COUNT)
     old = [world.cluster.engine(name).replicas[world.queue_id] for name in "bc"]
     for _ in range(5):
         world.set_policy(exactly(1))
@@ -74,10 +78,8 @@ def test_26_flips_leak_no_store_space() -> None:
     world.finish()
 
 
-def test_what_a_restarted_node_finds_on_its_disk_goes_too() -> None:
+def test_what_a_restarted_node_finds_on_its_disk_goes_too(world: Placed) -> None:
     """It was down when the policy dropped it, and is not wanted when it is back."""
-    world = Placed()
-    world.put("a", COUNT)
     world.cluster.kill("c")
     world.until_shape("a", "b")
     world.set_policy(nodes("a", "b"))
@@ -89,11 +91,9 @@ def test_what_a_restarted_node_finds_on_its_disk_goes_too() -> None:
     world.finish()
 
 
-def test_a_restarted_node_that_is_wanted_keeps_its_data() -> None:
+def test_a_restarted_node_that_is_wanted_keeps_its_data(world: Placed) -> None:
     """Its links are broken for long, so that it cannot join: nothing is dropped, and it is sent
     the difference only."""
-    world = Placed()
-    world.put("a", COUNT)
     world.cluster.kill("c")
     world.until_shape("a", "b")
     world.cluster.cut("a", "c")
@@ -123,10 +123,8 @@ def test_the_copy_stays_while_no_member_in_sync_runs() -> None:
     world.finish()
 
 
-def test_the_copy_stays_until_the_wanted_ones_are_in_sync() -> None:
+def test_the_copy_stays_until_the_wanted_ones_are_in_sync(world: Placed) -> None:
     """c is wanted, empty, and fetches nothing by itself: b's copy goes only when c has it all."""
-    world = Placed()
-    world.put("a", COUNT)
     world.cluster.run(3000)
     world.set_policy(exactly(1))
     world.until_shape("a")

@@ -47,9 +47,8 @@ def forget(world: World, through: str, name: str, *, force: bool = False) -> str
 
 
 @pytest.mark.parametrize("through", ["a", "b", "c"])
-def test_a_node_joins_under_traffic_through_any_one_peer(through: str) -> None:
+def test_a_node_joins_under_traffic_through_any_one_peer(through: str, world: World) -> None:
     """It becomes a voter, gets a copy of everything, and nothing is lost meanwhile."""
-    world = World()
     world.put("a", 30)
     producer = world.producer("b", 300)
     world.cluster.add("d", through)
@@ -177,9 +176,8 @@ def test_a_newcomer_that_is_cut_off_as_it_is_taken_in_joins_when_the_cut_heals(
     world.check()
 
 
-def test_a_joining_node_that_is_restarted_without_join_still_joins() -> None:
+def test_a_joining_node_that_is_restarted_without_join_still_joins(world: World) -> None:
     """Killed before it was admitted: it founds no cluster of its own."""
-    world = World()
     world.cluster.add("d", "a")
     for other in "abc":
         world.cluster.cut(other, "d")
@@ -208,10 +206,9 @@ def test_a_witness_joins_and_holds_nothing() -> None:
     world.put("b", 5)
 
 
-def test_a_node_joins_while_another_is_dead() -> None:
+def test_a_node_joins_while_another_is_dead(world: World) -> None:
     """Its vote is needed from the moment on in which it has one: the leader waits for it, and
     the queue goes on."""
-    world = World()
     world.cluster.kill("c")
     world.cluster.run(3000)
     term = world.cluster.engine("a")._consensus.raft.term
@@ -275,11 +272,10 @@ def set_back(cluster: SimulatedCluster, name: str, copy: RailDisk) -> None:
 
 @pytest.mark.parametrize("order", ["bac", "bca", "abc", "cab"])
 @pytest.mark.parametrize("starts", [1, 3])
-def test_a_store_that_was_set_back_is_kept_out(order: str, starts: int) -> None:
+def test_a_store_that_was_set_back_is_kept_out(order: str, starts: int, world: World) -> None:
     """B was in sync when all went down, and an earlier copy of its disk is put in its place: it is
     told, however often it is started, and nothing that was confirmed is lost; emptied it joins
     again."""
-    world = World()
     cluster = world.cluster
     world.put("a", 5)
     world.until_in_sync(*"abc")
@@ -498,10 +494,9 @@ def hear_each_other(cluster: SimulatedCluster) -> bool:
     )
 
 
-def test_who_joins_later_reaches_a_node_that_was_forgotten_and_came_back() -> None:
+def test_who_joins_later_reaches_a_node_that_was_forgotten_and_came_back(world: World) -> None:
     """A newcomer's catalog has the node come, forgotten and come again, in one step: what it wants
     in the end is a connection. So has one that restarts and replays its log."""
-    world = World()
     cluster = world.cluster
     replace(world, "c", "a")
     cluster.add("z", "a")
@@ -517,10 +512,9 @@ def test_who_joins_later_reaches_a_node_that_was_forgotten_and_came_back() -> No
     world.check()
 
 
-def test_all_founders_are_replaced_in_turn_under_their_names() -> None:
+def test_all_founders_are_replaced_in_turn_under_their_names(world: World) -> None:
     """Each by one with an empty disk, through another one each time, while messages are put; and
     once more, when no founder is left."""
-    world = World()
     cluster = world.cluster
     world.put("a", 20)
     for turn, name in enumerate("abcabc"):

@@ -35,6 +35,11 @@ def a_cluster(names: str = "abc") -> SimulatedCluster:
     return cluster
 
 
+@pytest.fixture
+def cluster() -> SimulatedCluster:
+    return a_cluster()
+
+
 def is_gone(cluster: SimulatedCluster, queue_id: int) -> bool:
     """Whether every running node has deleted it, its data too."""
     return all(
@@ -78,9 +83,8 @@ def test_24_an_exclusive_queue_is_on_its_owners_node_only_and_ends_with_the_hand
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
 
 
-def test_24_an_exclusive_queue_ends_when_its_node_dies() -> None:
+def test_24_an_exclusive_queue_ends_when_its_node_dies(cluster: SimulatedCluster) -> None:
     """Killed for good: the catalog's leader deletes it; others' queues go on."""
-    cluster = a_cluster()
     queue_id = cluster.declare("b", "mine", owner=cluster.new_session("b"))
     cluster.kill("b")
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 5000)
@@ -101,9 +105,8 @@ def test_24_an_exclusive_queue_ends_at_a_full_stop(names: str) -> None:
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 20_000)
 
 
-def test_24_an_exclusive_queue_outlives_a_partition_of_its_owner() -> None:
+def test_24_an_exclusive_queue_outlives_a_partition_of_its_owner(cluster: SimulatedCluster) -> None:
     """Its handle lives, and what it was confirmed is there when the network is."""
-    cluster = a_cluster()
     owner = cluster.new_session("b")
     queue_id = cluster.declare("b", "mine", owner=owner)
     for other in "ac":
@@ -115,9 +118,8 @@ def test_24_an_exclusive_queue_outlives_a_partition_of_its_owner() -> None:
     assert cluster.in_sync(queue_id) == ("b",)
 
 
-def test_an_exclusive_queue_whose_declarer_gave_up_is_deleted() -> None:
+def test_an_exclusive_queue_whose_declarer_gave_up_is_deleted(cluster: SimulatedCluster) -> None:
     """The call timed out, its command was done after all: nobody owns the queue."""
-    cluster = a_cluster()
     owner = cluster.new_session("b")
     for other in "ac":
         cluster.cut("b", other)
@@ -197,9 +199,8 @@ def test_a_connections_queue_goes_though_its_owner_died_with_its_master() -> Non
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 10_000)
 
 
-def test_a_nodes_queue_is_gone_when_its_next_life_comes() -> None:
+def test_a_nodes_queue_is_gone_when_its_next_life_comes(cluster: SimulatedCluster) -> None:
     """That may have the name at once; what the past life had in it is not its own."""
-    cluster = a_cluster()
     queue_id = owned_by(cluster, connection_of(cluster.new_session("b")))
     kept_by(cluster, "b", queue_id)
     cluster.kill("b")
@@ -210,10 +211,9 @@ def test_a_nodes_queue_is_gone_when_its_next_life_comes() -> None:
     assert cluster.run_until(lambda: is_gone(cluster, queue_id), 1000)
 
 
-def test_a_nodes_queue_outlives_its_silence() -> None:
+def test_a_nodes_queue_outlives_its_silence(cluster: SimulatedCluster) -> None:
     """Its master, on another node, hears nothing of it for as long as a dead one is silent; it may
     only be slow, or cut off."""
-    cluster = a_cluster()
     queue_id = owned_by(cluster, connection_of(cluster.new_session("b")), "b")
     keeper = kept_by(cluster, "b", queue_id)
     assert not cluster.ask("a", TransferMaster("mine", "a")).error
@@ -260,11 +260,10 @@ def test_an_auto_delete_queue_survives_its_master_with_its_consumer() -> None:
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_an_auto_delete_queue_waits_for_a_consumer_that_a_cut_kept_from_its_new_master(
-    silent: bool,
+    silent: bool, cluster: SimulatedCluster
 ) -> None:
     """The new master knows nobody by name: another consumer that came back, and leaves when the cut
     has just been healed, does not take the queue along."""
-    cluster = a_cluster()
     queue_id = cluster.declare("a", "fleeting", auto_delete=True)
     takers = {node: consuming(cluster, node, queue_id) for node in "bc"}
     for other in "ab":
@@ -367,10 +366,9 @@ def stop_all(cluster: SimulatedCluster) -> None:
         cluster.kill(name)
 
 
-def test_24_a_full_stop_ends_what_is_not_durable() -> None:
+def test_24_a_full_stop_ends_what_is_not_durable(cluster: SimulatedCluster) -> None:
     """The transient message and the transient queue are gone, the durable ones are not; while
     one member runs on, all of them survive."""
-    cluster = a_cluster()
     kept = cluster.engine("a").catalog.queue_named("orders")
     assert kept is not None
     fleeting = cluster.declare("a", "fleeting", durable=False)

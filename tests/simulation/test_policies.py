@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from mirrorq.engine.events import Answer, Ask
-from mirrorq.monitoring.status import QueueStatus
-from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import (
     ClearPolicy,
     DeclareQueue,
@@ -102,12 +100,6 @@ class Placed(World):
         answers = self.cluster.nodes[name].answers
         self.until(lambda: token in answers)
         return answers.pop(token)
-
-    def status(self, node: str, queue_id: int = 0) -> QueueStatus:
-        queue_id = queue_id or self.queue_id
-        engine = self.cluster.engine(node)
-        now_ms = self.cluster.clock_ms(self.cluster.nodes[node])
-        return queue_status(engine, queue_id, now_ms, 0, "")
 
 
 def shape_of(view: View) -> Shape:

@@ -11,9 +11,8 @@ from harness.swarm import Swarm
 from .world import World
 
 
-def test_each_level_keeps_its_order_and_its_counts_across_a_failover() -> None:
+def test_each_level_keeps_its_order_and_its_counts_across_a_failover(world: World) -> None:
     """What was held comes again first of its priority; levels that nobody was given stay new."""
-    world = World()
     for name, priority in (("low", 0), ("mid", 4), ("high", 9)):
         world.put("b", 3, name, priority=priority)
     taker = world.taker("c", prefetch=4)
@@ -50,10 +49,9 @@ def test_nothing_is_lost_or_early_whatever_breaks(seed: int) -> None:
     assert not result.wrong, describe(result)
 
 
-def test_a_delayed_message_is_ended_by_the_next_master() -> None:
+def test_a_delayed_message_is_ended_by_the_next_master(world: World) -> None:
     """Published before the failover and due after it: it comes then, not redelivered; what was
     given back with a delay comes at its place."""
-    world = World()
     (later,) = world.put("b", 1, "later", delay_ms=5000)
     bodies = world.put("b", 2, "now")
     taker = world.taker("c", prefetch=3)
@@ -71,9 +69,8 @@ def test_a_delayed_message_is_ended_by_the_next_master() -> None:
     world.check_copies()
 
 
-def test_delays_go_on_after_a_stop_of_all() -> None:
+def test_delays_go_on_after_a_stop_of_all(world: World) -> None:
     """The due time is on disk: a restart neither forgets nor begins it anew."""
-    world = World()
     (body,) = world.put("a", 1, "later", delay_ms=20_000)
     began_ms = world.cluster.now_ms
     for name in "abc":

@@ -285,9 +285,8 @@ def test_an_unclean_promotion_during_a_transfer() -> None:
         assert len(wrong) == 300 - kept
 
 
-def test_a_planned_stop_redelivers_nothing_acked_and_costs_little() -> None:
+def test_a_planned_stop_redelivers_nothing_acked_and_costs_little(world: World) -> None:
     """With mirrors in sync: another master confirms within 100 ms of virtual time."""
-    world = World()
     producer = world.producer("b", 3000)
     world.consumer("c", nack_share=0.0)
     world.cluster.run(500)

@@ -57,9 +57,8 @@ def test_a_message_whose_nack_is_open_is_still_held() -> None:
     assert attach.held == (piece,)
 
 
-def test_a_delivery_of_a_lost_term_is_not_sent() -> None:
+def test_a_delivery_of_a_lost_term_is_not_sent(world: World) -> None:
     """A master that lost its term between the decision and the sending keeps the message back."""
-    world = World()
     taker = world.taker("a")
     world.put("a", 1)
     world.until(lambda: len(taker.held) == 1)
@@ -117,9 +116,8 @@ def _waits(world: World, node: str) -> bool:
     )
 
 
-def test_a_member_that_was_slow_is_counted_in_again_by_an_idle_queue() -> None:
+def test_a_member_that_was_slow_is_counted_in_again_by_an_idle_queue(world: World) -> None:
     """A mirror moved out because it lagged stayed out for ever when no traffic followed."""
-    world = World()
     world.cluster.cut("a", "b", silent=True, one_way=True)
     producer = world.producer("a", 20)
     world.until(lambda: producer.is_done)
@@ -144,11 +142,10 @@ def test_a_request_that_overtakes_the_view_is_served() -> None:
     world.until(lambda: producer.is_done, 500)
 
 
-def test_a_wiped_store_does_not_vote_for_the_one_before_it() -> None:
+def test_a_wiped_store_does_not_vote_for_the_one_before_it(world: World) -> None:
     """A node came back at once with an empty store and, as the lost one, in its first incarnation:
     the others took its votes for those of the lost store, and could elect a leader whose log lacked
     what the lost store had helped to commit."""
-    world = World()
     leader = world.cluster.engine("a").leader
     wiped, other = (name for name in "abc" if name != leader)
     world.cluster.kill(wiped)
@@ -181,10 +178,9 @@ def test_a_queue_without_durability_goes_though_it_had_dead_letters_to_send() ->
     )
 
 
-def test_a_voter_that_died_before_it_registered_can_be_forgotten() -> None:
+def test_a_voter_that_died_before_it_registered_can_be_forgotten(world: World) -> None:
     """A node that was admitted and died before it was in the node list stayed a voter for ever:
     nobody could name it, and a majority had to be found without it."""
-    world = World()
     cluster = world.cluster
     cluster.add("d", "b")
     cluster.start("d")
@@ -202,9 +198,8 @@ def test_a_voter_that_died_before_it_registered_can_be_forgotten() -> None:
     world.check()
 
 
-def test_a_node_is_forgotten_with_the_store_that_died_before_it_registered() -> None:
+def test_a_node_is_forgotten_with_the_store_that_died_before_it_registered(world: World) -> None:
     """It was wiped, admitted anew, and died: its old record and its new vote go together."""
-    world = World()
     cluster = world.cluster
     cluster.kill("c")
     cluster.wipe("c")

@@ -12,7 +12,6 @@ from harness import checkers
 from harness.mutations.registry import mutation
 from mirrorq.config import Config
 from mirrorq.engine.events import WriteAll
-from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import AcknowledgeLosses, ClearPolicy, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.views import View
@@ -52,6 +51,11 @@ def replicated(names: str = "abc", *, witnesses: str = "", seed: int = 1) -> Wor
     return world
 
 
+@pytest.fixture
+def world() -> World:
+    return replicated()
+
+
 def until_served(world: World) -> None:
     world.until(lambda: world.master is not None)
 
@@ -75,8 +79,7 @@ def drained(world: World) -> list[str]:
 # --- What a confirm rests on ---------------------------------------------------------------
 
 
-def test_confirmed_and_handed_out_before_any_disk_has_it() -> None:
-    world = replicated()
+def test_confirmed_and_handed_out_before_any_disk_has_it(world: World) -> None:
     for node in world.cluster.nodes.values():
         node.commit_ms = 2000
     start_ms = world.cluster.now_ms
@@ -93,8 +96,7 @@ def test_confirmed_and_handed_out_before_any_disk_has_it() -> None:
     world.check_copies()
 
 
-def test_many_ops_go_to_the_disk_in_few_commits() -> None:
-    world = replicated()
+def test_many_ops_go_to_the_disk_in_few_commits(world: World) -> None:
     world.put("a", 200)
     world.cluster.run(BEHIND_MS)
     files = world.cluster.nodes["b"].disk.queues[world.queue_id]
@@ -107,17 +109,15 @@ def test_many_ops_go_to_the_disk_in_few_commits() -> None:
     world.check()
 
 
-def test_a_queue_declared_under_the_policy_is_so_from_its_first_view() -> None:
-    world = replicated()
+def test_a_queue_declared_under_the_policy_is_so_from_its_first_view(world: World) -> None:
     queue_id = world.cluster.declare("b", "others")
     view = world.cluster.view(queue_id)
     assert view is not None
     assert (view.epoch, view.durability) == (1, "replicated")
 
 
-def test_a_disk_that_lags_too_far_behind_holds_confirms_up() -> None:
+def test_a_disk_that_lags_too_far_behind_holds_confirms_up(world: World) -> None:
     """Memory is bounded: beyond the bound a confirm waits for the slowest disk."""
-    world = replicated()
     ring = world.cluster.engine("b").replicas[world.queue_id].ring
     world.cluster.nodes["b"].commit_ms = 3000
     world.put("a", 1)
@@ -280,8 +280,7 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
         world.cluster.start(name)
     until_served(world)
     world.cluster.run(1000)
-    engine = world.cluster.engine("v")
-    status = queue_status(engine, world.queue_id, engine_ms(world, "v"), 0, "")
+    status = world.status("v")
     assert "1 unclean promotions: 10 messages are known to be lost" in " ".join(status.warnings)
     assert any("power of all members" in text for text in status.warnings)
     assert status.messages_lost == 10
@@ -289,17 +288,12 @@ def test_the_loss_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
         world.cluster.ask("v", AcknowledgeLosses("orders", lost))
         world.cluster.run(1000)
         for name in "abcv":
-            engine = world.cluster.engine(name)
-            status = queue_status(engine, world.queue_id, engine_ms(world, name), 0, "")
+            status = world.status(name)
             assert ("unclean promotions" in " ".join(status.warnings)) == is_warned
             assert status.messages_lost == 10
     wrong = drained(world)
     assert len(wrong) == 10
     assert wrong == checkers.lost(world.journal)
-
-
-def engine_ms(world: World, name: str) -> int:
-    return world.cluster.clock_ms(world.cluster.nodes[name])
 
 
 def test_a_member_that_is_known_dead_is_not_waited_for() -> None:
@@ -317,9 +311,8 @@ def test_a_member_that_is_known_dead_is_not_waited_for() -> None:
     assert drained(world) == []
 
 
-def test_a_clean_end_of_all_writes_everything() -> None:
+def test_a_clean_end_of_all_writes_everything(world: World) -> None:
     """Nothing is lost when the nodes are closed: what is written behind goes to disk first."""
-    world = replicated()
     world.put("a", 5)
     for name in "abc":
         world.cluster.tell(name, WriteAll())
@@ -331,8 +324,7 @@ def test_a_clean_end_of_all_writes_everything() -> None:
     assert drained(world) == []
 
 
-def test_a_queue_that_is_not_durable_ends_with_the_last_life() -> None:
-    world = replicated()
+def test_a_queue_that_is_not_durable_ends_with_the_last_life(world: World) -> None:
     queue_id = world.cluster.declare("a", "passing", durable=False)
     for name in "abc":
         world.cluster.kill(name)
@@ -344,8 +336,7 @@ def test_a_queue_that_is_not_durable_ends_with_the_last_life() -> None:
 # --- Switching -----------------------------------------------------------------------------
 
 
-def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done() -> None:
-    world = replicated()
+def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done(world: World) -> None:
     for name in "bc":
         world.cluster.nodes[name].commit_ms = 300
     world.put("a", 40)
@@ -364,8 +355,7 @@ def test_what_was_confirmed_in_memory_is_on_all_disks_when_the_switch_is_done() 
     assert drained(world) == []
 
 
-def test_no_confirm_rests_on_memory_once_the_master_knows_the_policy() -> None:
-    world = replicated()
+def test_no_confirm_rests_on_memory_once_the_master_knows_the_policy(world: World) -> None:
     world.put("a", 5)
     for name in "abc":
         world.cluster.nodes[name].commit_ms = 30

@@ -14,9 +14,8 @@ DETECTION_MS = 3000
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_1_the_master_goes_while_publishing_and_consuming(end: str) -> None:
+def test_1_the_master_goes_while_publishing_and_consuming(end: str, world: World) -> None:
     """Everything published through B is confirmed, and the consumer on C sees it all."""
-    world = World()
     world.consumer("c")
     producer = world.producer("b", 2000)
     world.cluster.run(50)
@@ -30,9 +29,8 @@ def test_1_the_master_goes_while_publishing_and_consuming(end: str) -> None:
     world.check()
 
 
-def test_2_a_confirm_means_that_the_mirrors_have_it() -> None:
+def test_2_a_confirm_means_that_the_mirrors_have_it(world: World) -> None:
     """The master is killed in the moment of the confirm: the message is on B."""
-    world = World()
     world.put("a", 1)
     world.cluster.kill("a")
     world.until(lambda: world.master in ("b", "c"))
@@ -78,9 +76,8 @@ def test_4_what_was_acked_never_comes_again() -> None:
     world.check_copies()
 
 
-def test_5_an_old_ack_ends_its_own_message_or_none() -> None:
+def test_5_an_old_ack_ends_its_own_message_or_none(world: World) -> None:
     """A delivery of before the failover is acked after it: that message is gone, no other."""
-    world = World()
     bodies = world.put("b", 6)
     taker = world.taker("b", prefetch=3)
     world.until(lambda: len(taker.held) == 3)
@@ -132,9 +129,8 @@ def test_7_the_left_neighbour_dies_after_its_last_op(killed: str) -> None:
         world.check()
 
 
-def test_8_a_restarted_master_is_a_mirror_and_takes_a_delta() -> None:
+def test_8_a_restarted_master_is_a_mirror_and_takes_a_delta(world: World) -> None:
     """It missed ten messages of two thousand: about ten come over, and it is not the master."""
-    world = World()
     world.put("b", 2000)
     world.cluster.kill("a")
     world.until(lambda: world.master == "b")
@@ -147,9 +143,8 @@ def test_8_a_restarted_master_is_a_mirror_and_takes_a_delta() -> None:
     world.check()
 
 
-def test_9_a_dead_member_of_an_idle_ring_is_noticed() -> None:
+def test_9_a_dead_member_of_an_idle_ring_is_noticed(world: World) -> None:
     """Without any traffic it is out of the view within the bound."""
-    world = World()
     world.cluster.run(10_000)
     world.cluster.kill("c")
     world.until(lambda: world.cluster.in_sync(world.queue_id) == ("a", "b"), DETECTION_MS)
@@ -157,9 +152,8 @@ def test_9_a_dead_member_of_an_idle_ring_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("stopped", ["a", "c"])
-def test_10_a_stopped_member_stalls_nobody_for_long(stopped: str) -> None:
+def test_10_a_stopped_member_stalls_nobody_for_long(stopped: str, world: World) -> None:
     """Confirms go on within the bound; when it wakes it finds itself out, and joins again."""
-    world = World()
     world.put("b", 5, "before")
     world.cluster.pause(stopped, 30_000)
     producer = world.producer("b", 5, "during")
@@ -171,9 +165,8 @@ def test_10_a_stopped_member_stalls_nobody_for_long(stopped: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [("a", "b"), ("b", "a"), ("b", "c"), ("c", "a")])
-def test_11_one_way_loss_is_repaired_or_someone_is_out(pair: tuple[str, str]) -> None:
+def test_11_one_way_loss_is_repaired_or_someone_is_out(pair: tuple[str, str], world: World) -> None:
     """Packets vanish one way between two members: the third publishes on, nothing is lost."""
-    world = World()
     world.cluster.cut(*pair, silent=True, one_way=True)
     third = next(name for name in "abc" if name not in pair)
     producer = world.producer(third, 20)
@@ -182,9 +175,8 @@ def test_11_one_way_loss_is_repaired_or_someone_is_out(pair: tuple[str, str]) ->
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-def test_12_all_stop_and_start_in_any_order(order: str) -> None:
+def test_12_all_stop_and_start_in_any_order(order: str, world: World) -> None:
     """One member in sync and a majority of nodes suffice; everything confirmed is there."""
-    world = World()
     world.put("b", 50)
     for name in "abc":
         world.cluster.kill(name)
@@ -196,9 +188,8 @@ def test_12_all_stop_and_start_in_any_order(order: str) -> None:
     world.check()
 
 
-def test_a_node_that_was_shut_down_is_not_told_as_dead() -> None:
+def test_a_node_that_was_shut_down_is_not_told_as_dead(world: World) -> None:
     """What needs somebody is a node that nobody stopped."""
-    world = World()
     world.stop("a")
     world.cluster.run(3000)
     assert any("node a was shut down" in line for line in world.cluster.trace)

@@ -66,13 +66,14 @@ class Scene:
         record = TaskRecord(partition, len(run.tasks))
         run.tasks.append(record)
         queue_id = self.world.queue_id
-        Task(self.cluster, "b", queue_id, Random(1), run, record, self.journal, [1, 1])
+        Task(Place(self.cluster, "b", queue_id, "", Random(1)), run, record, self.journal, [1, 1])
         self.world.until(lambda: record.is_staged)
         return record
 
     def driver(self, run: RunRecord, *winners: TaskRecord) -> Decider:
         run.winners = list(winners) or run.winners
-        return Decider(self.cluster, "b", self.world.queue_id, Random(1), run, self.journal)
+        place = Place(self.cluster, "b", self.world.queue_id, "", Random(1))
+        return Decider(place, run, self.journal)
 
     def replica(self, node: str) -> Replica:
         return self.cluster.engine(node).replicas[self.world.queue_id]
@@ -185,15 +186,15 @@ def test_a_master_dies_between_two_queues(victim: str, pause_ms: int) -> None:
         record = TaskRecord(0, 0)
         run.tasks.append(record)
         journal = Journal()
-        Task(cluster, "c", queue_id, Random(1), run, record, journal, [1, 1])
+        Task(Place(cluster, "c", queue_id, "", Random(1)), run, record, journal, [1, 1])
         scene.world.until(lambda record=record: record.is_staged)
         run.winners = [record]
         parts[queue_id] = (run, journal)
-    sealer = Sealer(cluster, "c", other, Random(1), *parts[other])
+    sealer = Sealer(Place(cluster, "c", other, "", Random(1)), *parts[other])
     sealer.seal(home)
     scene.world.until(lambda: sealer.is_over)
     assert sealer.is_done
-    driver = Committer(cluster, "c", home, Random(1), *parts[home])
+    driver = Committer(Place(cluster, "c", home, "", Random(1)), *parts[home])
     driver.other = other
     driver.commit()
     cluster.run(pause_ms)

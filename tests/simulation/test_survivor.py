@@ -68,10 +68,9 @@ def test_who_was_in_sync_goes_on_with_all_that_was_confirmed(seed: int) -> None:
     assert [body for body in confirmed if body not in seen] == []
 
 
-def test_what_a_survivor_that_was_behind_lacks_is_counted() -> None:
+def test_what_a_survivor_that_was_behind_lacks_is_counted(world: World) -> None:
     """It was out of the ring since before some were confirmed: these are lost, and said to be no
     fewer; all that it had is there."""
-    world = World()
     before = world.put("a", 20, "before")
     world.cluster.kill("c")
     world.until(lambda: world.cluster.in_sync(world.queue_id) == ("a", "b"))

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from harness.tiny_pages import tiny_pages
-from mirrorq.monitoring.status import QueueStatus
-from mirrorq.node.status import queue_status
 from mirrorq.protocol.commands import SetPolicy, Synchronise
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.ring import FetchFrames
@@ -35,6 +33,11 @@ def _manual(names: str = "abw", witnesses: str = "w", **more: Any) -> World:
     return world
 
 
+@pytest.fixture
+def world() -> World:
+    return _manual()
+
+
 def _synchronise(world: World, on: bool = True, node: str = "a") -> int:
     """How many members were told."""
     answer = world.cluster.ask(node, Synchronise("orders", on))
@@ -58,10 +61,9 @@ def _stop_b(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_13_natural_drain(is_restarted: bool) -> None:
+def test_13_natural_drain(is_restarted: bool, world: World) -> None:
     """B lacks m1 and has m2, which came along the ring, after a restart too: the ack of m1 alone
     brings it in."""
-    world = _manual()
     taker = world.taker("a", prefetch=1)
     _stop_b(world)
     (m1,) = world.put("a", 1, "m1")
@@ -84,9 +86,8 @@ def test_13_natural_drain(is_restarted: bool) -> None:
     world.check_copies()
 
 
-def test_13_a_requeued_message_keeps_the_mirror_out() -> None:
+def test_13_a_requeued_message_keeps_the_mirror_out(world: World) -> None:
     """It lacks the body still, wherever the message is; the ack brings it in."""
-    world = _manual()
     taker = world.taker("a", prefetch=1)
     _stop_b(world)
     (m1,) = world.put("a", 1, "m1")
@@ -102,9 +103,8 @@ def test_13_a_requeued_message_keeps_the_mirror_out() -> None:
     world.check_copies()
 
 
-def test_13_a_restarted_mirror_that_missed_nothing_is_in_sync() -> None:
+def test_13_a_restarted_mirror_that_missed_nothing_is_in_sync(world: World) -> None:
     """Its data is on its disk: nothing was published or had to be fetched."""
-    world = _manual()
     world.put("a", 20)
     _stop_b(world)
     world.cluster.start("b")
@@ -112,9 +112,8 @@ def test_13_a_restarted_mirror_that_missed_nothing_is_in_sync() -> None:
     world.check()
 
 
-def test_13_a_policy_that_becomes_automatic_starts_the_transfer() -> None:
+def test_13_a_policy_that_becomes_automatic_starts_the_transfer(world: World) -> None:
     """Manual until then; the mirror needs no restart and no new view."""
-    world = _manual()
     _stop_b(world)
     world.put("a", 50)
     world.cluster.start("b")
@@ -145,9 +144,8 @@ def _fetched(world: World, name: str) -> int:
 
 
 @pytest.mark.parametrize("node", ["a", "b", "w"])
-def test_15_told_by_any_node_a_mirror_comes_in(node: str) -> None:
+def test_15_told_by_any_node_a_mirror_comes_in(node: str, world: World) -> None:
     """It fetches what it lacks; told again, nothing happens."""
-    world = _manual()
     _joined(world, 60)
     assert _synchronise(world, node=node) == 1
     assert _in_sync(world) == "b"
@@ -157,9 +155,8 @@ def test_15_told_by_any_node_a_mirror_comes_in(node: str) -> None:
     world.check()
 
 
-def test_15_nothing_to_synchronise() -> None:
+def test_15_nothing_to_synchronise(world: World) -> None:
     """In sync, or without any mirror: told, it says that nobody was."""
-    world = _manual()
     assert (_synchronise(world), _synchronise(world, on=False)) == (0, 0)
     _stop_b(world)
     assert (_synchronise(world), _synchronise(world, on=False)) == (0, 0)
@@ -168,10 +165,9 @@ def test_15_nothing_to_synchronise() -> None:
 
 
 @pytest.mark.parametrize("mode", ["manual", "automatic"])
-def test_15_cancelled_half_way_and_gone_on_with(mode: str) -> None:
+def test_15_cancelled_half_way_and_gone_on_with(mode: str, world: World) -> None:
     """The mirror does not count as in sync; a later one fetches the rest and no more, over a
     restart of the mirror too."""
-    world = _manual()
     _joined(world, 400)
     _synchronise(world)
     if mode == "automatic":
@@ -241,9 +237,8 @@ def _in_sync_now(world: World) -> str:
     return "".join(world.cluster.in_sync(world.queue_id))
 
 
-def test_16_the_last_copy_in_sync_dies() -> None:
+def test_16_the_last_copy_in_sync_dies(world: World) -> None:
     """Half of the messages are at B: nobody may become master, until A is back with them all."""
-    world = _manual()
     _joined(world, 300)
     _synchronise(world)
     world.until(lambda: 50 <= _fetched(world, "b") < 250)
@@ -260,10 +255,9 @@ def test_16_the_last_copy_in_sync_dies() -> None:
     world.check()
 
 
-def test_17_a_requeue_during_the_sync_lands_in_its_place() -> None:
+def test_17_a_requeue_during_the_sync_lands_in_its_place(world: World) -> None:
     """Unacked messages are synchronised too; given back in the middle, each copy has them where
     they were."""
-    world = _manual()
     taker = world.taker("a", prefetch=5)
     _stop_b(world)
     old = world.put("a", 200, "old")
@@ -312,28 +306,22 @@ def test_14_a_batch_is_no_larger_than_the_policy_says() -> None:
     world.check()
 
 
-def test_14_progress_is_seen_on_every_node() -> None:
+def test_14_progress_is_seen_on_every_node(world: World) -> None:
     """How much is left is in the status of all nodes, and None when nothing is going on."""
-    world = _manual()
     _joined(world, 4000)
 
-    def seen(node: str) -> QueueStatus:
-        engine = world.cluster.engine(node)
-        now_ms = world.cluster.clock_ms(world.cluster.nodes[node])
-        return queue_status(engine, world.queue_id, now_ms, 0, "")
-
-    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
+    assert [world.status(node).sync_progress for node in "abw"] == [None] * 3
     _synchronise(world)
     for node in "abw":
-        world.until(lambda n=node: 0 < (seen(n).sync_progress or 0) < 1)  # type: ignore[misc]
-        status = seen(node)
+        world.until(lambda n=node: 0 < (world.status(n).sync_progress or 0) < 1)  # type: ignore[misc]
+        status = world.status(node)
         assert status.state == "syncing"
         assert 0 < status.sync_messages_left < 4000
         assert status.sync_bytes_left > status.sync_messages_left
-        world.until(lambda n=node: seen(n).sync_seconds_left is not None)  # type: ignore[misc]
+        world.until(lambda n=node: world.status(n).sync_seconds_left is not None)  # type: ignore[misc]
     assert _in_sync(world) == "b"
-    assert [seen(node).sync_progress for node in "abw"] == [None] * 3
-    assert [seen(node).sync_messages_left for node in "abw"] == [0] * 3
+    assert [world.status(node).sync_progress for node in "abw"] == [None] * 3
+    assert [world.status(node).sync_messages_left for node in "abw"] == [0] * 3
 
 
 @pytest.mark.parametrize("fault", ["", "donor", "joiner"])

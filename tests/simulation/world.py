@@ -9,6 +9,8 @@ from harness import checkers
 from harness.cluster import SimulatedCluster
 from harness.workload import Consumer, Journal, Place, Producer, SimulatedHandle
 from mirrorq.engine.events import Release
+from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.status import queue_status
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.session.calls import EXTEND, Delivered, Output, SettleCall, SettleDone
 from mirrorq.wire import frames
@@ -137,6 +139,12 @@ class World:
     def live(self, name: str) -> int:
         """Messages in this node's copy."""
         return self.cluster.engine(name).replicas[self.queue_id].state.live.count
+
+    def status(self, node: str, queue_id: int = 0) -> QueueStatus:
+        """What a node says of a queue, of "orders" where none is named."""
+        engine = self.cluster.engine(node)
+        now_ms = self.cluster.clock_ms(self.cluster.nodes[node])
+        return queue_status(engine, queue_id or self.queue_id, now_ms, 0, "")
 
     def check(self) -> None:
         """Consume to the last message, with everything well again; nothing was lost."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .writing import MEMORY
+from .writing import MEMORY, Writer
 
 
 @pytest.fixture
@@ -18,3 +18,9 @@ def path() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(dir=MEMORY))
     yield directory / "store"
     shutil.rmtree(directory)
+
+
+@pytest.fixture
+def writer() -> Writer:
+    """What makes the ops of one queue."""
+    return Writer()

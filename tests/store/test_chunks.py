@@ -77,9 +77,8 @@ def test_all_of_a_transfer_comes_once(store: Store) -> None:
     store.close()
 
 
-def test_what_is_no_run_of_publish_frames_is_refused() -> None:
+def test_what_is_no_run_of_publish_frames_is_refused(writer: Writer) -> None:
     """Damage, a cut, and an op that publishes nothing: none of it reaches the core."""
-    writer = Writer()
     publish, ack = writer.publish([b"x"]), writer.ack(1, 1)
     for run in (publish.frame[:-1], b"?" * 100, publish.frame + b"\0", publish.frame + ack.frame):
         with pytest.raises(ProtocolError):

@@ -332,11 +332,10 @@ def test_a_cut_leaves_what_may_be_before_it(path: Path) -> None:
     store.close()
 
 
-def test_damage_before_the_checkpoint_costs_no_start(path: Path) -> None:
+def test_damage_before_the_checkpoint_costs_no_start(path: Path, writer: Writer) -> None:
     """A node that starts reads its copy though a message below the checkpoint is damaged in the
     run in which the log ends: it is listed as lacking. Damage that may be of an op to be applied
     is told, for the copy would end earlier than the node has said."""
-    writer = Writer()
     store = open_store(path)
     entries = [writer.publish([b"body" * 20]) for _ in range(4)]
     state = QueueState()
@@ -458,10 +457,9 @@ def test_a_truncated_data_file_is_told(path: Path, monkeypatch: pytest.MonkeyPat
     assert set(outcomes[-3:]) <= {"told", "whole"}
 
 
-def test_damaged_pages_are_found_after_an_unclean_end(path: Path) -> None:
+def test_damaged_pages_are_found_after_an_unclean_end(path: Path, writer: Writer) -> None:
     """The file is walked when the last process did not close it: a page that is not where it
     says raises StoreCorrupt, each time the store is opened."""
-    writer = Writer()
     store = open_store(path)
     for number in range(50):
         store.commit([QueueWrite(number, append=(writer.publish([b"x" * 1000]),))])

@@ -80,9 +80,8 @@ def test_what_a_rail_has_written_is_there_after_each_end(path: Path, end: str, t
 
 
 def test_what_a_rail_has_written_is_there_when_taking_it_has_failed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, writer: Writer
 ) -> None:
-    writer = Writer()
     railed = begun(path, writer)
     ops = railed_ops(railed, writer, taken=0, left=5)
     damaged_page(railed, monkeypatch)
@@ -91,9 +90,8 @@ def test_what_a_rail_has_written_is_there_when_taking_it_has_failed(
 
 
 @pytest.mark.parametrize("is_failed", [False, True])
-def test_a_failed_store_is_left_as_by_a_kill(path: Path, is_failed: bool) -> None:
+def test_a_failed_store_is_left_as_by_a_kill(path: Path, is_failed: bool, writer: Writer) -> None:
     """Its logs are in use, and the next start walks its pages."""
-    writer = Writer()
     railed = begun(path, writer)
     railed_ops(railed, writer, taken=2, left=3)
     if is_failed:
@@ -118,8 +116,7 @@ def test_a_failed_store_is_backed_up_with_its_logs(path: Path, tmp_path: Path) -
     assert loaded(tmp_path / "restored") == ops
 
 
-def test_a_queue_that_was_deleted_does_not_come_back_at_a_close(path: Path) -> None:
-    writer = Writer()
+def test_a_queue_that_was_deleted_does_not_come_back_at_a_close(path: Path, writer: Writer) -> None:
     railed = begun(path, writer)
     railed_ops(railed, writer, taken=0, left=3)
     railed.store.commit([QueueWrite(QUEUE, reset=True)])
@@ -129,10 +126,9 @@ def test_a_queue_that_was_deleted_does_not_come_back_at_a_close(path: Path) -> N
 
 @pytest.mark.parametrize("lmdb_fails", [False, True])
 def test_a_log_that_fails_is_no_end_of_what_it_holds(
-    path: Path, monkeypatch: pytest.MonkeyPatch, lmdb_fails: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, lmdb_fails: bool, writer: Writer
 ) -> None:
     """The disk refuses a record of the write-ahead log once. LMDB takes it, or fails as well."""
-    writer = Writer()
     store = open_store(path)
     ops = [writer.publish([b"%d" % number]) for number in range(4)]
     for entry in ops[:3]:

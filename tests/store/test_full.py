@@ -50,10 +50,9 @@ def fill(store: Store, writer: Writer, body_bytes: int = 10_000) -> int:
     return count
 
 
-def test_a_full_store_stays_as_it_was(path: Path) -> None:
+def test_a_full_store_stays_as_it_was(path: Path, writer: Writer) -> None:
     """There is room up to the bound, and StoreFull takes nothing of a commit to disk, neither
     messages nor the rest."""
-    writer = Writer()
     store = open_store(path, store_bytes_max=MIB)
     count = fill(store, writer)
     assert 0.7 * MIB < count * 10_000 < MIB
@@ -70,10 +69,9 @@ def test_a_full_store_stays_as_it_was(path: Path) -> None:
     store.close()
 
 
-def test_a_full_store_can_be_drained(path: Path) -> None:
+def test_a_full_store_can_be_drained(path: Path, writer: Writer) -> None:
     """Acks, checkpoints, Raft and small values go on in a full store for as long as it takes,
     while publishers keep trying; after the release there is room again."""
-    writer = Writer()
     store = open_store(path, store_bytes_max=MIB)
     count = fill(store, writer)
     for round_number in range(300):
@@ -93,9 +91,8 @@ def test_a_full_store_can_be_drained(path: Path) -> None:
     store.close()
 
 
-def test_a_store_that_stays_nearly_full_does_not_grow(path: Path) -> None:
+def test_a_store_that_stays_nearly_full_does_not_grow(path: Path, writer: Writer) -> None:
     """Freed pages are used again: the file is bounded however much passes through it."""
-    writer = Writer()
     store = open_store(path, store_bytes_max=4 * MIB)
     for _ in range(400):
         entry = writer.publish([b"x" * 100_000])
@@ -108,9 +105,8 @@ def test_a_store_that_stays_nearly_full_does_not_grow(path: Path) -> None:
     store.close()
 
 
-def test_a_bound_below_what_is_held_refuses_messages_only(path: Path) -> None:
+def test_a_bound_below_what_is_held_refuses_messages_only(path: Path, writer: Writer) -> None:
     """A store that is opened with a smaller bound is full, and can still be read and drained."""
-    writer = Writer()
     store = open_store(path, store_bytes_max=16 * MIB)
     fill(store, writer, 500_000)
     store.close()
@@ -235,10 +231,9 @@ def failing(store: Store, *commits: int, panic: bool = False, lands: bool = Fals
     environment._lmdb = Failing(environment._lmdb, list(commits), panic, lands)  # type: ignore[assignment]
 
 
-def test_a_disk_error(path: Path) -> None:
+def test_a_disk_error(path: Path, writer: Writer) -> None:
     """StoreError when the disk fails, and the store takes nothing more: one that fails once and
     then works says nothing of what it has."""
-    writer = Writer()
     store = open_store(path)
     entry = writer.publish([b"x"])
     failing(store, errno.EIO)
@@ -259,10 +254,9 @@ def test_a_disk_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("panic", [False, True])
-def test_a_full_disk_is_no_disk_error(path: Path, panic: bool) -> None:
+def test_a_full_disk_is_no_disk_error(path: Path, panic: bool, writer: Writer) -> None:
     """StoreFull, and the same writes are taken when there is space. After a failed write of its
     meta page LMDB refuses everything: the store opens it anew."""
-    writer = Writer()
     store = open_store(path)
     entry = writer.publish([b"x"])
     failing(store, errno.ENOSPC, panic=panic)

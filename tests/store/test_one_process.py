@@ -147,9 +147,8 @@ def test_a_refused_start_makes_no_store(path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
-def test_a_data_file_that_is_gone_takes_nothing_more(path: Path, how: str) -> None:
+def test_a_data_file_that_is_gone_takes_nothing_more(path: Path, how: str, writer: Writer) -> None:
     """Nothing that is written to it is found by the next start."""
-    writer = Writer()
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=(writer.publish([b"a"]),))])
     data = path / "data.mdb"
@@ -168,10 +167,9 @@ def test_a_data_file_that_is_gone_takes_nothing_more(path: Path, how: str) -> No
     store.close()
 
 
-def test_a_log_that_is_deleted_while_it_is_used(path: Path) -> None:
+def test_a_log_that_is_deleted_while_it_is_used(path: Path, writer: Writer) -> None:
     """LMDB gets what was in it with the next commit, and the log begins anew: a crash after that
     loses nothing."""
-    writer = Writer()
     store = open_store(path)
     entries = []
     for number in range(6):

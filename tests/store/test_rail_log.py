@@ -83,9 +83,8 @@ def test_what_was_taken_is_read_and_written_only_once(path: Path, tmp_path: Path
     assert loaded(railed.crash(path, tmp_path / "crashed")) == frames_of([*before, *more])
 
 
-def test_both_logs_hold_parts_of_a_queue(path: Path, tmp_path: Path) -> None:
+def test_both_logs_hold_parts_of_a_queue(path: Path, tmp_path: Path, writer: Writer) -> None:
     """The rail lets go, and its queue goes on in the write-ahead log; then the rail again."""
-    writer = Writer()
     railed = begun(path, writer)
     entries = list(railed.store.load(QUEUE).entries)
     for number in range(6):
@@ -104,8 +103,7 @@ def test_both_logs_hold_parts_of_a_queue(path: Path, tmp_path: Path) -> None:
     assert loaded(path) == frames_of([*entries, last])
 
 
-def test_what_was_cut_does_not_come_back(path: Path, tmp_path: Path) -> None:
-    writer = Writer()
+def test_what_was_cut_does_not_come_back(path: Path, tmp_path: Path, writer: Writer) -> None:
     railed = begun(path, writer)
     before = list(railed.store.load(QUEUE).entries)
     wrong = [writer.publish([b"wrong"]) for _ in range(3)]
@@ -174,8 +172,7 @@ def test_a_record_that_was_damaged_is_seen(path: Path, tmp_path: Path, record: i
         open_store(crashed)
 
 
-def test_a_torn_tail_is_none(path: Path, tmp_path: Path) -> None:
-    writer = Writer()
+def test_a_torn_tail_is_none(path: Path, tmp_path: Path, writer: Writer) -> None:
     railed = begun(path, writer)
     entries = [writer.publish([b"%d" % number]) for number in range(10)]
     for entry in entries:
@@ -193,8 +190,7 @@ def test_a_log_that_is_missing_is_seen(path: Path, tmp_path: Path) -> None:
         open_store(crashed)
 
 
-def test_it_is_in_backups(path: Path, tmp_path: Path) -> None:
-    writer = Writer()
+def test_it_is_in_backups(path: Path, tmp_path: Path, writer: Writer) -> None:
     railed = begun(path, writer)
     entries = list(railed.store.load(QUEUE).entries)
     for number in range(HALF_BYTES // 4096 + 5):

@@ -116,9 +116,8 @@ def test_close_twice_and_use_after_close(path: Path) -> None:
         store.commit([QueueWrite(QUEUE, stable=1)])
 
 
-def test_entries_come_back_merged_in_order(path: Path) -> None:
+def test_entries_come_back_merged_in_order(path: Path, writer: Writer) -> None:
     """Publishes and other ops lie in two tables; `load` gives the one log."""
-    writer = Writer()
     first = (writer.publish([b"a", b"b"]), writer.ack(1, 1), writer.publish([b"c"]))
     second = (writer.ack(2, 2), writer.publish([b"d"]), writer.ack(3, 3))
     store = open_store(path)
@@ -167,9 +166,8 @@ def test_a_checkpoint_ends_replay_and_deletes_ops(
     store.close()
 
 
-def test_truncation_rewrites_the_run_that_it_cuts(path: Path) -> None:
+def test_truncation_rewrites_the_run_that_it_cuts(path: Path, writer: Writer) -> None:
     """A cut in the middle of a commit's run keeps what is before it, in both tables."""
-    writer = Writer()
     entries = []
     for number in range(6):
         entries += [writer.publish([b"m%d" % number] * 3), writer.ack(1, 1)]
@@ -187,9 +185,8 @@ def test_truncation_rewrites_the_run_that_it_cuts(path: Path) -> None:
     store.close()
 
 
-def test_read_gives_whole_frames_and_stops_at_the_bound(path: Path) -> None:
+def test_read_gives_whole_frames_and_stops_at_the_bound(path: Path, writer: Writer) -> None:
     """Frames that touch the range, in order; at least one however small the bound."""
-    writer = Writer()
     entries = [writer.publish([b"%d" % n, b"x" * 100]) for n in range(10)]
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=tuple(entries[:4]))])
@@ -209,9 +206,8 @@ def frames_of_read(store: Store, first: int, last: int, bytes_max: int = 1 << 20
     return [bytes(frame) for frame in store.read(QUEUE, first, last, bytes_max)]
 
 
-def test_reading_on_after_the_run_was_rewritten(path: Path) -> None:
+def test_reading_on_after_the_run_was_rewritten(path: Path, writer: Writer) -> None:
     """What the store remembers of the last read does no harm when the run has changed."""
-    writer = Writer()
     entries = tuple(writer.publish([b"%d" % n * 50]) for n in range(10))
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=entries)])
@@ -226,9 +222,8 @@ def test_reading_on_after_the_run_was_rewritten(path: Path) -> None:
     store.close()
 
 
-def test_release_deletes_only_runs_wholly_inside(path: Path) -> None:
+def test_release_deletes_only_runs_wholly_inside(path: Path, writer: Writer) -> None:
     """A run with one message outside of the range stays."""
-    writer = Writer()
     store = open_store(path)
     for _ in range(4):
         store.commit([QueueWrite(QUEUE, append=(writer.publish([b"x"] * 5),))])
@@ -338,9 +333,8 @@ def write_state(store: Store, lsn: int) -> None:
     store.commit([QueueWrite(QUEUE, reset=True, state=b"", state_lsn=lsn, lacking=((1, 120),))])
 
 
-def test_appending_again_what_is_there_makes_no_second_copy(path: Path) -> None:
+def test_appending_again_what_is_there_makes_no_second_copy(path: Path, writer: Writer) -> None:
     """Messages that are there already, in whatever runs, are not stored twice."""
-    writer = Writer()
     entries = tuple(writer.publish([b"x"] * 3) for _ in range(5))
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=entries[:3])])
@@ -351,9 +345,8 @@ def test_appending_again_what_is_there_makes_no_second_copy(path: Path) -> None:
     store.close()
 
 
-def test_a_frame_larger_than_a_run_is_a_run_of_its_own(path: Path) -> None:
+def test_a_frame_larger_than_a_run_is_a_run_of_its_own(path: Path, writer: Writer) -> None:
     """Frames of any size are kept; runs are cut between frames."""
-    writer = Writer()
     entries = tuple(writer.publish([b"x" * size]) for size in (10, 5 << 20, 10, 900_000, 900_000))
     store = open_store(path, store_bytes_max=1 << 30)
     store.commit([QueueWrite(QUEUE, append=entries)])
@@ -363,10 +356,9 @@ def test_a_frame_larger_than_a_run_is_a_run_of_its_own(path: Path) -> None:
 
 
 @pytest.mark.real
-def test_the_map_grows_while_others_read(path: Path) -> None:
+def test_the_map_grows_while_others_read(path: Path, writer: Writer) -> None:
     """Threads read, load and ask for sizes while commits make the map grow twice; what was read
     before stays as it was."""
-    writer = Writer()
     store = open_store(path, store_bytes_max=1 << 30)
     first = writer.publish([b"first"])
     store.commit([QueueWrite(QUEUE, append=(first,), state=b"", state_lsn=1)])
@@ -399,9 +391,8 @@ def test_the_map_grows_while_others_read(path: Path) -> None:
     store.close()
 
 
-def test_a_missing_op_is_told(path: Path) -> None:
+def test_a_missing_op_is_told(path: Path, writer: Writer) -> None:
     """A gap after the checkpoint is damage, not a shorter log."""
-    writer = Writer()
     entries = [writer.ack(1, 1) for _ in range(3)]
     store = open_store(path)
     store.commit([QueueWrite(QUEUE, append=(entries[0], entries[2]))])

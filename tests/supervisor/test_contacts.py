@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,20 +61,6 @@ def test_a_node_of_the_catalog_only_is_followed_too() -> None:
     assert wanted(contacts) == {"c": NEW, "d": OLD}
     assert contacts.update_nodes({"d": OLD}) == ("c",)
     assert wanted(contacts) == {"d": OLD}
-
-
-@pytest.mark.parametrize("endpoint", [OLD, NEW])
-def test_who_came_was_forgotten_and_came_again_in_one_step_is_wanted(endpoint: str) -> None:
-    """As a newcomer replays it from the log: what counts is what is so in the end."""
-    contacts = Addresses("z", "", {}, ())
-    contacts.update_nodes({"a": PROXY, "c": OLD})
-    assert contacts.update_nodes({"a": PROXY}) == ("c",)
-    contacts.update_nodes({"a": PROXY, "c": endpoint})
-    assert wanted(contacts) == {"a": PROXY, "c": endpoint}
-    contacts.update_nodes({"a": PROXY})
-    contacts.update_nodes({"a": PROXY, "c": endpoint})
-    contacts.update_nodes({"a": PROXY})
-    assert wanted(contacts) == {"a": PROXY}
 
 
 def test_a_stranger_that_is_left_and_told_again_in_one_step_is_wanted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from mirrorq.cluster.controller.leases import Leading
@@ -26,6 +27,22 @@ class Leader(AnsweredLeader):
 
     def promise(self, name: str, wanted: Yield) -> None:
         pass
+
+
+@pytest.fixture
+def leader() -> Leader:
+    """Three nodes have the queue."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    return leader
+
+
+@pytest.fixture
+def pair() -> Leader:
+    """Two nodes have the queue."""
+    leader = Leader(A, B)
+    leader.declare(A, B)
+    return leader
 
 
 def admitted(
@@ -56,10 +73,8 @@ def yields(leader: Leader, span_ms: int) -> list[tuple[str, Yield]]:
     return asked
 
 
-def test_nothing_is_proposed_before_the_promise() -> None:
+def test_nothing_is_proposed_before_the_promise(leader: Leader) -> None:
     """The master is asked again and again; its leases are granted meanwhile."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     assert leader.ask_lease(A, 1)
     assert transfer(leader, "b") == CatalogAnswer(1, 0, retry=True)
     asked = yields(leader, 500)
@@ -69,10 +84,8 @@ def test_nothing_is_proposed_before_the_promise() -> None:
     assert leader.ask_lease(A, 2)
 
 
-def test_with_the_promise_the_view_replaces_that_epoch() -> None:
+def test_with_the_promise_the_view_replaces_that_epoch(leader: Leader) -> None:
     """No lease is waited for; the old master is the first mirror."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     assert leader.ask_lease(A, 1)
     transfer(leader, "b")
     leader.step(Yielded(1, 1, A))
@@ -95,20 +108,16 @@ def test_promises_of_others_and_of_other_epochs_are_none() -> None:
     assert leader.proposed == []
 
 
-def test_a_promise_that_nobody_wants_is_voided() -> None:
+def test_a_promise_that_nobody_wants_is_voided(leader: Leader) -> None:
     """A new leader hears of it, or the wish has run out: the same members, a newer epoch."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.step(Yielded(1, 1, A))
     assert leader.proposed == [ChangeView(1, 1, in_sync(A, B, C))]
     leader.run(1000)
     assert len(leader.proposed) == 1
 
 
-def test_a_wish_that_nobody_repeats_is_dropped() -> None:
+def test_a_wish_that_nobody_repeats_is_dropped(leader: Leader) -> None:
     """Who asked has gone: the master is left alone after two failure_ms."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     transfer(leader, "b")
     leader.run(2500)
     assert yields(leader, 500) == []
@@ -127,11 +136,9 @@ def test_the_target_dies_after_the_promise() -> None:
     assert leader.proposed[1:] == [ChangeView(1, 1, in_sync(A, C))]
 
 
-def test_20_an_unlisted_master_goes_when_the_first_of_the_list_is_in_sync() -> None:
+def test_20_an_unlisted_master_goes_when_the_first_of_the_list_is_in_sync(leader: Leader) -> None:
     """By policy, in the order of the list, and in the same way; its copy goes in a second change,
     on the new master's word."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     nodes_policy(leader, "c", "b")
     leader.run(50)
     assert leader.proposed == []
@@ -143,10 +150,8 @@ def test_20_an_unlisted_master_goes_when_the_first_of_the_list_is_in_sync() -> N
     assert leader.proposed[1:] == [ChangeView(1, 2, in_sync(C, B))]
 
 
-def test_spare_copies_stay_with_a_master_that_says_nothing() -> None:
+def test_spare_copies_stay_with_a_master_that_says_nothing(leader: Leader) -> None:
     """It may have died a moment ago: then one of them takes over, as if nothing had been asked."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     nodes_policy(leader, "a")
     assert set(yields(leader, 500)) == {("a", Yield(1, 1))}
     leader.kill(A)
@@ -154,38 +159,32 @@ def test_spare_copies_stay_with_a_master_that_says_nothing() -> None:
     assert leader.proposed == [ChangeView(1, 1, in_sync(B, C), "clean")]
 
 
-def test_a_master_is_left_alone_on_its_word_only() -> None:
+def test_a_master_is_left_alone_on_its_word_only(pair: Leader) -> None:
     """The last mirror has died: so may the master have, a moment ago, and either one that is back
     first then has all that was confirmed."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.kill(B)
-    assert set(yields(leader, 500)) == {("a", Yield(1, 1))}
-    leader.kill(A)
-    leader.run(50)
-    assert leader.proposed == []
-    leader.start(again(B))
-    leader.run(2000)
-    assert leader.proposed[0].members[0].id == again(B)
+    pair.kill(B)
+    assert set(yields(pair, 500)) == {("a", Yield(1, 1))}
+    pair.kill(A)
+    pair.run(50)
+    assert pair.proposed == []
+    pair.start(again(B))
+    pair.run(2000)
+    assert pair.proposed[0].members[0].id == again(B)
 
 
-def test_who_takes_over_alone_has_the_dead_beside_it_until_it_speaks() -> None:
+def test_who_takes_over_alone_has_the_dead_beside_it_until_it_speaks(pair: Leader) -> None:
     """The same of a new master."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.kill(A)
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
-    leader.start(again(A))
-    leader.run(500)
-    assert leader.proposed[1:] == []
-    leader.step(Yielded(1, 2, B))
-    assert leader.proposed[1:] == [ChangeView(1, 2, in_sync(B) + joining(again(A)))]
+    pair.kill(A)
+    assert pair.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
+    pair.start(again(A))
+    pair.run(500)
+    assert pair.proposed[1:] == []
+    pair.step(Yielded(1, 2, B))
+    assert pair.proposed[1:] == [ChangeView(1, 2, in_sync(B) + joining(again(A)))]
 
 
-def test_a_word_for_a_spare_copy_is_void_when_the_copy_is_wanted_again() -> None:
+def test_a_word_for_a_spare_copy_is_void_when_the_copy_is_wanted_again(leader: Leader) -> None:
     """The policy was taken back meanwhile: the same members, in a newer epoch."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     nodes_policy(leader, "a")
     leader.run(50)
     nodes_policy(leader, "a", "b", "c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.catalog import Catalog
@@ -172,21 +173,33 @@ class Leader:
         return self.queue().view.members
 
 
+@pytest.fixture
+def leader() -> Leader:
+    """Three nodes have the queue."""
+    leader = Leader(A, B, C)
+    leader.declare(A, B, C)
+    return leader
+
+
+@pytest.fixture
+def pair() -> Leader:
+    """Two nodes have the queue."""
+    leader = Leader(A, B)
+    leader.declare(A, B)
+    return leader
+
+
 # --- The master -------------------------------------------------------------------------
 
 
-def test_all_is_well_and_nothing_is_proposed() -> None:
+def test_all_is_well_and_nothing_is_proposed(leader: Leader) -> None:
     """An idle cluster costs no proposal."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.run(5000)
     assert leader.proposed == []
 
 
-def test_a_killed_master_is_replaced_at_once() -> None:
+def test_a_killed_master_is_replaced_at_once(leader: Leader) -> None:
     """Known dead: the first in order takes over in the same step, lease or not."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     assert leader.ask_lease(A, 1)
     leader.kill(A)
     assert leader.proposed == [ChangeView(1, 1, in_sync(B, C), "clean")]
@@ -194,20 +207,18 @@ def test_a_killed_master_is_replaced_at_once() -> None:
     assert leader.queue().view.epoch == 2
 
 
-def test_a_silent_master_is_replaced_when_its_lease_has_run_out() -> None:
+def test_a_silent_master_is_replaced_when_its_lease_has_run_out(pair: Leader) -> None:
     """Not before failure_ms of silence, nor before the last grant + lease x 1.1."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.stop(A)
-    leader.run(900)
-    assert leader.ask_lease(A, 1)  # relayed by something slow
-    granted_ms = leader.now_ms
-    leader.run(SPAN_MS - 1)
-    assert leader.supervisor.status(A) is Status.SILENT
-    assert leader.proposed == []
-    leader.run(1)
-    assert leader.now_ms == granted_ms + SPAN_MS
-    assert leader.proposed == [
+    pair.stop(A)
+    pair.run(900)
+    assert pair.ask_lease(A, 1)  # relayed by something slow
+    granted_ms = pair.now_ms
+    pair.run(SPAN_MS - 1)
+    assert pair.supervisor.status(A) is Status.SILENT
+    assert pair.proposed == []
+    pair.run(1)
+    assert pair.now_ms == granted_ms + SPAN_MS
+    assert pair.proposed == [
         ChangeView(1, 1, in_sync(B, A), "clean"),
         ChangeView(1, 2, in_sync(B)),
     ]
@@ -268,55 +279,47 @@ def test_nothing_is_proposed_or_granted_before_an_entry_of_the_own_term() -> Non
     assert [name for name, _ in leader.granted] == ["b"]
 
 
-def test_a_new_leader_that_cannot_commit_does_not_spin() -> None:
+def test_a_new_leader_that_cannot_commit_does_not_spin(pair: Leader) -> None:
     """A judgement that was due, and may not be made before an entry of the own term is applied,
     had it step without a pause for as long as its disk, or a majority, let it wait."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.supervisor._agenda.mark([1])
-    leader.own_term_applied, leader.term = False, 2
-    leader.step(ControllerTick())
-    assert leader.last.wake_at_ms is not None
-    assert leader.last.wake_at_ms > leader.now_ms
+    pair.supervisor._agenda.mark([1])
+    pair.own_term_applied, pair.term = False, 2
+    pair.step(ControllerTick())
+    assert pair.last.wake_at_ms is not None
+    assert pair.last.wake_at_ms > pair.now_ms
 
 
-def test_a_node_that_does_not_lead_judges_and_is_silent_about_it() -> None:
+def test_a_node_that_does_not_lead_judges_and_is_silent_about_it(pair: Leader) -> None:
     """It listens, probes and learns of deaths, so that it knows when it comes to lead."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.term = 0
-    leader.step(ControllerTick())
-    leader.stop(A)
-    (probe,) = leader.step(LinkBroken("a")).probe
-    assert leader.step(ProbeRefused("a", probe.number)).known_dead == ()
-    assert leader.step(Heard(B, ("a",))).known_dead == (A,)
-    leader.run(3000)
-    assert leader.proposed == []
-    assert not leader.ask_lease(B, 1)
+    pair.term = 0
+    pair.step(ControllerTick())
+    pair.stop(A)
+    (probe,) = pair.step(LinkBroken("a")).probe
+    assert pair.step(ProbeRefused("a", probe.number)).known_dead == ()
+    assert pair.step(Heard(B, ("a",))).known_dead == (A,)
+    pair.run(3000)
+    assert pair.proposed == []
+    assert not pair.ask_lease(B, 1)
     request = CatalogRequest(4, B, DeleteQueue(1))
-    assert leader.supervisor.admit(request, None) == CatalogAnswer(4, 0, retry=True)
-    leader.term = 2
-    leader.step(ControllerTick())
-    assert len(leader.proposed) == 2
+    assert pair.supervisor.admit(request, None) == CatalogAnswer(4, 0, retry=True)
+    pair.term = 2
+    pair.step(ControllerTick())
+    assert len(pair.proposed) == 2
 
 
-def test_who_runs_on_comes_before_who_was_restarted() -> None:
+def test_who_runs_on_comes_before_who_was_restarted(pair: Leader) -> None:
     """A master that restarts quickly comes back as a mirror (scenario 8)."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.commits = False
-    leader.step(Heard(again(A)))
-    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
-    leader.commits = True
-    leader.commit(leader.proposed[0])
-    leader.start(again(A))
-    assert leader.members() == in_sync(B) + joining(again(A))
+    pair.commits = False
+    pair.step(Heard(again(A)))
+    assert pair.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
+    pair.commits = True
+    pair.commit(pair.proposed[0])
+    pair.start(again(A))
+    assert pair.members() == in_sync(B) + joining(again(A))
 
 
-def test_when_all_were_restarted_the_first_one_back_goes_on() -> None:
+def test_when_all_were_restarted_the_first_one_back_goes_on(leader: Leader) -> None:
     """R5: any member in sync whose store is the same; cold, as nobody ran on."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     for node in (A, B, C):
         leader.stop(node)
     leader.run(2000)
@@ -360,10 +363,8 @@ def test_a_new_leader_waits_for_those_it_has_not_yet_heard() -> None:
     assert fresh.proposed == [ChangeView(1, 1, in_sync(B, A), "clean")]
 
 
-def test_a_master_that_gave_its_lease_up_hands_over_at_once() -> None:
+def test_a_master_that_gave_its_lease_up_hands_over_at_once(leader: Leader) -> None:
     """Clean close: the next in order takes over, and the leaving node is not taken in again."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.ask_lease(A, 1)
     leader.step(LeaseRelease(A, 1))
     assert leader.proposed == [ChangeView(1, 1, in_sync(B, C), "clean")]
@@ -382,20 +383,16 @@ def test_a_node_that_is_still_there_long_after_it_left_is_taken_in_again() -> No
     assert leader.members() == in_sync(B) + joining(A)
 
 
-def test_a_leaving_node_that_asks_for_a_lease_again_stays() -> None:
+def test_a_leaving_node_that_asks_for_a_lease_again_stays(pair: Leader) -> None:
     """The close was called off."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.step(LeaseRelease(A, 1))
-    assert leader.members() == in_sync(B)
-    leader.ask_lease(A, 2)
-    assert leader.members() == in_sync(B) + joining(A)
+    pair.step(LeaseRelease(A, 1))
+    assert pair.members() == in_sync(B)
+    pair.ask_lease(A, 2)
+    assert pair.members() == in_sync(B) + joining(A)
 
 
-def test_when_all_leave_the_last_view_stays_whole() -> None:
+def test_when_all_leave_the_last_view_stays_whole(leader: Leader) -> None:
     """A full stop must leave as many copies in sync as can come back."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.step(LeaseRelease(C, 0))
     leader.commits = False
     leader.step(LeaseRelease(B, 0))
@@ -410,10 +407,8 @@ def test_when_all_leave_the_last_view_stays_whole() -> None:
 # --- Proposals under way ----------------------------------------------------------------
 
 
-def test_one_proposal_per_epoch_until_it_seems_lost() -> None:
+def test_one_proposal_per_epoch_until_it_seems_lost(leader: Leader) -> None:
     """The same epoch is proposed for again only after a time-out."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.commits = False
     leader.kill(A)
     leader.kill(B)
@@ -424,11 +419,9 @@ def test_one_proposal_per_epoch_until_it_seems_lost() -> None:
     assert leader.proposed[1:] == [ChangeView(1, 1, in_sync(C, A, B), "clean")]
 
 
-def test_what_changes_while_a_proposal_is_under_way_is_not_overlooked() -> None:
+def test_what_changes_while_a_proposal_is_under_way_is_not_overlooked(leader: Leader) -> None:
     """A queue that gets the very view that was proposed is judged again, if what it was judged
     by is not as it was: here the policy, changed behind the view in one go."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.commits = False
     leader.kill(C)
     assert leader.proposed == [ChangeView(1, 1, in_sync(A, B))]
@@ -478,22 +471,18 @@ def test_grants_wait_for_a_round_of_the_majority() -> None:
 # --- Mirrors ----------------------------------------------------------------------------
 
 
-def test_a_dead_mirror_is_removed_and_comes_back_as_a_joiner() -> None:
+def test_a_dead_mirror_is_removed_and_comes_back_as_a_joiner(leader: Leader) -> None:
     """The master stays; the new incarnation joins at the tail."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.kill(B)
     assert leader.proposed == [ChangeView(1, 1, in_sync(A, C))]
     leader.start(again(B))
     assert leader.members() == in_sync(A, C) + joining(again(B))
 
 
-def test_a_mirror_that_was_restarted_unnoticed_is_no_longer_in_sync() -> None:
+def test_a_mirror_that_was_restarted_unnoticed_is_no_longer_in_sync(pair: Leader) -> None:
     """R4: a restarted node is out of every view until a new view lets it in."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.start(again(B))
-    assert leader.members() == in_sync(A) + joining(again(B))
+    pair.start(again(B))
+    assert pair.members() == in_sync(A) + joining(again(B))
 
 
 def test_a_silent_mirror_is_removed_after_failure_ms_and_returns_after_a_while() -> None:
@@ -518,10 +507,8 @@ def test_a_new_node_joins_every_queue_and_a_witness_none() -> None:
     assert leader.members() == in_sync(A) + joining(D)
 
 
-def test_a_forgotten_node_is_in_no_view() -> None:
+def test_a_forgotten_node_is_in_no_view(leader: Leader) -> None:
     """The others go on without it at once."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.stop(B)
     leader.commit(RemoveNode("b", B.store))
     leader.run(3000)
@@ -540,10 +527,8 @@ def test_mirrors_are_re_ordered_round_a_broken_link() -> None:
     assert leader.proposed == [ChangeView(1, 1, in_sync(A, B, D, C))]
 
 
-def test_a_mirror_without_a_link_to_the_master_leaves_and_the_master_stays() -> None:
+def test_a_mirror_without_a_link_to_the_master_leaves_and_the_master_stays(leader: Leader) -> None:
     """Both reach the leader, so neither is dead; it comes back when the link has."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     leader.up[A], leader.up[C] = ("c",), ("a",)
     leader.run(10_000)
     assert leader.proposed == [ChangeView(1, 1, in_sync(A, B))]
@@ -554,24 +539,20 @@ def test_a_mirror_without_a_link_to_the_master_leaves_and_the_master_stays() -> 
     assert leader.members() == in_sync(A, B) + joining(C)
 
 
-def test_one_way_loss_is_noticed_within_the_bound() -> None:
+def test_one_way_loss_is_noticed_within_the_bound(pair: Leader) -> None:
     """Only b misses a: after twice failure_ms b is out."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.up[B] = ("a",)
-    leader.run(2000)
-    assert leader.proposed == []
-    leader.run(250)
-    assert leader.members() == in_sync(A)
+    pair.up[B] = ("a",)
+    pair.run(2000)
+    assert pair.proposed == []
+    pair.run(250)
+    assert pair.members() == in_sync(A)
 
 
-def test_a_master_that_does_not_hear_the_leader_is_replaced() -> None:
+def test_a_master_that_does_not_hear_the_leader_is_replaced(pair: Leader) -> None:
     """It is heard, but neither a lease nor a view would reach it."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    leader.up[A] = ("w",)
-    leader.run(2500)
-    assert leader.members() == in_sync(B)
+    pair.up[A] = ("w",)
+    pair.run(2500)
+    assert pair.members() == in_sync(B)
 
 
 # --- What ends with its process -----------------------------------------------------------
@@ -668,10 +649,8 @@ def test_only_the_master_counts_a_joiner_in() -> None:
         assert "is not the master" in str(admitted(leader, other, counted_in))
 
 
-def test_a_master_may_demote_remove_and_re_order_but_not_abdicate_or_add() -> None:
+def test_a_master_may_demote_remove_and_re_order_but_not_abdicate_or_add(leader: Leader) -> None:
     """R12, R9: replacing the master is the leader's, and so is taking a member in."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
     for members in (in_sync(A, C) + joining(B), in_sync(A, C, B), in_sync(A)):
         command = ChangeView(1, 1, members)
         assert admitted(leader, A, command) == command
@@ -800,16 +779,14 @@ def test_a_node_registers_itself_only() -> None:
     assert "speaks for another node" in str(admitted(leader, B, other))
 
 
-def test_a_replaced_catalog_is_judged_as_a_whole() -> None:
+def test_a_replaced_catalog_is_judged_as_a_whole(pair: Leader) -> None:
     """A snapshot brings queues whose changes nobody told."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    other = Catalog.restore(leader.catalog.snapshot())
+    other = Catalog.restore(pair.catalog.snapshot())
     other.apply(90, DeclareQueue("r", True, False, False, "a", None, (A,)))
-    leader.catalog = other
-    leader.step(CatalogReplaced(other))
-    assert leader.proposed == [ChangeView(2, 1, in_sync(A) + joining(B))]
-    assert joining_ids(leader.queue(2).view) == (B,)
+    pair.catalog = other
+    pair.step(CatalogReplaced(other))
+    assert pair.proposed == [ChangeView(2, 1, in_sync(A) + joining(B))]
+    assert joining_ids(pair.queue(2).view) == (B,)
 
 
 def test_unheard_names_the_silent_nodes_of_the_cluster() -> None:

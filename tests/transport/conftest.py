@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from loopback import Net
 
+from mirrorq.transport.transport import Transport
+
 
 @pytest.fixture
 def net() -> Iterator[Net]:
@@ -14,3 +16,8 @@ def net() -> Iterator[Net]:
     yield net
     for socket in net.sockets:
         socket.close()
+
+
+@pytest.fixture
+def a(net: Net) -> Transport:
+    return net.transport("a")

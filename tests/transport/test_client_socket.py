@@ -26,9 +26,8 @@ def dead_endpoint(net: Net) -> str:
     return transport.endpoint
 
 
-def test_it_takes_the_first_that_answers(net: Net) -> None:
+def test_it_takes_the_first_that_answers(net: Net, a: Transport) -> None:
     """Dead endpoints are passed over, and nothing is queued for them."""
-    a = net.transport("a")
     client = net.client(dead_endpoint(net), a.endpoint)
     assert not client.send([b"early"])
     net.until_in(client, Connected(a.endpoint))
@@ -67,9 +66,8 @@ def test_it_leaves_when_asked(net: Net) -> None:
     assert net.of(client)[1] == Disconnected(a.endpoint)
 
 
-def test_one_endpoint_is_tried_again(net: Net) -> None:
+def test_one_endpoint_is_tried_again(net: Net, a: Transport) -> None:
     """With a single endpoint a restarted node is found by itself."""
-    a = net.transport("a")
     client = net.client(a.endpoint)
     net.until_in(client, Connected(a.endpoint))
     net.close(a)
@@ -80,9 +78,8 @@ def test_one_endpoint_is_tried_again(net: Net) -> None:
     net.until_in(again, ClientMessage(client.identity, [b"x"]))
 
 
-def test_order_of_requests_and_replies(net: Net) -> None:
+def test_order_of_requests_and_replies(net: Net, a: Transport) -> None:
     """Both ways are FIFO, small and large messages mixed."""
-    a = net.transport("a")
     client = net.client(a.endpoint)
     net.until_in(client, Connected(a.endpoint))
     sent = [[b"%d" % number, bytes(100_000 * (number % 2))] for number in range(100)]

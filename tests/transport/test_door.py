@@ -237,10 +237,9 @@ def test_garbage_of_an_ended_connection_ends_no_other(stack: ExitStack) -> None:
 
 
 def test_what_a_plain_connection_has_given_is_counted_to_the_byte(
-    net: Net, stack: ExitStack
+    net: Net, stack: ExitStack, a: Transport
 ) -> None:
     """However long it lives, its messages never add up to too much; only its handshake stays."""
-    a = net.transport("a")
     raw = Raw(a.endpoint, stack)
     for size in (1, 100, 255, 256, 70_000):
         box = SendBuffer()

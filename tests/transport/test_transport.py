@@ -240,9 +240,8 @@ def test_many_small_parts_do_not_make_a_large_one(net: Net) -> None:
 # --- Clients ------------------------------------------------------------------------------
 
 
-def test_replies_reach_the_client_that_asked(net: Net) -> None:
+def test_replies_reach_the_client_that_asked(net: Net, a: Transport) -> None:
     """A client's message names where to reply, and only that client gets the reply."""
-    a = net.transport("a")
     clients = [net.client(a.endpoint) for _ in range(2)]
     for number, client in enumerate(clients):
         net.until_in(client, Connected(a.endpoint))
@@ -255,9 +254,8 @@ def test_replies_reach_the_client_that_asked(net: Net) -> None:
         assert net.of(client)[1].parts == [b"reply", b"%d" % number]  # type: ignore[attr-defined]
 
 
-def test_a_reply_to_nobody_is_told(net: Net) -> None:
+def test_a_reply_to_nobody_is_told(net: Net, a: Transport) -> None:
     """Replies to a client that is not connected come back as lost."""
-    a = net.transport("a")
     assert a.reply(b"Cnobody", [b"x"])
     assert a.reply(b"Cnobody", [b"y"])
     net.until_in(a, ReplyLost(b"Cnobody", 2, gone=True, size=2))
@@ -267,9 +265,8 @@ def test_a_reply_to_nobody_is_told(net: Net) -> None:
 # --- Death --------------------------------------------------------------------------------
 
 
-def test_a_killed_peer_is_down_and_refuses(net: Net, child: Child) -> None:
+def test_a_killed_peer_is_down_and_refuses(net: Net, child: Child, a: Transport) -> None:
     """SIGKILL shows as Disconnected by itself, and a probe then says refused."""
-    a = net.transport("a")
     a.connect_peer("child", child.endpoint)
     net.until_in(a, Connected("child"))
     a.probe("child")
@@ -282,9 +279,8 @@ def test_a_killed_peer_is_down_and_refuses(net: Net, child: Child) -> None:
     net.until_in(a, ProbeResult("child", refused=True))
 
 
-def test_a_stopped_peer_is_up_and_does_not_refuse(net: Net, child: Child) -> None:
+def test_a_stopped_peer_is_up_and_does_not_refuse(net: Net, child: Child, a: Transport) -> None:
     """A process that hangs keeps its connections: a probe does not take it for dead."""
-    a = net.transport("a")
     a.connect_peer("child", child.endpoint)
     net.until_in(a, Connected("child"))
     child.signal(signal.SIGSTOP)
@@ -294,9 +290,8 @@ def test_a_stopped_peer_is_up_and_does_not_refuse(net: Net, child: Child) -> Non
     assert net.of(a) == [Connected("child"), ProbeResult("child", refused=False)]
 
 
-def test_a_restarted_peer_is_up_again(net: Net, child: Child) -> None:
+def test_a_restarted_peer_is_up_again(net: Net, child: Child, a: Transport) -> None:
     """A peer that comes back at its endpoint is connected to without being asked."""
-    a = net.transport("a")
     a.connect_peer("child", child.endpoint)
     net.until_in(a, Connected("child"))
     child.kill()
@@ -309,9 +304,8 @@ def test_a_restarted_peer_is_up_again(net: Net, child: Child) -> None:
         again.kill()
 
 
-def test_a_probe_sees_through_a_dying_process(net: Net) -> None:
+def test_a_probe_sees_through_a_dying_process(net: Net, a: Transport) -> None:
     """A connection that the kernel accepted and then ended is tried again, and refused."""
-    a = net.transport("a")
     with socket.create_server(("127.0.0.1", 0)) as dying:
         a.connect_peer("b", f"tcp://127.0.0.1:{dying.getsockname()[1]}")
         a.probe("b")
@@ -319,9 +313,8 @@ def test_a_probe_sees_through_a_dying_process(net: Net) -> None:
     net.until_in(a, ProbeResult("b", refused=True))
 
 
-def test_a_probe_of_what_is_no_node(net: Net) -> None:
+def test_a_probe_of_what_is_no_node(net: Net, a: Transport) -> None:
     """Something that accepts and closes for ever is alive, and the probe ends."""
-    a = net.transport("a")
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         stranger.setblocking(False)
         a.connect_peer("b", f"tcp://127.0.0.1:{stranger.getsockname()[1]}")
@@ -373,9 +366,8 @@ def test_a_refusal_counts_when_the_peers_own_connections_end(net: Net) -> None:
     net.until_in(a, ProbeResult("b", refused=True))
 
 
-def test_probe_by_name_and_by_path(net: Net, tmp_path: Path) -> None:
+def test_probe_by_name_and_by_path(net: Net, tmp_path: Path, a: Transport) -> None:
     """Host names are looked up beside the node's thread; an ipc path is probed too."""
-    a = net.transport("a")
     b, c = net.transport("b", "tcp://localhost:0"), net.transport("c", f"ipc://{tmp_path}/c")
     peers = {"b": f"tcp://localhost:{b.endpoint.rpartition(':')[2]}", "c": c.endpoint}
     for peer, endpoint in peers.items():
@@ -389,9 +381,8 @@ def test_probe_by_name_and_by_path(net: Net, tmp_path: Path) -> None:
         net.until_in(a, ProbeResult(peer, refused=True))
 
 
-def test_probe_of_a_name_without_address(net: Net) -> None:
+def test_probe_of_a_name_without_address(net: Net, a: Transport) -> None:
     """A name that leads nowhere is no proof of death."""
-    a = net.transport("a")
     a.connect_peer("b", "tcp://no-such-host.invalid:7400")
     a.probe("b")
     a.probe("unknown")
@@ -634,9 +625,8 @@ def test_a_wake_that_a_close_overtakes_writes_into_no_other_file(
     assert not readable
 
 
-def test_wakes_are_not_lost_under_load(net: Net) -> None:
+def test_wakes_are_not_lost_under_load(net: Net, a: Transport) -> None:
     """Whatever is put down before a wake is seen after some poll, however they interleave."""
-    a = net.transport("a")
     inbox: list[int] = []
     count = 2000
 
@@ -685,9 +675,8 @@ def test_close_leaves_nothing(net: Net) -> None:
     net.until(lambda: all(map(operator.le, open_now(), before)))
 
 
-def test_a_closed_transport_says_so(net: Net) -> None:
+def test_a_closed_transport_says_so(net: Net, a: Transport) -> None:
     """After close every call but wake and close raises ShutDown."""
-    a = net.transport("a")
     a.close(linger_ms=10)
     a.wake()
     for call in (lambda: a.poll(0), a.flush, lambda: a.connect_peer("b", "tcp://127.0.0.1:1")):
@@ -891,8 +880,7 @@ def test_a_rail_that_is_gone_is_sent_nothing(net: Net, sockets: Sockets) -> None
     net.until(lambda: not b.send_rail("a", b"ops"))
 
 
-def test_the_rail_ends_a_poll(net: Net, sockets: Sockets) -> None:
-    a = net.transport("a")
+def test_the_rail_ends_a_poll(net: Net, sockets: Sockets, a: Transport) -> None:
     a.carry_rail(sockets)
     os.write(sockets.tell, bytes(8))
     assert a.poll(60_000) == []
