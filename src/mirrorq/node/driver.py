@@ -123,7 +123,6 @@ class ClientSide(ServesClients, CountsClients, Protocol):
 
     def end_stale_clients(self, now_ms: int) -> None:
         """Called once a round, after its input."""
-        ...
 
 
 @define(eq=False)
