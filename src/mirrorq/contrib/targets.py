@@ -18,7 +18,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Close the handle."""
-        ...
 
 
 Handle = TypeVar("Handle", bound=Closable)

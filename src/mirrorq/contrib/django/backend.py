@@ -119,19 +119,13 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
             TimeoutError, NoQuorum, …: no answer came in time; the task may be stored.
         """
         self.validate_task(task)
-        result = TaskResult(
+        result = ready(
             task=task,
             id=get_random_string(32),
-            status=TaskResultStatus.READY,
             enqueued_at=timezone.now(),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
             args=list(args),
             kwargs=kwargs,
             backend=self.alias,
-            errors=[],
-            worker_ids=[],
         )
         # First: a worker may finish the task before `put` returns.
         self.keep(result)
@@ -211,6 +205,12 @@ def sealed(result: Any) -> bytes:
     ).encode()
 
 
+def ready(**told: Any) -> Any:
+    """Return the result of a task that no worker has begun."""
+    never = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
+    return TaskResult(status=TaskResultStatus.READY, **never, errors=[], worker_ids=[], **told)
+
+
 def opened(body: bytes | str, alias: str) -> Any:
     """Return a new task as a result. Raises any error of the task's import."""
     told = json.loads(body)
@@ -220,19 +220,13 @@ def opened(body: bytes | str, alias: str) -> Any:
         run_after=_time(told["run_after"]),
         backend=alias,
     )
-    return TaskResult(
+    return ready(
         task=task,
         id=told["id"],
-        status=TaskResultStatus.READY,
         enqueued_at=_time(told["enqueued_at"]),
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
         args=told["args"],
         kwargs=told["kwargs"],
         backend=alias,
-        errors=[],
-        worker_ids=[],
     )
 
 

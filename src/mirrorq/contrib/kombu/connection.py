@@ -44,15 +44,12 @@ class Channel(Protocol):
 
     def dispatch(self, tag: str, message: mirrorq.Message | None) -> bool:
         """Give a consumer an arrived message."""
-        ...
 
     def forget_queue(self, name: str) -> None:
         """Drop a deleted queue."""
-        ...
 
     def close(self) -> None:
         """Give back held messages."""
-        ...
 
 
 Arrival = tuple[Channel, str, mirrorq.Message | None]
