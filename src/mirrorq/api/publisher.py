@@ -28,6 +28,7 @@ from mirrorq.api.batching import (
     frames_of,
 )
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel
+from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.publish_options import PACK_COUNT, Terms
 from mirrorq.api.waits import Wait, Waits, telling
@@ -58,9 +59,9 @@ class PutCall(NamedTuple):
         return self._replace(key=None, block=False, timeout=None)
 
 
-def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
+def confirmation_of(outcomes: Outcomes, on_confirm: OnConfirm) -> Confirmation:
     """Return the confirmation for `put`, before anything is put."""
-    confirmation = Confirmation(channel.outcomes)
+    confirmation = Confirmation(outcomes)
     if on_confirm is not None:
         check_callable("on_confirm", on_confirm)
         confirmation._first = on_confirm
