@@ -24,23 +24,6 @@ from weakref import ref
 
 from mirrorq import clock
 
-__all__ = [
-    "Doorbell",
-    "Latch",
-    "Once",
-    "Present",
-    "ProcessEnded",
-    "Threads",
-    "Waiters",
-    "begin_thread",
-    "is_host_thread",
-    "new_mailbox",
-    "play",
-    "run_host",
-    "take_back",
-    "wait_among",
-]
-
 _hosts: set[int] = set()
 """Threads on which no call may wait: a collection there may run calls of a user's `__del__`."""
 
@@ -77,15 +60,12 @@ class Threads(Protocol):
 
     def lock(self) -> Lock | None:
         """Return a free lock for the calling thread; None: the thread is not simulated."""
-        ...
 
     def mailbox(self) -> Mailbox | None:
         """Return a mailbox between threads of the caller's simulation; None as above."""
-        ...
 
     def begin(self, thread: threading.Thread) -> bool:
         """Start a thread of the calling thread's process; False: the caller's is a real process."""
-        ...
 
 
 _played: Threads | None = None

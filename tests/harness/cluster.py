@@ -29,22 +29,19 @@ from mirrorq.engine.events import (
     Answer,
     Ask,
     Committed,
-    Damaged,
     EngineEffects,
     EngineEvent,
     FromPeer,
-    FromRail,
     FromSession,
     LinkDown,
     LinkUp,
     MasterChange,
     MasterLinkLost,
-    NotSent,
     Probed,
-    RailLetGo,
     Release,
     SessionClosed,
     SessionOpened,
+    ToCopy,
     WriteAll,
 )
 from mirrorq.errors import StoreCorrupt
@@ -60,6 +57,7 @@ from mirrorq.protocol.ring import STAR, Data, FetchFrames, FrameChunk
 from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
 from mirrorq.protocol.views import View
 from mirrorq.replication.disk_budget import PLENTY
+from mirrorq.replication.events import FrameDamaged, Railed, RailStopped, Undelivered
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.wire import frames
 from mirrorq.wire.ops import FrameCodec
@@ -730,7 +728,7 @@ class SimulatedCluster:
         unread = self._note_unread(node, effects.replies)
         for reply in effects.replies:
             if isinstance(reply.reply, Deliver) and reply.queue_id in unread:
-                self._tell(node, NotSent(reply))
+                self._tell(node, ToCopy(reply.queue_id, Undelivered(reply.session, reply.reply)))
             else:
                 self._reply(node, reply)
         for change in effects.changes:
@@ -810,11 +808,12 @@ class SimulatedCluster:
                 self._note_damage(node, fetch.queue_id, error)
         for load in effects.loads:
             try:
-                self._tell(node, packed(load, self._reader(node, load.queue_id)))
+                loaded = packed(load, self._reader(node, load.queue_id))
+                self._tell(node, ToCopy(load.queue_id, loaded))
             except StoreCorrupt as error:
                 self._note_damage(node, load.queue_id, error)
                 nothing = OutboxLoaded(load.queue_id, load.target, load.number, 0, 0, b"")
-                self._tell(node, nothing)
+                self._tell(node, ToCopy(load.queue_id, nothing))
         for answer in effects.answers:
             node.answers[answer.token] = answer
         for notice in effects.notices:
@@ -850,7 +849,7 @@ class SimulatedCluster:
 
     def _note_damage(self, node: SimulatedNode, queue_id: int, error: StoreCorrupt) -> None:
         assert error.span is not None
-        self._tell(node, Damaged(queue_id, *error.span, str(error)))
+        self._tell(node, ToCopy(queue_id, FrameDamaged(*error.span, str(error))))
 
     def _reader(self, node: SimulatedNode, queue_id: int) -> Callable[..., list[bytes]]:
         """Frames of a queue on this node, as `FrameReader` gives them."""
@@ -946,13 +945,13 @@ class SimulatedCluster:
         for one in rail.take():
             self.rail_counts[f"handed over: {one.kind}"] += 1
             if one.kind == STOPPED:
-                events.append(RailLetGo(one.queue_id))
+                events.append(ToCopy(one.queue_id, RailStopped()))
                 continue
             assert one.data is not None
             if one.kind == TAKEN:
                 node.taken = one.number
             if one.kind in MARKED:
-                events.append(FromRail(one.data))
+                events.append(ToCopy(one.data.queue_id, Railed(one.data)))
             else:
                 events.append(FromPeer(*one.sender, one.data))
         return events
@@ -960,7 +959,7 @@ class SimulatedCluster:
     def _tend_rail(self, node: SimulatedNode, rail: Rail, effects: EngineEffects) -> None:
         for queue_id, wish in effects.rail:
             if isinstance(wish, RailArm) and self.now_ms < node.no_room_until_ms:
-                self._tell(node, RailLetGo(queue_id))
+                self._tell(node, ToCopy(queue_id, RailStopped()))
                 self.rail_counts["arming refused"] += 1
             elif isinstance(wish, RailArm):
                 rail.arm(queue_id, wish)
@@ -1012,7 +1011,7 @@ class SimulatedCluster:
         assert engine is not None
         if isinstance(reply.reply, Deliver) and not reply.reply.frames:
             if not engine.may_deliver(reply, self.clock_ms(node)):
-                self._tell(node, NotSent(reply))
+                self._tell(node, ToCopy(reply.queue_id, Undelivered(reply.session, reply.reply)))
                 return
             reply = self._filled(node, reply)
         replica = engine.replicas.get(reply.queue_id)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -302,13 +302,14 @@ def test_who_starts_a_process_that_ends_at_once_is_told_so(
 ) -> None:
     """Before it has heard what it is to run, too."""
 
-    def ended(module: str, python: str) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([python, "-c", ""], stdin=pipe, stdout=pipe, bufsize=0)
+    started = subprocess.Popen
+
+    def ended(_command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        process = started([sys.executable, "-c", ""], **how)
         process.wait()
         return process
 
-    monkeypatch.setattr(local_module, "launched", ended)
+    monkeypatch.setattr(subprocess, "Popen", ended)
     with pytest.raises(MirrorQError, match="said nothing"):
         local(place)
 

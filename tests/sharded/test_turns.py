@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mirrorq.api.receiver import CALLS_AHEAD, Demand
+from mirrorq.api.receiver import CALLS_AHEAD, MANY, Demand
 from mirrorq.api.sharded.publisher import FEW, TURN_PART, ShardedPublisher
-from mirrorq.api.sharded.receiver import MANY, ShardedReceiver
+from mirrorq.api.sharded.receiver import ShardedReceiver
 from mirrorq.api.waits import Signal
 from mirrorq.config import Config
 

@@ -14,13 +14,14 @@ import lmdb
 import pytest
 
 from mirrorq.config import Config
-from mirrorq.engine.events import FromRail, RailLetGo
+from mirrorq.engine.events import ToCopy
 from mirrorq.errors import StoreCorrupt, StoreError
 from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.ops import Entry
 from mirrorq.protocol.ring import STAR, Data
+from mirrorq.replication import events
 from mirrorq.store.copies import back_up, put_back
 from mirrorq.store.environment import Environment
 from mirrorq.store.log_mark import FORMAT, MARK, RAIL_MARK
@@ -37,6 +38,9 @@ from .writing import NEIGHBOUR, QUEUE, Writer, bodies_of, frames_of, open_store
 
 if TYPE_CHECKING:
     from mirrorq.node.rail import NodeRail
+
+LET_GO = ToCopy(QUEUE, events.RailStopped())
+"""A rail that has not taken the queue, or has given it back, says so to the copy."""
 
 
 @pytest.fixture
@@ -344,10 +348,10 @@ def test_a_rail_lets_go_of_its_queues_when_the_disk_has_little_left(
     store, rail = node_rail
     _, arm = given(store, rail, at_receipt=at_receipt)
     monkeypatch.setattr(Environment, "has_plenty", property(lambda _: False))
-    assert rail.take_events() == [RailLetGo(QUEUE)], "nothing would wake the node to take it later"
+    assert rail.take_events() == [LET_GO], "nothing would wake the node to take it later"
     rail.carry_out(QUEUE, arm)
     assert rail.is_due
-    assert rail.take_events() == [RailLetGo(QUEUE)]
+    assert rail.take_events() == [LET_GO]
 
 
 @pytest.mark.real
@@ -362,7 +366,7 @@ def test_a_rail_that_is_asked_lets_go_of_a_queue_at_once(
     for _ in ("it lets go", "it had it no more"):
         rail.carry_out(QUEUE, RailDisarm())
         assert rail.is_due, "nothing else wakes the node"
-        assert rail.take_events() == [RailLetGo(QUEUE)]
+        assert rail.take_events() == [LET_GO]
         assert not rail.is_due
 
 
@@ -396,9 +400,13 @@ def test_what_a_rail_writes_while_it_is_asked_comes_behind_what_it_has_written(
     rail.carry_out(QUEUE, RailDisarm())
     assert lib.mq_rail_end_write(native, 1) == 0
     *railed, last = rail.take_events()
-    told = [frames_of(event.message.entries) for event in railed if isinstance(event, FromRail)]
+    told: list[list[bytes]] = []
+    for one in railed:
+        assert isinstance(one, ToCopy)
+        assert isinstance(one.event, events.Railed)
+        told.append(frames_of(one.event.message.entries))
     assert told == [frames_of((entry,)) for entry in entries]
-    assert last == RailLetGo(QUEUE)
+    assert last == LET_GO
 
 
 @pytest.mark.real
@@ -418,7 +426,7 @@ def test_a_record_of_which_nobody_knows_does_not_come_back(
     size = lib.mq_rail_begin_write(native, out, 1 << 18, offset)
     rail._log.file.write(offset[0], [bytes(ffi.buffer(out, size))])
     assert lib.mq_rail_end_write(native, 0) == 0
-    assert rail.take_events() == [RailLetGo(QUEUE)]
+    assert rail.take_events() == [LET_GO]
     store.commit([QueueWrite(QUEUE, append=unknown)])
     store.commit([QueueWrite(QUEUE, truncate_to=1)])
     writer.lsn, writer.sequence, writer.epoch = 1, 1, 2

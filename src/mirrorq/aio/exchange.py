@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.opening import Closing
 from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
@@ -19,7 +20,7 @@ from mirrorq.api.publisher import OnConfirm
 from mirrorq.api.queue import MirroredQueue as Handle
 
 
-class Exchange:
+class Exchange(Closing):
     """An exchange, for one loop. Made by `Node.exchange` or `Client.exchange`.
 
     Arguments, results and errors as in `mirrorq.api.exchange.Exchange`, which is in `handle`.
@@ -169,12 +170,6 @@ class Exchange:
     async def close(self) -> None:
         """Wait up to 5 s for what is open, and close the handle. The exchange stays."""
         await in_thread(self.handle.close)
-
-    async def __aenter__(self) -> Exchange:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

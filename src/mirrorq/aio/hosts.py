@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from mirrorq.aio.administration import Administration
 from mirrorq.aio.exchange import Exchange
-from mirrorq.aio.opening import Opening, opening
+from mirrorq.aio.opening import Closing, Opening, opening
 from mirrorq.aio.queue import MirroredQueue, wrap_hosts_with
 from mirrorq.aio.spooled import SpooledQueue
 from mirrorq.aio.threads import in_thread, opened
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mirrorq.spool.route import SpoolStatus
 
 
-class LoopHost(Administration):
+class LoopHost(Administration, Closing):
     """A node or a client, for one loop. Calls not listed here run in a thread, with the same
     arguments."""
 
@@ -117,24 +117,12 @@ class Node(LoopHost):
         handle: Any = await opened(partial(self.host.queue, name, spool=spool, **options))
         return SpooledQueue(handle) if spool else MirroredQueue(handle)
 
-    async def __aenter__(self) -> Node:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
 
 class Client(LoopHost):
     """`mirrorq.Client` for asyncio. Made by `connect`."""
 
-    async def __aenter__(self) -> Client:
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-class SpoolClient:
+class SpoolClient(Closing):
     """A client whose queues are spooled, for one loop. Made by `connect(…, spool=PATH)`.
 
     Usable with or without a node. Arguments, results and errors as in `mirrorq.SpoolClient`, which
@@ -168,12 +156,6 @@ class SpoolClient:
         """Wait until all puts are accepted, and close. The next opening of the spool sends the
         rest. May be repeated."""
         await in_thread(self.host.close)
-
-    async def __aenter__(self) -> SpoolClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def of_host(host: Any) -> LoopHost:

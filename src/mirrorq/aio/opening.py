@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+
+class Closing(ABC):
+    """An object for one loop, which the end of `async with` closes."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the object."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
 
 Opened = TypeVar("Opened", bound="AbstractAsyncContextManager[Any, Any]", covariant=True)
 Arguments = ParamSpec("Arguments")

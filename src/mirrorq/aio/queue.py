@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from mirrorq.aio.bell import Bells, Line
 from mirrorq.aio.consumer import Consumer
-from mirrorq.aio.opening import Opening, opening
+from mirrorq.aio.opening import Closing, Opening, opening
 from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.stdlib_queue import QueueAdapter
 from mirrorq.aio.steps import Transaction
@@ -28,23 +28,23 @@ from mirrorq.api.arguments import (
 )
 from mirrorq.api.channel import ASK_S, purged_count
 from mirrorq.api.confirmation import Confirmation, Settlement
-from mirrorq.api.consumer import AckMode
 from mirrorq.api.message import Message
 from mirrorq.api.options import (
     Body,
+    ConsumeOptions,
     DeclareOptions,
     EmbeddedOptions,
     ManyOptions,
     MessageOptions,
+    annotations_of,
     packed,
     packed_many,
     place_key,
+    refuse_unknown,
     spelled_out,
 )
-from mirrorq.api.publish_options import Seconds
 from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.receiver import unsee
-from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.stdlib_queue import AckAt
 from mirrorq.api.waits import Waits
 from mirrorq.errors import AckRefused, Full, ShutDown
@@ -67,7 +67,6 @@ class HandleHost(Protocol):
 
     def queue(self, name: str, **options: Unpack[DeclareOptions]) -> Opening[MirroredQueue]:
         """Declare a queue, or find it."""
-        ...
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]: ...
 
@@ -81,7 +80,7 @@ def wrap_hosts_with(wrap: Callable[[Any], HandleHost]) -> None:
     _wrap = wrap
 
 
-class MirroredQueue:
+class MirroredQueue(Closing):
     """A handle on a queue, for one loop. Made by `open`, `Node.queue` or `Client.queue`.
 
     Arguments, results and errors as in `mirrorq.MirroredQueue`, whose handle is in `handle`; the
@@ -428,17 +427,13 @@ class MirroredQueue:
 
         await self._outcome(await self._accepted(putting, block))
 
+    @spelled_out
     async def consume(
         self,
         callback: Callable[[Message], Coroutine[Any, Any, object]],
         *,
-        prefetch: int | None = None,
-        ack: AckMode = "return",
-        exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
-        cancel_on_failover: bool = False,
-        retry_delay: Seconds = RETRY_S,
-        retry_delay_max: Seconds = RETRY_MAX_S,
+        **options: Unpack[ConsumeOptions],
     ) -> Consumer:
         """Have `await callback(message)` run in this loop for each message, one at a time, by a
         task of its own.
@@ -447,16 +442,9 @@ class MirroredQueue:
         of `async with await queue.consume(…)` cancels the consumer.
         """
         check_callable("on_cancel", on_cancel)
-        consumer = Consumer(
-            self.handle._handle,
-            callback,
-            prefetch=prefetch,
-            ack=ack,
-            exclusive=exclusive,
-            on_cancel=None if on_cancel is None else partial(self._call_in_loop, on_cancel),
-            cancel_on_failover=cancel_on_failover,
-            retries=Retries.of(retry_delay, retry_delay_max),
-        )
+        refuse_unknown(options, annotations_of(ConsumeOptions))
+        in_loop = None if on_cancel is None else partial(self._call_in_loop, on_cancel)
+        consumer = Consumer(self.handle._handle, callback, on_cancel=in_loop, **options)
         return await opened(consumer._begun, lambda consumer: consumer.cancel())
 
     # --- Questions ------------------------------------------------------------------------
@@ -484,15 +472,13 @@ class MirroredQueue:
         """
         position = blocking.browse_start(start, count_max)
         handle = self.handle._handle
-        handle.check()
-        handle.check_right("read")
+        handle.check_for("read")
         return await self._run(handle.browsing(position, count_max))
 
     async def purge(self) -> int:
         """End all ready and delayed messages; returns how many."""
         handle = self.handle._handle
-        handle.check()
-        handle.check_right("read")
+        handle.check_for("read")
         return purged_count(self.name, await self._run(handle.asking(purge_request, ASK_S)))
 
     async def delete_messages(self, first: int, last: int | None = None) -> int:
@@ -577,12 +563,6 @@ class MirroredQueue:
     async def close(self) -> None:
         """Wait up to 5 s for open calls, give held messages back, and close the handle."""
         await in_thread(self.handle.close)
-
-    async def __aenter__(self) -> MirroredQueue:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Unpack
 
 from mirrorq.aio.bell import Bells, Line
+from mirrorq.aio.opening import Closing
 from mirrorq.aio.queue import MirroredQueue
 from mirrorq.aio.threads import in_thread
 from mirrorq.api.arguments import check_block, deadline_of, left_until
@@ -20,7 +21,7 @@ from mirrorq.spool.queue import Begun, Callback
 from mirrorq.spool.route import SetAside, SpoolStatus
 
 
-class SpooledQueue:
+class SpooledQueue(Closing):
     """A handle that accepts puts at any time, for one loop. Made by `Node.queue(…, spool=True)` or
     `SpoolClient.queue`.
 
@@ -197,12 +198,6 @@ class SpooledQueue:
         """Wait until all puts are accepted, and close. Messages are sent on while the node or
         client of this handle is open."""
         await in_thread(self.handle.close)
-
-    async def __aenter__(self) -> SpooledQueue:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from mirrorq.api.arguments import check_flags
 from mirrorq.api.message import Message
 from mirrorq.api.receiver import Demand, unsee
 from mirrorq.api.stdlib_queue import (
@@ -261,9 +260,7 @@ class QueueAdapter(Generic[Item]):
 
     def shutdown(self, immediate: bool = False) -> None:
         """As `asyncio.Queue.shutdown`, but messages stay in the queue."""
-        check_flags(immediate=immediate)
-        self._handle.check()
-        self._handle.shut_down(immediate=immediate)
+        self._handle.shutdown(immediate)
         self._handle.outcomes.signal.notify()
 
     def __repr__(self) -> str:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal, TypeVar, Unpack
+from typing import Literal, Unpack
 
-import msgspec
-
-from mirrorq import errors
 from mirrorq.api.administration import Administration
-from mirrorq.api.arguments import check_command, check_flags, check_timeout
+from mirrorq.api.administration import Seen as Seen
+from mirrorq.api.arguments import check_flags, check_timeout
+from mirrorq.api.closing import Closing
 from mirrorq.api.exchange import Exchange, ExchangeHost
 from mirrorq.api.host import Declared
 from mirrorq.api.listeners import Listeners
@@ -25,36 +24,24 @@ from mirrorq.api.options import (
     spelled_out,
 )
 from mirrorq.api.queue import MirroredQueue
-from mirrorq.errors import ConfigError, ProtocolError, QueueNotFound
-from mirrorq.monitoring.presence import Attendance
-from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.errors import ConfigError, QueueNotFound
 from mirrorq.protocol.clients import (
-    AnyCall,
-    ClientAdminister,
-    ClientAnswer,
     ClientDeclare,
     ClientDelete,
-    ClientDisconnect,
-    ClientLook,
     ClientRead,
     ClientSeek,
 )
-from mirrorq.protocol.commands import Administrative
 from mirrorq.protocol.copy_page import CopyPage, unpack_page
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.protocol.policy import owned_arguments
 from mirrorq.protocol.validation import declaration_error
 
-LOOK_S = 5.0
-"""Limit in seconds for an answer from the serving node's own knowledge."""
 COPY_S = 30.0
 """A copy that lags behind its master, or a change of the entry node, gets so many seconds."""
-Seen = TypeVar("Seen")
-Self = TypeVar("Self", bound="Access")
 
 
-class Access(Administration, ExchangeHost):
+class Access(Administration, Closing, ExchangeHost):
     """The base of `Node` and `Client`: has no thread and no socket, and sends calls by `_ask`.
 
     Every method may be called from any thread.
@@ -69,26 +56,6 @@ class Access(Administration, ExchangeHost):
     # --- What a node and a client do each in their own way --------------------------------
 
     @abstractmethod
-    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
-        """Have a node serve a call, and return the answer or raise its error.
-
-        Raises:
-            NoQuorum: no answer came in time.
-        """
-
-    @abstractmethod
-    def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
-        """Return the serving node's view of a page of queues, or of all nodes or policies.
-
-        Second is the name after which the next page begins; "" at the end (see `ClientLook`).
-        """
-
-    @property
-    @abstractmethod
-    def _serving_node(self) -> str:
-        """The name of the node that answers."""
-
-    @abstractmethod
     def _new_session(self) -> SessionId:
         """Return an id for one more handle."""
 
@@ -99,16 +66,6 @@ class Access(Administration, ExchangeHost):
         Raises:
             NoQuorum: not known within `timeout` seconds.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the connection. May be repeated."""
-
-    def __enter__(self: Self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- Queues and exchanges -------------------------------------------------------------
 
@@ -252,42 +209,6 @@ class Access(Administration, ExchangeHost):
             self._wait_known(timeout)
         return Exchange._declare(self, name, kind, alternate, passive, timeout)
 
-    # --- What a node knows ----------------------------------------------------------------
-
-    def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """Return the status of every queue of the cluster, by name.
-
-        Args:
-            shards: list each shard after its sharded queue.
-        """
-        check_flags(shards=shards)
-        what = "shards" if shards else "queues"
-        found, after = self._list(what, QueueStatus)
-        while after:
-            rows, after = self._list(what, QueueStatus, after)
-            found += rows
-        return found
-
-    def nodes(self) -> list[NodeStatus]:
-        """Return every node of the cluster as the serving node sees it, by name."""
-        return self._list("nodes", NodeStatus)[0]
-
-    def policies(self) -> list[PolicyStatus]:
-        """Return every policy of the cluster, by name."""
-        return self._list("policies", PolicyStatus)[0]
-
-    def _attendance(self) -> Attendance:
-        """Return the clients and consumers of the cluster, as reported by all nodes."""
-        answer = self._ask(ClientLook("attendance"), LOOK_S)
-        return self._decoded(answer, "attendance", Attendance)
-
-    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
-        try:
-            return msgspec.json.decode(answer.data or b"{}", type=kind)
-        except errors.MALFORMED as error:
-            who = f"node {self._serving_node}"
-            raise ProtocolError(f"{who} sent {what} that cannot be read: {error}") from None
-
     def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
@@ -303,15 +224,6 @@ class Access(Administration, ExchangeHost):
     def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
         """Return the copy's first sequence published at `stamp_ms` or later."""
         return self._ask(ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
-
-    # --- Administration -------------------------------------------------------------------
-
-    def _administer(self, command: Administrative, timeout: float | None) -> int:
-        check_command(command)
-        return self._ask(ClientAdminister(command), timeout).value
-
-    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        self._ask(ClientDisconnect(client, reason), timeout)
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with events of the node or client, on a thread of its own:

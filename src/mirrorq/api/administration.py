@@ -9,13 +9,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from mirrorq import clock
-from mirrorq.api.arguments import check_flags, check_sequence, check_text
-from mirrorq.errors import ConfigError, MirrorQError, PolicyError, PreconditionFailed, QueueNotFound
+import msgspec
+
+from mirrorq import clock, errors
+from mirrorq.api.arguments import check_command, check_flags, check_sequence, check_text
+from mirrorq.errors import (
+    ConfigError,
+    MirrorQError,
+    PolicyError,
+    PreconditionFailed,
+    ProtocolError,
+    QueueNotFound,
+)
 from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
-from mirrorq.monitoring.status import PolicyStatus, QueueStatus
+from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.protocol.clients import (
+    AnyCall,
+    ClientAdminister,
+    ClientAnswer,
+    ClientDisconnect,
+    ClientLook,
+)
 from mirrorq.protocol.commands import (
     AcknowledgeLosses,
     Administrative,
@@ -93,37 +109,86 @@ class Waiting:
 
 
 REASON_CHARS_MAX = 500
+ANSWER_S = 5.0
+"""Limit in seconds for an answer from the serving node's own knowledge."""
+Seen = TypeVar("Seen")
 
 
 class Administration(ABC):
-    """The administrative calls. A node carries them out itself; a client asks its entry node."""
+    """The administrative calls, sent by `_ask`: a node serves them itself, a client's entry node
+    for the client."""
 
     @abstractmethod
-    def _administer(self, command: Administrative, timeout: float | None) -> int:
-        """Have a command done; return its value."""
+    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+        """Have a node serve a call, and return the answer or raise its error.
 
-    @abstractmethod
-    def _attendance(self) -> Attendance:
-        """Return the clients and consumers of the cluster, as reported by all nodes.
-
-        `unheard` names running nodes that gave no answer within 3 s; their entries are missing.
+        Raises:
+            NoQuorum: no answer came in time.
         """
 
     @abstractmethod
-    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        """Have a client disconnected."""
+    def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
+        """Return the serving node's view of a page of queues, or of all nodes or policies.
 
+        Second is the name after which the next page begins; "" at the end (see `ClientLook`).
+        """
+
+    @property
     @abstractmethod
-    def policies(self) -> list[PolicyStatus]:
-        """Return every policy of the cluster, by name."""
+    def _serving_node(self) -> str:
+        """The name of the node that answers."""
 
     @abstractmethod
     def _declare_dead_letters(self, name: str | None, timeout: float | None) -> None:
         """Make the queue for dead letters, if it is named and does not exist."""
 
-    @abstractmethod
+    def _administer(self, command: Administrative, timeout: float | None) -> int:
+        check_command(command)
+        return self._ask(ClientAdminister(command), timeout).value
+
+    def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
+        self._ask(ClientDisconnect(client, reason), timeout)
+
+    # --- What a node knows ----------------------------------------------------------------
+
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
-        """Return the status of every queue, by name; with `shards` also of shards."""
+        """Return the status of every queue of the cluster, by name.
+
+        Args:
+            shards: list each shard after its sharded queue.
+        """
+        check_flags(shards=shards)
+        what = "shards" if shards else "queues"
+        found, after = self._list(what, QueueStatus)
+        while after:
+            rows, after = self._list(what, QueueStatus, after)
+            found += rows
+        return found
+
+    def nodes(self) -> list[NodeStatus]:
+        """Return every node of the cluster as the serving node sees it, by name."""
+        return self._list("nodes", NodeStatus)[0]
+
+    def policies(self) -> list[PolicyStatus]:
+        """Return every policy of the cluster, by name."""
+        return self._list("policies", PolicyStatus)[0]
+
+    def _attendance(self) -> Attendance:
+        """Return the clients and consumers of the cluster, as reported by all nodes.
+
+        `unheard` names running nodes that gave no answer within 3 s; their entries are missing.
+        """
+        answer = self._ask(ClientLook("attendance"), ANSWER_S)
+        return self._decoded(answer, "attendance", Attendance)
+
+    def _decoded(self, answer: ClientAnswer, what: str, kind: type[Seen]) -> Seen:
+        try:
+            return msgspec.json.decode(answer.data or b"{}", type=kind)
+        except errors.MALFORMED as error:
+            who = f"node {self._serving_node}"
+            raise ProtocolError(f"{who} sent {what} that cannot be read: {error}") from None
+
+    # --- Policies and copies --------------------------------------------------------------
 
     def set_policy(
         self,

@@ -157,7 +157,6 @@ class Ending(Protocol):
 
     def note_outcome(self, outcome: Stored | Failed) -> list[Confirmation]:
         """Note an outcome on the host's thread; return the ended confirmations."""
-        ...
 
 
 class OwnBatch:

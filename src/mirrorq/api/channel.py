@@ -25,7 +25,7 @@ from weakref import ref
 from mirrorq import clock
 from mirrorq.api import acks, exit_flush
 from mirrorq.api.acks import Extending, Settle
-from mirrorq.api.arguments import checked_body
+from mirrorq.api.arguments import check_flags, checked_body
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.host import FORK_LOCK, Declared, Host
@@ -213,6 +213,10 @@ class Channel(ABC):
         """Return true if every call has an outcome."""
 
     @abstractmethod
+    def shut_rings(self, *, immediate: bool) -> None:
+        """Have the rings note the shutdown."""
+
+    @abstractmethod
     def begin_close(self, callers: set[int]) -> None:
         """Allow no new calls; threads in `callers` wait for the close."""
 
@@ -250,14 +254,18 @@ class Channel(ABC):
         if why:
             raise AuthenticationError(why)
 
+    def check_for(self, right: str) -> None:
+        """Refuse a call on a closed handle, or without the key's right."""
+        self.check()
+        self.check_right(right)
+
     def checked_body(self, body: bytes | bytearray | memoryview, properties: bytes = b"") -> bytes:
         """Return a body as immutable bytes, within the handle's size limit."""
         return checked_body(body, properties, self.config.message_bytes_max)
 
     def check_open_for_puts(self, right: str = "write") -> None:
         """Raise if puts are impossible. `right`: needed here; a step with only acks differs."""
-        self.check()
-        self.check_right(right)
+        self.check_for(right)
         if self.is_shut:
             raise ShutDown(f"the handle on queue {self.name!r} was shut down: it takes no puts")
 
@@ -295,6 +303,17 @@ class Channel(ABC):
         return in_thread(self.counting(timeout))
 
     # --- The end ------------------------------------------------------------------------------
+
+    def shutdown(self, immediate: bool) -> None:
+        """Shut the handle down, as `MirroredQueue.shutdown`."""
+        check_flags(immediate=immediate)
+        self.check()
+        self.is_shut = True
+        if immediate:
+            self.is_shut_for_gets = True
+            for consumer in list(self.consumers.values()):
+                consumer.cancel()
+        self.shut_rings(immediate=immediate)
 
     def close(self) -> None:
         """Close the handle, as `MirroredQueue.close`. An interrupted close continues by itself."""

@@ -8,12 +8,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Literal, Self, get_args
+from typing import Self, get_args
 
 from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, MessageRun, names_of
+from mirrorq.api.options import AckMode
 from mirrorq.api.prefetch_buffer import Backlog
+from mirrorq.api.publish_options import RETRY_MAX_S, RETRY_S, Seconds
 from mirrorq.api.retries import Retries
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed
 from mirrorq.protocol.sessions import Delivery
@@ -25,10 +27,6 @@ log = logging.getLogger("mirrorq")
 
 WAIT_S = 1.0
 """Seconds that a call waits for a busy or ended host's thread, or for a callback."""
-
-AckMode = Literal["return", "manual", "receipt"]
-"""Time of a consumer's acks: at the callback's return, by the program in the callback or later, or
-before the callback is called."""
 
 UNBOUNDED_COUNT = 4096
 """Messages sent to a consumer without a bound, beyond those that its callback was given."""
@@ -224,12 +222,13 @@ class Consumer:
         channel: Channel,
         callback: Callable[[Message], object],
         *,
-        prefetch: int | None,
-        ack: AckMode,
-        exclusive: bool,
-        on_cancel: Callable[[Consumer], object] | None,
-        cancel_on_failover: bool,
-        retries: Retries,
+        on_cancel: Callable[[Consumer], object] | None = None,
+        prefetch: int | None = None,
+        ack: AckMode = "return",
+        exclusive: bool = False,
+        cancel_on_failover: bool = False,
+        retry_delay: Seconds = RETRY_S,
+        retry_delay_max: Seconds = RETRY_MAX_S,
     ) -> None:
         """Take arguments as of `MirroredQueue.consume`. The queue is not asked before `_begun`."""
         if not callable(callback):
@@ -237,8 +236,7 @@ class Consumer:
         check_callable("on_cancel", on_cancel)
         check_flags(exclusive=exclusive, cancel_on_failover=cancel_on_failover)
         _check_ack(ack)
-        channel.check()
-        channel.check_right("read")
+        channel.check_for("read")
         if prefetch is None:
             prefetch = channel.config.prefetch
         _check_prefetch(prefetch)
@@ -248,7 +246,7 @@ class Consumer:
         """Why the queue refused or ended the consumer; "": all is well."""
         self._acks_at = ack
         self._exclusive = exclusive
-        self._retries = retries
+        self._retries = Retries.of(retry_delay, retry_delay_max)
         self._prefetch = prefetch
         self._channel = channel
         self._callback = callback

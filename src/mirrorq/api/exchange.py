@@ -21,11 +21,11 @@ from attrs import frozen
 
 from mirrorq.api.arguments import (
     check_block,
-    check_callable,
     check_flags,
     checked_body,
     deadline_of,
 )
+from mirrorq.api.closing import Closing
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.fan_out import Gathering
@@ -34,7 +34,7 @@ from mirrorq.api.host import FORK_LOCK, Declared, Host
 from mirrorq.api.opening import handle_on
 from mirrorq.api.options import Body, RoutedOptions, packed, spelled_out
 from mirrorq.api.publish_options import Terms
-from mirrorq.api.publisher import OnConfirm
+from mirrorq.api.publisher import OnConfirm, confirmation_of
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.api.waits import Wait, Waits, in_thread
 from mirrorq.errors import ConfigError, Full, MirrorQError, QueueNotFound, ShutDown
@@ -57,31 +57,26 @@ class ExchangeHost(Host, Protocol):
     def _follow_exchange(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """Follow an exchange and return it as `_exchange_record`: the first time that a handle uses
         the name. After an exception the exchange is not followed."""
-        ...
 
     def _leave_exchange(self, name: str) -> None:
         """Undo one `_follow_exchange`: a handle is closed."""
-        ...
 
     def _exchange_record(self, name: str, at_least: int = 0) -> ExchangeRecord | None:
         """Return the exchange as the process knows it, at least of the given version.
 
         The calling handle follows the exchange.
         """
-        ...
 
     def _queue_name(self, queue_id: int) -> str:
         """Return the queue's name; "": no queue has the id."""
-        ...
 
     def _rings_of(self, queue_id: int) -> tuple[int, ...]:
         """Return the ids of a sharded queue's shards; () for another queue."""
-        ...
 
     def _administer(self, command: Administrative, timeout: float | None) -> int: ...
 
 
-class Exchange:
+class Exchange(Closing):
     """One exchange. Made by `Node.exchange` and `Client.exchange`; holds a handle on each queue
     that its messages reach. Every method may be called from any thread."""
 
@@ -283,10 +278,7 @@ class Exchange:
         data = checked_body(body, properties, self._host.config.message_bytes_max)
         headers = options.get("headers") or {}
         self._check_open()
-        confirmation = Confirmation(self._outcomes)
-        if on_confirm is not None:
-            check_callable("on_confirm", on_confirm)
-            confirmation._first = on_confirm
+        confirmation = confirmation_of(self._outcomes, on_confirm)
         return PublishRequest(
             confirmation, routing_key, headers, data, properties, terms, mandatory
         )
@@ -461,12 +453,6 @@ class Exchange:
                     self._begin()
         if self._is_closed or self._host.is_closed:
             raise ShutDown(f"the handle on exchange {self.name!r} is closed")
-
-    def __enter__(self) -> Exchange:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Exchange {self.name!r} on {self._host.name}>"

@@ -435,7 +435,7 @@ class Handle(RingChannel):
             self.check_open_for_puts()
         confirmation = Confirmation(self.outcomes)
         if on_confirm is not None:
-            confirmation = confirmation_of(self, on_confirm)
+            confirmation = confirmation_of(self.outcomes, on_confirm)
         if timeout is not None:
             check_timeout(timeout)
         left = self.puts.accept_one(confirmation, body, properties, terms)
@@ -446,7 +446,7 @@ class Handle(RingChannel):
     def putting(self, body: bytes, how: PutCall) -> Waits[Confirmation]:
         """Put a message as `put`, for any kind of waiting."""
         self.check_open_for_puts()
-        confirmation = confirmation_of(self, how.on_confirm)
+        confirmation = confirmation_of(self.outcomes, how.on_confirm)
         if how.timeout is not None:
             check_timeout(how.timeout)
         left = self.puts.accept_one(confirmation, body, how.properties, how.terms)
@@ -457,7 +457,7 @@ class Handle(RingChannel):
     def putting_many(self, bodies: Sequence[bytes], how: PutCall) -> Waits[Confirmation]:
         """Put messages, as `MirroredQueue.put_many`, with checked and packed arguments."""
         self.check_open_for_puts()
-        confirmation = confirmation_of(self, how.on_confirm)
+        confirmation = confirmation_of(self.outcomes, how.on_confirm)
         if not bodies:
             confirmation._finish(range(0), None)
             return confirmation
@@ -629,15 +629,12 @@ class Handle(RingChannel):
         is_empty = not self.inbox and not self.acks
         return self.is_closed or (session is not None and session.is_idle and is_empty)
 
-    def shut_down(self, *, immediate: bool) -> None:
-        """Shut the handle down, as `MirroredQueue.shutdown`."""
+    def shut_rings(self, *, immediate: bool) -> None:
         self.is_shut = True
         if immediate:
             self.is_shut_for_gets = True
             session = self.session
             assert session is not None
-            for consumer in list(self.consumers.values()):
-                consumer.cancel()
             self.on_host(lambda: self.receiver.give_back(session, keep=0))
         self.receiver.signal.notify()
         self.outcomes.notify()

@@ -39,7 +39,6 @@ class SessionPort(Protocol):
         self, now_ms: int, events: Sequence[SessionEvent]
     ) -> tuple[tuple[SessionRequest, ...], int | None]:
         """Take events and the user's calls; return requests and the time of the next step."""
-        ...
 
 
 @frozen
@@ -72,40 +71,32 @@ class Host(Protocol):
         self, port: SessionPort, queue_id: int, owner: SessionId | None = None
     ) -> SessionId:
         """Register a handle (as `owner`, if given); its first event names the queue's master."""
-        ...
 
     def _close_session(self, session: SessionId) -> None:
         """Close a handle's session: its messages are released."""
-        ...
 
     def _wake(self, session: SessionId) -> None:
         """Have the handle stepped soon. Cheap."""
-        ...
 
     @property
     def is_paused(self) -> bool:
         """Whether there is no contact with a majority."""
-        ...
 
     @property
     def _access_error(self) -> AuthenticationError | None:
         """Why no node admits the client, or does any more; None: access is not the obstacle."""
-        ...
 
     @property
     def _stuck_text(self) -> str:
         """Why the node, or the client's entry node, is useless; "": it is usable."""
-        ...
 
     @property
     def _lineage(self) -> int:
         """The cluster's lineage (`protocol.identities.lineage`), 0 while not known."""
-        ...
 
     @property
     def is_closed(self) -> bool:
         """Whether the host has been closed, or has failed."""
-        ...
 
     def _pickled(self, name: str) -> tuple[object, ...]:
         """Return the pickled form of a handle on queue `name` (`object.__reduce__`).
@@ -113,27 +104,21 @@ class Host(Protocol):
         Raises:
             TypeError: a handle on the host cannot be pickled.
         """
-        ...
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
         """Return the host's knowledge of a queue, without a request."""
-        ...
 
     def _declare(self, name: str, **options: Unpack[DeclareOptions]) -> Declared:
         """Declare a queue."""
-        ...
 
     def _delete_queue(self, queue_id: int, *, if_empty: bool, timeout: float | None) -> None:
         """Delete a queue."""
-        ...
 
     def _read_copy(
         self, queue_id: int, first: int, last: int, bytes_max: int, applied: int
     ) -> CopyPage:
         """Return the live messages from `first` to `last` in the local copy, up to `bytes_max`. The
         copy must have applied the op `applied`."""
-        ...
 
     def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
         """Return the first sequence of the local copy published at `stamp_ms` or later."""
-        ...

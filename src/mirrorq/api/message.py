@@ -40,23 +40,18 @@ class Holder(Protocol):
     @property
     def face(self) -> Any:
         """The object that users hold."""
-        ...
 
     def ack(self, message: Message) -> Settlement:
         """Ack one message."""
-        ...
 
     def settle(self, kind: str, messages: Sequence[Message], delay_ms: int = 0) -> Settlement:
         """Ack or release messages."""
-        ...
 
     def extend(self, message: Message, duration_ms: int) -> Settlement:
         """Hold a message for a duration from now on."""
-        ...
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Put the messages of an interrupted call back in front."""
-        ...
 
     def ack_and_put(
         self,
@@ -70,7 +65,6 @@ class Holder(Protocol):
         block: bool,
     ) -> Settlement:
         """Ack a message and put another message into another queue, both or neither."""
-        ...
 
 
 class Chunk:

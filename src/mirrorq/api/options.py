@@ -20,6 +20,8 @@ from attrs import evolve
 from mirrorq.api.arguments import check_flags
 from mirrorq.api.publish_options import (
     PLAIN,
+    RETRY_MAX_S,
+    RETRY_S,
     UNIQUE,
     Seconds,
     Terms,
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 Body = bytes | bytearray | memoryview
 Key = str | bytes | None
+AckMode = Literal["return", "manual", "receipt"]
+"""Time of a consumer's acks: at the callback's return, by the program in the callback or later, or
+before the callback is called."""
 
 
 class PublishOptions(TypedDict, total=False):
@@ -98,6 +103,17 @@ class DeclareOptions(QueueArguments, total=False):
     timeout: float | None
 
 
+class ConsumeOptions(TypedDict, total=False):
+    """Options of a consumer."""
+
+    prefetch: int | None
+    ack: AckMode
+    exclusive: bool
+    cancel_on_failover: bool
+    retry_delay: Seconds
+    retry_delay_max: Seconds
+
+
 class NodeOptions(TypedDict, total=False):
     """Options of a node, beside its name and path."""
 
@@ -136,6 +152,10 @@ DEFAULTS: dict[str, Any] = {
     "insecure": False,
     "fail_fast": False,
     "timeout": 30,
+    "ack": "return",
+    "cancel_on_failover": False,
+    "retry_delay": RETRY_S,
+    "retry_delay_max": RETRY_MAX_S,
 }
 """Values of options that are not given; other options are None."""
 

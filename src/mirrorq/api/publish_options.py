@@ -26,6 +26,10 @@ from mirrorq.wire.properties import digest_of
 Seconds = float | str | timedelta
 """A time as users give it: seconds, a text with a unit as "5m", or a timedelta."""
 
+RETRY_S = 0.1
+RETRY_MAX_S = 60.0
+"""Least and longest delay before a failed message comes again to its callback."""
+
 SECONDS_MAX = 100 * 366 * 24 * 3600
 """Longest time that a message may wait, in seconds: a hundred years."""
 

@@ -28,6 +28,7 @@ from mirrorq.api.batching import (
     frames_of,
 )
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel
+from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.publish_options import PACK_COUNT, Terms
 from mirrorq.api.waits import Wait, Waits, telling
@@ -35,6 +36,9 @@ from mirrorq.errors import Full, ShutDown
 from mirrorq.session.calls import Failed, PutCredit, Stored
 from mirrorq.session.machine import Session
 from mirrorq.waiting import Present, take_back
+
+ALL_KNOWN_S = 0.3
+"""Seconds that a first put waits for all masters' first credits; then any credit is enough."""
 
 Listener = Callable[[Confirmation], object] | None
 OnConfirm = Callable[[Confirmation], object] | None
@@ -55,9 +59,9 @@ class PutCall(NamedTuple):
         return self._replace(key=None, block=False, timeout=None)
 
 
-def confirmation_of(channel: Channel, on_confirm: OnConfirm) -> Confirmation:
+def confirmation_of(outcomes: Outcomes, on_confirm: OnConfirm) -> Confirmation:
     """Return the confirmation for `put`, before anything is put."""
-    confirmation = Confirmation(channel.outcomes)
+    confirmation = Confirmation(outcomes)
     if on_confirm is not None:
         check_callable("on_confirm", on_confirm)
         confirmation._first = on_confirm
@@ -75,59 +79,70 @@ class Waiting:
 
 
 class Publishing(ABC):
-    """The puts of a handle, on one ring or several: conditions of their waits, and errors after a
-    wait in vain. Held by the handle; from any thread."""
+    """The puts of a handle: sums over its rings, conditions of its waits, and errors after a wait
+    in vain. Held by the handle; from any thread."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, rings: Sequence[Publisher]) -> None:
+        """`rings`: the puts of each ring; () for a `Publisher`, which counts by itself."""
         self.waiting: Present[Waiting] = Present()
         """Calls that wait for room."""
+        self.wants_credit = True
+        """True: the first put waits for the master's first credit."""
         self._channel: Channel = channel
         self._outcomes = channel.outcomes
         self._config = channel.config
+        self._rings = rings
 
     @property
-    @abstractmethod
     def count(self) -> int:
         """Number of messages without an outcome."""
+        return sum(ring.count for ring in self._rings)
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """Bytes of the messages without an outcome."""
+        return sum(ring.size for ring in self._rings)
 
     @property
-    @abstractmethod
     def is_over(self) -> bool:
         """Whether every message has an outcome."""
+        return all(ring.is_over for ring in self._rings)
 
     @property
-    @abstractmethod
     def accepted_count(self) -> int:
         """Number of messages put so far."""
+        return sum(ring.accepted_count for ring in self._rings)
 
     @property
-    @abstractmethod
     def ended_count(self) -> int:
         """Number of messages with an outcome."""
+        return sum(ring.ended_count for ring in self._rings)
 
     @abstractmethod
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         """Return true if more may be put now, by the handle's bounds and the queue's limit."""
 
-    wants_credit: bool
-    """True: the first put waits for the master's first credit."""
-
-    @abstractmethod
     def learning(self) -> Waits[None]:
-        """Wait for the master's first credit, once in a handle's life."""
+        """Wait for the masters' first credits, once in a handle's life."""
+        if not self.wants_credit:
+            return
+        self.learn_nothing()
+        signal, knows = self._outcomes.signal, [ring.knows for ring in self._rings]
+        are_all = Wait(signal, lambda: all(one() for one in knows), clock.monotonic() + ALL_KNOWN_S)
+        if not (yield are_all):
+            until = clock.monotonic() + FIRST_S
+            yield Wait(signal, lambda: any(one() for one in knows), until, is_short=True)
 
-    @abstractmethod
     def learn_nothing(self) -> None:
         """Have the first put not wait for the first credit."""
+        self.wants_credit = False
+        for ring in self._rings:
+            ring.learn_nothing()
 
-    @abstractmethod
     def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
         """Have functions called with every confirmation that ends."""
+        for ring in self._rings:
+            ring.listen(on_confirmed, on_not_confirmed)
 
     @property
     def waits_for(self) -> str:
@@ -172,7 +187,7 @@ class Publisher(Publishing):
 
     def __init__(self, channel: RingChannel, ahead: Callable[[], int]) -> None:
         """`ahead`: returns the number of messages that the handle has fetched ahead of calls."""
-        super().__init__(channel)
+        super().__init__(channel, ())
         self._channel: RingChannel = channel
         self._ahead = ahead
         self.credit = PutCredit()
@@ -185,8 +200,6 @@ class Publisher(Publishing):
         """The same counts of puts that the host's thread has taken."""
         self._over_count = self._over_size = 0
         """The same counts of ended puts. Host's thread."""
-        self.wants_credit = True
-        """True until the first put has waited for the master's limit."""
         self._listeners: list[tuple[Listener, Listener]] = []
 
     # --- Users' threads -------------------------------------------------------------------
@@ -252,9 +265,6 @@ class Publisher(Publishing):
             self.wants_credit = False
             until = clock.monotonic() + FIRST_S
             yield Wait(self._outcomes.signal, self.knows, until, is_short=True)
-
-    def learn_nothing(self) -> None:
-        self.wants_credit = False
 
     def accept_one(
         self,

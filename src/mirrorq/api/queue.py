@@ -28,25 +28,28 @@ from mirrorq.api.arguments import (
     checked_bodies,
 )
 from mirrorq.api.channel import ASK_S, purged_count
+from mirrorq.api.closing import Closing
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.host import Declared
 from mirrorq.api.message import Message, Target
 from mirrorq.api.opening import embedding, handle_on
 from mirrorq.api.options import (
     Body,
+    ConsumeOptions,
     EmbeddedOptions,
     ManyOptions,
     MessageOptions,
+    annotations_of,
     packed,
     packed_many,
     place_key,
+    refuse_unknown,
     spelled_out,
     split_options,
 )
-from mirrorq.api.publish_options import PLAIN, Seconds
+from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.publisher import OnConfirm, PutCall
 from mirrorq.api.receiver import unsee
-from mirrorq.api.retries import RETRY_MAX_S, RETRY_S, Retries
 from mirrorq.api.sharing import Use
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
@@ -61,7 +64,7 @@ from mirrorq.session.calls import pause_request, purge_request, range_request
 
 if TYPE_CHECKING:
     from mirrorq.api.administration import Administration
-    from mirrorq.api.consumer import AckMode, Consumer
+    from mirrorq.api.consumer import Consumer
     from mirrorq.api.handle import Handle
     from mirrorq.api.host import Host
     from mirrorq.api.sharded.handle import ShardedHandle
@@ -96,7 +99,7 @@ def checked_range(first: int, last: int | None) -> tuple[int, int]:
     return first, last
 
 
-class MirroredQueue(Target):
+class MirroredQueue(Target, Closing):
     """A replicated work queue: `put` with confirmation, `get` with ack.
 
     The constructor brings a node with it (a cluster of one without `peers`, no sockets); two queues
@@ -231,8 +234,7 @@ class MirroredQueue(Target):
         return shard_of(key, self.shards)
 
     def _target_id(self, key: str | bytes | None) -> int:
-        self._handle.check()
-        self._handle.check_right("write")
+        self._handle.check_for("write")
         return self._handle.part_of(key).queue_id
 
     def _ring_for(self, call: str) -> Handle:
@@ -459,17 +461,13 @@ class MirroredQueue(Target):
         check_callable("on_refused", on_refused)
         self._handle.outcomes.ack_listeners.append(on_refused)
 
+    @spelled_out
     def consume(
         self,
         callback: Callable[[Message], object],
         *,
-        prefetch: int | None = None,
-        ack: AckMode = "return",
-        exclusive: bool = False,
         on_cancel: Callable[[Consumer], object] | None = None,
-        cancel_on_failover: bool = False,
-        retry_delay: Seconds = RETRY_S,
-        retry_delay_max: Seconds = RETRY_MAX_S,
+        **options: Unpack[ConsumeOptions],
     ) -> Consumer:
         """Have `callback(message)` called for each message, on a thread of its own; one thread for
         all shards of a sharded queue.
@@ -514,16 +512,8 @@ class MirroredQueue(Target):
         from mirrorq.api.consumer import Consumer
 
         check_not_async("callback", callback)
-        return Consumer(
-            self._handle,
-            callback,
-            prefetch=prefetch,
-            ack=ack,
-            exclusive=exclusive,
-            on_cancel=on_cancel,
-            cancel_on_failover=cancel_on_failover,
-            retries=Retries.of(retry_delay, retry_delay_max),
-        )._begun()
+        refuse_unknown(options, annotations_of(ConsumeOptions))
+        return Consumer(self._handle, callback, on_cancel=on_cancel, **options)._begun()
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages as they come, until the handle is closed; the caller acks them."""
@@ -541,8 +531,7 @@ class MirroredQueue(Target):
             count_max: most messages returned.
         """
         position = browse_start(start, count_max)
-        self._handle.check()
-        self._handle.check_right("read")
+        self._handle.check_for("read")
         return in_thread(self._handle.browsing(position, count_max))
 
     # --- Questions ------------------------------------------------------------------------
@@ -583,8 +572,7 @@ class MirroredQueue(Target):
         Raises:
             PreconditionFailed: the queue is exclusive, and another connection's.
         """
-        self._handle.check()
-        self._handle.check_right("read")
+        self._handle.check_for("read")
         return purged_count(self.name, self._handle.ask(purge_request, ASK_S))
 
     def delete_messages(self, first: int, last: int | None = None) -> int:
@@ -634,8 +622,7 @@ class MirroredQueue(Target):
         return purged_count(self.name, ring.ask(range_request(*span, target), ASK_S))
 
     def _range_ring(self, call: str) -> Handle:
-        self._handle.check()
-        self._handle.check_right("read")
+        self._handle.check_for("read")
         return self._ring_for(call)
 
     def pause(self) -> None:
@@ -655,8 +642,7 @@ class MirroredQueue(Target):
         self._set_paused(False)
 
     def _set_paused(self, is_paused: bool) -> None:
-        self._handle.check()
-        self._handle.check_right("read")
+        self._handle.check_for("read")
         purged_count(self.name, self._handle.ask(pause_request(is_paused), ASK_S))
 
     def delete(self, if_empty: bool = False, if_unused: bool = False) -> None:
@@ -791,9 +777,7 @@ class MirroredQueue(Target):
         `immediate`, `get` and consumers end at once and fetched-ahead messages go back. Acks still
         work; `close` ends the handle.
         """
-        check_flags(immediate=immediate)
-        self._handle.check()
-        self._handle.shut_down(immediate=immediate)
+        self._handle.shutdown(immediate)
 
     def close(self) -> None:
         """Wait up to 5 s for open calls, give held messages back, and close the handle.
@@ -807,12 +791,6 @@ class MirroredQueue(Target):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the host defines: a handle on a client by its name, on a node not at all."""
         return self._handle.host._pickled(self.name)
-
-    def __enter__(self) -> MirroredQueue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         of = f" of {self.shards} shards" if self.shards else ""

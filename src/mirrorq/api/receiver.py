@@ -20,7 +20,7 @@ from itertools import groupby, islice
 
 from mirrorq import clock
 from mirrorq.api.arguments import check_timeout
-from mirrorq.api.channel import Channel, RingChannel
+from mirrorq.api.channel import Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Holder, Message, names_of, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
 from mirrorq.api.publisher import Publisher, Publishing
@@ -50,6 +50,8 @@ NOWAIT_S = 1.0
 """Seconds that get_nowait() waits for the master's answer about messages."""
 RECALL_ASKS = 3
 """Limit on questions by get_nowait() while other handles hold messages that may come back."""
+MANY = 64
+"""A demand for so many messages is not divided over the rings of a handle."""
 CALLS_AHEAD = 4
 """Multiple of a call's count fetched ahead for calls that take many, as long as calls are as fast
 as messages. With less, calls would wait for each credit's way to the master and back."""
@@ -80,47 +82,60 @@ def unsee(found: Iterable[Message]) -> None:
 
 
 class Receiving(ABC):
-    """The gets of a handle, on one ring or several: conditions of their waits, and errors after a
-    wait in vain. Held by the handle; from any thread."""
+    """The gets of a handle: sums over its rings, conditions of its waits, and errors after a wait
+    in vain. Held by the handle; from any thread."""
 
-    def __init__(self, channel: Channel, publisher: Publishing) -> None:
+    def __init__(self, channel: Channel, publisher: Publishing, rings: Sequence[Receiver]) -> None:
+        """`rings`: the gets of each ring; () for a `Receiver`, which counts by itself."""
         self.signal = Signal()
         """Notified when waiting calls should look again."""
         self._channel: Channel = channel
         self._puts = publisher
+        self._rings = rings
 
     @property
-    @abstractmethod
     def has_had_some(self) -> bool:
         """Whether messages have come here and have not all gone back."""
+        return any(ring.has_had_some for ring in self._rings)
 
     @property
-    @abstractmethod
     def buffered(self) -> int:
         """Number of messages here that no call has returned."""
+        return sum(ring.buffered for ring in self._rings)
 
     @property
-    @abstractmethod
     def went_back(self) -> int:
         """Number of times that messages have gone back, or are about to."""
+        return sum(ring.went_back for ring in self._rings)
 
     @property
-    @abstractmethod
     def refused(self) -> str:
         """Why the master refused get() as a consumer; "": not refused."""
+        return next((why for ring in self._rings if (why := ring.refused)), "")
 
     @property
-    @abstractmethod
     def has_waiting(self) -> bool:
         """Whether a call waits for a message."""
+        return any(ring.has_waiting for ring in self._rings)
 
-    @abstractmethod
     def want(self, demand: Demand) -> None:
-        """Add a demand until `unwant`; also from a loop."""
+        """Add a demand at each ring until `unwant`; also from a loop.
 
-    @abstractmethod
+        A small demand is divided over the rings. A large demand is placed whole at each ring,
+        within the handle's limit on fetched messages: six pieces cost six times as much as one.
+        Remaining messages are for the next call, or go back.
+        """
+        each = demand.count
+        if each < MANY:
+            each = share(each, len(self._rings))
+        demand.parts = [Demand(each) for _ in self._rings]
+        for ring, wanted in zip(self._rings, demand.parts, strict=True):
+            ring.want(wanted)
+
     def unwant(self, demand: Demand) -> None:
         """Remove the demand of an ended call."""
+        for ring, wanted in zip(self._rings, demand.parts, strict=False):
+            ring.unwant(wanted)
 
     @abstractmethod
     def take_one(self, found: list[Message]) -> None:
@@ -267,7 +282,7 @@ class Receiver(Receiving):
     section is the host's."""
 
     def __init__(self, channel: RingChannel, publisher: Publisher, backlog: Backlog) -> None:
-        super().__init__(channel, publisher)
+        super().__init__(channel, publisher, ())
         self._channel: RingChannel = channel
         self._publisher = publisher
         self._buffer = backlog

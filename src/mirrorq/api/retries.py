@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from mirrorq.api.publish_options import Seconds, milliseconds
+from mirrorq.api.publish_options import RETRY_MAX_S, RETRY_S, Seconds, milliseconds
 from mirrorq.errors import ConfigError
 
 if TYPE_CHECKING:
     from mirrorq.api.message import Message
 
-RETRY_S = 0.1
-RETRY_MAX_S = 60.0
 SPREAD = 0.25
 """Random share of a delay, shorter or longer: messages that failed together come back apart."""
 

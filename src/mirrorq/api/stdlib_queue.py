@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast
 from msgspec.structs import replace
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_block, check_callable, check_flags
+from mirrorq.api.arguments import check_block, check_callable
 from mirrorq.api.publish_options import PLAIN
 from mirrorq.api.receiver import unsee
 from mirrorq.api.retries import Retries
@@ -187,33 +186,13 @@ class Items(Generic[Item]):
             raise
 
 
-class Tasks(ABC):
-    """Items that an adapter has returned and that are not done. Held by it; for any thread."""
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """Number of unfinished tasks."""
-
-    @abstractmethod
-    def begin_task(self, message: Message, task: object) -> None:
-        """Begin a task: a call is about to return the message. `task` is its unique token."""
-
-    @abstractmethod
-    def withdraw(self, message: Message, task: object) -> None:
-        """Undo a `begin_task` whose call was interrupted, inside or after it."""
-
-    @abstractmethod
-    def end_task(self) -> Settlement | None:
-        """End a task; return its ack, if any. Raises ValueError when there is no task."""
-
-
 def _too_many() -> ValueError:
     return ValueError("task_done() called too many times")
 
 
-class CountedTasks(Tasks):
-    """Tasks whose messages are acked by `get`."""
+class CountedTasks:
+    """Items that an adapter has returned and that are not done; their messages are acked by `get`.
+    Held by the adapter; for any thread."""
 
     def __init__(self) -> None:
         self._open: deque[object] = deque(maxlen=TASKS_MAX)
@@ -221,24 +200,28 @@ class CountedTasks(Tasks):
 
     @property
     def count(self) -> int:
+        """Number of unfinished tasks."""
         return len(self._open)
 
     def begin_task(self, message: Message, task: object) -> None:
+        """Begin a task: a call is about to return the message. `task` is its unique token."""
         self._open.append(task)
         message.ack()
 
     def withdraw(self, message: Message, task: object) -> None:
+        """Undo a `begin_task` whose call was interrupted, inside or after it."""
         take_back(self._open, task)
 
     def end_task(self) -> None:
+        """End a task. Raises ValueError when there is no task."""
         try:
             self._open.popleft()
         except IndexError:
             raise _too_many() from None
 
 
-class HeldTasks(Tasks):
-    """Tasks whose messages are acked by `task_done`.
+class HeldTasks:
+    """As `CountedTasks`, but the messages are acked by `task_done`.
 
     A thread (in a loop: a task) ends its own tasks, the oldest first; a thread without tasks of its
     own ends the oldest of all.
@@ -266,6 +249,7 @@ class HeldTasks(Tasks):
             take_back(self._open, message)
 
     def end_task(self) -> Settlement:
+        """End a task; return its ack. Raises ValueError when there is no task."""
         message = self._claimed()
         settlement = message.ack()
         take_back(self._open, message)
@@ -298,6 +282,9 @@ class HeldTasks(Tasks):
         self._claims.pop(message, None)
         take_back(self._open, message)
         return False
+
+
+Tasks = CountedTasks | HeldTasks
 
 
 def tasks_of(ack: AckAt, own: Callable[[], deque[Message]]) -> Tasks:
@@ -475,9 +462,7 @@ class QueueAdapter(Generic[Item]):
 
     def shutdown(self, immediate: bool = False) -> None:
         """As `queue.Queue.shutdown`, but messages stay in the queue."""
-        check_flags(immediate=immediate)
-        self._handle.check()
-        self._handle.shut_down(immediate=immediate)
+        self._handle.shutdown(immediate)
         self._handle.outcomes.signal.notify()
 
 

@@ -54,7 +54,6 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the stream as a capsule."""
-        ...
 
 
 def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBatchReader:

@@ -27,6 +27,7 @@ from mirrorq import clock
 from mirrorq.api.acks import PieceSettle
 from mirrorq.api.arguments import check_count, check_sequence, check_text, deadline_of, left_until
 from mirrorq.api.channel import RingChannel
+from mirrorq.api.closing import Closing
 from mirrorq.api.confirmation import Settlement
 from mirrorq.api.lease_holder import LeaseHolder
 from mirrorq.containers.ranges import Range, RangeSet
@@ -245,7 +246,7 @@ class RangeLease(_Holding):
             self.give_back(30.0)
 
 
-class Claim(_Holding):
+class Claim(_Holding, Closing):
     """A queue that this handle holds alone. See `bulk.claim`.
 
     *Threads*: any, one at a time.
@@ -312,9 +313,3 @@ class Claim(_Holding):
             # The master answers after it has noted the leaving.
             with contextlib.suppress(MirrorQError):
                 self._handle.counts(CLOSE_S)
-
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

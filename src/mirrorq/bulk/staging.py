@@ -37,6 +37,7 @@ from attrs import frozen
 from mirrorq import clock
 from mirrorq.api.arguments import check_size, check_text, checked_bodies
 from mirrorq.api.batching import error_of
+from mirrorq.api.closing import Closing
 from mirrorq.api.confirmation import Confirmation
 from mirrorq.api.waits import in_thread
 from mirrorq.bulk.staged_chunk import ArrowColumn, Gathered, StagedChunk, StagedPut
@@ -101,7 +102,7 @@ class Committed:
     """The version was committed before: this call had no effect."""
 
 
-class Staged:
+class Staged(Closing):
     """One run's work on one version of a transaction: names, and handles on the used queues.
     Belongs to a driver or a task; any of its threads may use the object."""
 
@@ -121,12 +122,6 @@ class Staged:
         self._opener = opener
         self._handles: dict[str, MirroredQueue] = {}
         self._lock = threading.RLock()
-
-    def __enter__(self) -> Staged:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the opened handles. Staged messages stay."""

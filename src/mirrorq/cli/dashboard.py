@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import TYPE_CHECKING
 
 import click
 
 from mirrorq.cli.connecting import Failed, echo, looking
+from mirrorq.cli.ending import signals_counted
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 ADMIN_KEY = "MIRRORQ_ADMIN_KEY"
 LOOK_S = 0.5
 """A signal received by another thread is noticed after this time."""
@@ -47,10 +46,10 @@ def dashboard(client: Client, address: str, is_open: bool, admin_key: str | None
         from mirrorq.dashboard import Dashboard
     except ImportError as error:
         raise Failed(str(error)) from error
-    ended: list[int] = []
-    for number in ENDING:
-        signal.signal(number, lambda number, _: ended.append(number))
-    with Dashboard(client, address, admin_key=admin_key, insecure=is_open) as running:
+    with (
+        signals_counted() as ended,
+        Dashboard(client, address, admin_key=admin_key, insecure=is_open) as running,
+    ):
         echo(f"dashboard at {running.url}")
         while not ended:
             time.sleep(LOOK_S)

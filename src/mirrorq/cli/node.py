@@ -9,15 +9,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from mirrorq.cli.connecting import Failed, echo, failing, loaded, with_keys
+from mirrorq.cli.ending import ENDING
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
 from mirrorq.transport.endpoint import listening, split_address, why_not
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 1.0
 """A node that has failed by itself is noticed after this time."""
 
@@ -80,35 +81,14 @@ def _peers(
     metavar="[HOST:]PORT",
     help="Show the cluster on a web page there; on loopback without a host.",
 )
-def node(
-    name: str | None,
-    file: Path | None,
-    path: Path | None,
-    peers: dict[str, str],
-    listen: str | None,
-    join: str | None,
-    witness: bool,
-    keys: Path | None,
-    insecure: bool,
-    metrics: str | None,
-    dashboard: str | None,
-) -> None:
+def node(file: Path | None, **options: Any) -> None:
     """Run the node NAME until SIGTERM or Ctrl-C.
 
     NAME and --path are needed, here or in FILE.
     """
-    said = NodeFile(
-        name=name,
-        path=path,
-        peers=peers or None,
-        listen=listen,
-        join=join,
-        witness=witness or None,
-        keys=keys,
-        insecure=insecure or None,
-        metrics=metrics,
-        dashboard=dashboard,
-    )
+    # Neither a flag that is not set nor an empty list of peers says more than the file.
+    given = {name: value for name, value in options.items() if value not in (False, {})}
+    said = NodeFile(**given)
     with failing():
         settings = said if file is None else NodeFile.read(file).over(said)
     if settings.name is None or settings.path is None:

@@ -20,13 +20,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mirrorq import clock
 from mirrorq.cli.connecting import Failed, Misused, cluster_options, connected, echo, failing
+from mirrorq.cli.ending import signals_counted
 from mirrorq.cli.node import check_metrics
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
     from mirrorq.client.client import Client
 
-ENDING = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.1
 """Interval of the main thread's checks for signals and ended consumers."""
 TOLD_S = 10.0
@@ -429,27 +428,3 @@ def is_orphan() -> bool:
     """Return true if this process is one of several, and its parent process is gone."""
     parent = os.environ.get(PARENT)
     return parent is not None and parent != str(os.getppid())
-
-
-@contextmanager
-def signals_counted(at_once: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
-    """Collect signals that ask for the end; the second signal ends the process at once.
-
-    Args:
-        at_once: called before the second signal ends the process.
-    """
-    signals: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        signals.append(number)
-        if len(signals) > 1:
-            at_once()
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-    before = [signal.signal(number, on_signal) for number in ENDING]
-    try:
-        yield signals
-    finally:
-        for number, handler in zip(ENDING, before, strict=True):
-            signal.signal(number, handler)

@@ -9,4 +9,6 @@ mirrorq imports an integration.
     dramatiq        a broker of dramatiq: `mirrorq[dramatiq]`
     taskiq          a broker and a result backend of taskiq: `mirrorq[taskiq]`
     opentelemetry   spans for puts and deliveries: `mirrorq[opentelemetry]`
+
+`targets` keeps the handles with which kombu, dramatiq and django publish.
 """

@@ -23,6 +23,7 @@ from typing import Any
 
 import mirrorq
 from mirrorq import bulk
+from mirrorq.contrib.targets import Targets
 from mirrorq.waiting import Waiters
 
 try:
@@ -71,8 +72,8 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         self._confirm_timeout = confirm_timeout
         self._dead_message_ttl = dead_message_ttl
         self._client: mirrorq.Client | None = None
-        self._handles: dict[str, mirrorq.MirroredQueue] = {}
-        """To publish with."""
+        self._targets = Targets(self._opened)
+        """To write and count queues with."""
 
     @property
     def client(self) -> mirrorq.Client:
@@ -87,7 +88,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
     def close(self) -> None:
         """Disconnect: unacked messages come again elsewhere."""
         client, self._client = self._client, None
-        self._handles.clear()
+        self._targets = Targets(self._opened)
         if client is not None:
             client.close()
 
@@ -109,20 +110,6 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         except (mirrorq.NoQuorum, mirrorq.ShutDown) as error:
             raise ConnectionClosed(str(error)) from error
 
-    def _handle(self, queue_name: str) -> mirrorq.MirroredQueue:
-        """The handle with which a queue is written and counted.
-
-        Raises ConnectionClosed when the queue has to be declared and there is no majority.
-        """
-        handle = self._handles.get(queue_name)
-        if handle is None:
-            handle = self._handles.setdefault(queue_name, self._opened(queue_name))
-        return handle
-
-    def _forget(self, queue_name: str) -> None:
-        """Drop the handle of a deleted queue: `_handle` declares the queue again."""
-        self._handles.pop(queue_name, None)
-
     def enqueue(self, message: Any, *, delay: int | None = None) -> Any:
         """Put a message, and wait until the message is on disk.
 
@@ -142,20 +129,18 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         return message
 
     def _put(self, queue_name: str, message: Any, delay: float | None) -> None:
-        priority = message.options.get("broker_priority") or 0
-        for is_last in (False, True):
-            queue = self._handle(queue_name)
-            try:
-                queue.put(
-                    message.encode(), priority=priority, delay=delay, timeout=self._confirm_timeout
-                ).result(self._confirm_timeout)
-                return
-            except mirrorq.ShutDown as error:
-                self._forget(queue_name)
-                if is_last or self.client.is_closed:
-                    raise ConnectionClosed(str(error)) from error
-            except (mirrorq.MirrorQError, TimeoutError) as error:
-                raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
+        priority, wait_s = message.options.get("broker_priority") or 0, self._confirm_timeout
+
+        def put(queue: mirrorq.MirroredQueue) -> None:
+            body = message.encode()
+            queue.put(body, priority=priority, delay=delay, timeout=wait_s).result(wait_s)
+
+        try:
+            self._targets.call(queue_name, put)
+        except mirrorq.ShutDown as error:
+            raise ConnectionClosed(str(error)) from error
+        except (mirrorq.MirrorQError, TimeoutError) as error:
+            raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30_000) -> Consumer:
         """Take messages of a queue that an actor has.
@@ -167,7 +152,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         if self._dead_message_ttl != 0:
-            self._handle(xq_name(queue_name))
+            self._targets.get(xq_name(queue_name))
         return Consumer(self, self._opened(queue_name), prefetch, timeout / 1000)
 
     def flush(self, queue_name: str) -> None:
@@ -175,7 +160,7 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         for name in (queue_name, xq_name(queue_name)):
-            self._handle(name).purge()
+            self._targets.get(name).purge()
 
     def flush_all(self) -> None:
         """The same of all queues."""
@@ -198,12 +183,12 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
 
     def _is_empty(self, queue_name: str) -> bool:
         """Ask the master about messages; without a master the queue counts as not empty."""
-        queue = self._handle(queue_name)
+        queue = self._targets.get(queue_name)
         try:
             parts = [queue.shard(number) for number in range(queue.shards)] or [queue]
             return not any(bulk.extent(part).messages for part in parts)
         except mirrorq.ShutDown:
-            self._forget(queue_name)
+            self._targets.drop(queue_name)
         except (mirrorq.NoQuorum, mirrorq.QueueDown):
             pass
         return False
@@ -269,17 +254,10 @@ class Consumer(dramatiq.Consumer):  # type: ignore[misc]
         if ttl == 0:
             taken.ack()
             return
-        name = xq_name(self._queue.name)
-        for is_last in (False, True):
-            # By its handle: a name would need a look into the catalog, which needs a majority.
-            dead = self._broker._handle(name)
-            try:
-                taken.ack_and_put(dead, taken.body, ttl=ttl)
-                return
-            except mirrorq.ShutDown:
-                self._broker._forget(name)
-                if is_last:
-                    raise
+        # By its handle: a name would need a look into the catalog, which needs a majority.
+        self._broker._targets.call(
+            xq_name(self._queue.name), lambda dead: taken.ack_and_put(dead, taken.body, ttl=ttl)
+        )
 
     def requeue(self, messages: Iterable[Delivery]) -> None:
         """Give back messages that no actor has begun."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
+from mirrorq.api.closing import Closing
 from mirrorq.errors import ConfigError
 
 try:
@@ -31,7 +32,7 @@ END_S = 2.0
 ADMIN_KEY_CHARS_MIN = 16
 
 
-class Dashboard:
+class Dashboard(Closing):
     """One page at one address. Starts at once; `close` ends the server.
 
     Args:
@@ -88,12 +89,6 @@ class Dashboard:
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
-
-    def __enter__(self) -> Dashboard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the server within seconds; open connections are cut off. May be repeated."""

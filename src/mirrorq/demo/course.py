@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -25,8 +25,9 @@ from mirrorq import clock
 from mirrorq.demo.check import check, failover_ms
 from mirrorq.demo.children import Child, Report
 from mirrorq.demo.ports import free_ports
-from mirrorq.demo.progress import Display, Picture, findings_table
+from mirrorq.demo.progress import Display, findings_table
 from mirrorq.demo.records import Confirmed, read_confirmed, read_taken
+from mirrorq.demo.reports import Consumed, Produced, QueueState
 from mirrorq.demo.source import rows
 from mirrorq.errors import ConfigError, MirrorQError
 
@@ -74,21 +75,9 @@ class _Timing:
 class _Seen:
     """The newest reports."""
 
-    published: int = 0
-    confirmed: int = 0
-    refused: int = 0
-    started_ms: int = 0
-    is_produced: bool = False
-    taken: int = 0
-    distinct: int = 0
-    acked: int = 0
-    acks_refused: int = 0
-    last_ms: int = 0
-    state: str = "starting"
-    master: str | None = None
-    epoch: int = 0
-    in_sync: Sequence[str] = ()
-    messages: int = 0
+    produced: Produced = field(factory=Produced)
+    consumed: Consumed = field(factory=Consumed)
+    queue: QueueState = field(factory=QueueState)
     said: set[tuple[str, str]] = field(factory=set)
     """(child, report) of reports that come once."""
 
@@ -155,8 +144,8 @@ class Course:
             self._wait_said(name, "ready")
         self._children["a"].command("declare")
         self._wait_said("a", "declared")
-        self._wait(lambda: self.seen.master is not None, "the queue has no master")
-        self.first_master = self.seen.master or ""
+        self._wait(lambda: self.seen.queue.master is not None, "the queue has no master")
+        self.first_master = self.seen.queue.master or ""
         self._start_workers()
         while not self._is_over():
             self._kill_and_restart()
@@ -213,10 +202,10 @@ class Course:
         if not self.victims:
             return
         if not self.timing.killed:
-            if self.seen.confirmed * 2 >= self.total:
+            if self.seen.produced.confirmed * 2 >= self.total:
                 self._kill()
         elif not self.timing.restarted:
-            if not self.has_majority or self.seen.confirmed * 4 >= self.total * 3:
+            if not self.has_majority or self.seen.produced.confirmed * 4 >= self.total * 3:
                 self._restart()
         elif not self.timing.caught_up and self._is_whole():
             self.timing.caught_up = clock.now_ms()
@@ -232,7 +221,7 @@ class Course:
             self._children.pop(name).kill()
         self.timing.killed = clock.now_ms()
         self._event = f"killed {', '.join(self.victims)}"
-        self._epoch_killed = self.seen.epoch
+        self._epoch_killed = self.seen.queue.epoch
         self.seen.said.clear()
         self._children[self._producer].command("allow", count=self.total)
 
@@ -244,19 +233,19 @@ class Course:
 
     def _is_whole(self) -> bool:
         """Return true if all peers are in sync in a later view than the view of the kill."""
-        seen = self.seen
-        if any((name, "ready") not in seen.said for name in self.victims):
+        if any((name, "ready") not in self.seen.said for name in self.victims):
             return False
-        members = {seen.master, *seen.in_sync}
-        return seen.epoch > self._epoch_killed and members == set(self.peers)
+        queue = self.seen.queue
+        members = {queue.master, *queue.in_sync}
+        return queue.epoch > self._epoch_killed and members == set(self.peers)
 
     def _is_over(self) -> bool:
-        seen = self.seen
+        produced, consumed = self.seen.produced, self.seen.consumed
         if self.victims and not self.timing.caught_up:
             return False
-        all_came = seen.distinct >= seen.confirmed and seen.messages == 0
-        settled = seen.acked + seen.acks_refused == seen.taken
-        return seen.is_produced and all_came and settled
+        all_came = consumed.distinct >= produced.confirmed and self.seen.queue.messages == 0
+        settled = consumed.acked + consumed.refused == consumed.taken
+        return produced.is_done and all_came and settled
 
     # --- Processes and their reports ----------------------------------------------------
 
@@ -289,68 +278,50 @@ class Course:
     def _take(self, child: Child, report: Report) -> None:
         if self._children.get(child.name) is not child:
             return  # the last words of one that was killed
-        seen = self.seen
-        match report["is"]:
+        seen, said = self.seen, dict(report)
+        match said.pop("is"):
             case "ended":
                 raise child.failure()
             case "produced":
-                seen.published = report["published"]
-                seen.confirmed = report["confirmed"]
-                seen.refused = report["refused"]
-                seen.started_ms = report["started_ms"]
-                seen.is_produced = report["done"]
+                seen.produced = Produced(**said)
             case "consumed":
-                seen.taken = report["taken"]
-                seen.distinct = report["distinct"]
-                seen.acked = report["acked"]
-                seen.acks_refused = report["refused"]
-                seen.last_ms = report["last_ms"]
+                seen.consumed = Consumed(**said)
             case "status":
-                self._take_status(child, report)
-            case said:
-                seen.said.add((child.name, said))
+                self._take_status(child, QueueState(**said))
+            case name:
+                seen.said.add((child.name, name))
 
-    def _take_status(self, child: Child, report: Report) -> None:
+    def _take_status(self, child: Child, queue: QueueState) -> None:
         """Take a status of the master; other peers' reports count only without a master."""
-        seen = self.seen
-        is_masters = report["master"] == child.name
-        if not is_masters and seen.master in self._children:
-            return
-        seen.state = report["state"]
-        seen.master = report["master"]
-        seen.epoch = report["epoch"]
-        seen.in_sync = report["in_sync"]
-        seen.messages = report["messages"]
+        if queue.master == child.name or self.seen.queue.master not in self._children:
+            self.seen.queue = queue
 
     def _look_for_stall(self) -> None:
-        seen = self.seen
-        moving = (seen.confirmed, seen.taken, seen.acked, seen.master, tuple(seen.in_sync))
+        produced, consumed, queue = self.seen.produced, self.seen.consumed, self.seen.queue
+        progress = (produced.confirmed, consumed.taken, consumed.acked)
+        moving = (*progress, queue.master, *queue.in_sync)
         now_ms = clock.now_ms()
         if moving != self._moving:
             self._moving = moving
             self._moved_ms = now_ms
         if now_ms - self._moved_ms >= STALL_S * 1000:
             raise MirrorQError(
-                f"nothing has moved for {STALL_S:.0f} s: {seen.confirmed} of {self.total} "
-                f"confirmed, {seen.distinct} delivered, {seen.messages} in the queue, state "
-                f"{seen.state}, master {seen.master}, in sync {', '.join(seen.in_sync) or 'none'}"
+                f"nothing has moved for {STALL_S:.0f} s: {produced.confirmed} of {self.total} "
+                f"confirmed, {consumed.distinct} delivered, {queue.messages} in the queue, state "
+                f"{queue.state}, master {queue.master}, in sync "
+                + (", ".join(queue.in_sync) or "none")
             )
 
     def _show(self) -> None:
         if self._display is None:
             return
-        seen = self.seen
-        self._display.show(
-            Picture(
-                seen.published,
-                seen.confirmed,
-                seen.distinct,
-                seen.state,
-                seen.master or "none",
-                seen.in_sync,
-                self._event,
-            )
-        )
+        produced, consumed = self.seen.produced, self.seen.consumed
+        rows = {
+            "published": produced.published,
+            "confirmed": produced.confirmed,
+            "consumed": consumed.distinct,
+        }
+        self._display.show(rows, self.seen.queue, self._event)
 
 
 def _conclude(course: Course, console: Console) -> bool:
@@ -364,7 +335,8 @@ def _conclude(course: Course, console: Console) -> bool:
             read_taken(course.consumed),
         )
     failover = _failover_ms(course, confirmed)
-    rate = round(findings.delivered * 1000 / max(seen.last_ms - seen.started_ms, 1))
+    took_ms = seen.consumed.last_ms - seen.produced.started_ms
+    rate = round(findings.delivered * 1000 / max(took_ms, 1))
     if not console.is_terminal:
         console.print()
     console.print(findings_table(findings, _facts(course)))
@@ -397,14 +369,14 @@ def _facts(course: Course) -> list[tuple[str, str]]:
     if timing.killed:
         facts += [
             ("killed with SIGKILL", ", ".join(course.victims)),
-            ("master at the end", seen.master or "none"),
+            ("master at the end", seen.queue.master or "none"),
             ("in sync again after its restart", f"{timing.caught_up - timing.restarted:,} ms"),
         ]
-    facts += [("acked", f"{seen.acked:,}")]
-    if seen.acks_refused:
-        facts += [("acks refused, so delivered again", f"{seen.acks_refused:,}")]
-    if seen.refused:
-        facts += [("not confirmed", f"{seen.refused:,}")]
+    facts += [("acked", f"{seen.consumed.acked:,}")]
+    if seen.consumed.refused:
+        facts += [("acks refused, so delivered again", f"{seen.consumed.refused:,}")]
+    if seen.produced.refused:
+        facts += [("not confirmed", f"{seen.produced.refused:,}")]
     return facts
 
 

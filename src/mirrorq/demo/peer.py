@@ -16,7 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attrs import asdict
+
 import mirrorq
+from mirrorq.demo.reports import QueueState
 from mirrorq.demo.roles import Consumer, Producer
 
 QUEUE = "flights"
@@ -109,21 +112,13 @@ class Peer:
 
     def _report(self) -> None:
         for role in self._roles:
-            self._say(role.report())
+            self._say({"is": role.report, **asdict(role.counts)})
         if self._node is None:
             return
         for status in self._node.queues():
-            self._say(
-                {
-                    "is": "status",
-                    "state": status.state,
-                    "master": status.master,
-                    "epoch": status.epoch,
-                    "in_sync": status.synchronised_mirrors,
-                    "messages": status.messages,
-                    "age_ms": status.counts_age_ms,
-                }
-            )
+            in_sync = status.synchronised_mirrors
+            seen = QueueState(status.state, status.master, status.epoch, in_sync, status.messages)
+            self._say({"is": "status", **asdict(seen)})
 
     def _say(self, report: dict[str, Any]) -> None:
         with self._output_lock:

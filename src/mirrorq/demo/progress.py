@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import define
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
@@ -12,22 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mirrorq.demo.check import Findings
+from mirrorq.demo.reports import QueueState
 
 _REFRESH_PER_SECOND = 10
-
-
-@define
-class Picture:
-    """Content of the display."""
-
-    published: int = 0
-    confirmed: int = 0
-    consumed: int = 0
-    state: str = "starting"
-    master: str = "none"
-    in_sync: Sequence[str] = ()
-    event: str = ""
-    """Last event: killed, restarted."""
 
 
 class Display:
@@ -45,7 +31,7 @@ class Display:
             name: self._progress.add_task(name, total=total)
             for name in ("published", "confirmed", "consumed")
         }
-        self._picture = Picture()
+        self._queue, self._event = QueueState(), ""
         self._live = Live(
             console=console,
             get_renderable=self._renderable,
@@ -60,23 +46,23 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, picture: Picture) -> None:
-        """Show a picture from now on."""
-        self._picture = picture
+    def show(self, rows: dict[str, int], queue: QueueState, event: str) -> None:
+        """Show the bars' rows, the queue and the last event (killed, restarted) from now on."""
+        self._queue, self._event = queue, event
         for name, bar in self._bars.items():
-            self._progress.update(bar, completed=getattr(picture, name))
+            self._progress.update(bar, completed=rows[name])
 
     def _renderable(self) -> Group:
-        shown = self._picture
+        queue = self._queue
         line = Text.assemble(
             ("master ", "dim"),
-            (shown.master, "bold"),
+            (queue.master or "none", "bold"),
             ("   in-sync mirrors ", "dim"),
-            (", ".join(shown.in_sync) or "none", "bold"),
+            (", ".join(queue.in_sync) or "none", "bold"),
             ("   queue ", "dim"),
-            shown.state,
+            queue.state,
             ("   ", ""),
-            (shown.event, "yellow"),
+            (self._event, "yellow"),
         )
         return Group(self._progress, line)
 

@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.demo.records import Confirmed, Taken, pack_confirmed, pack_taken
+from mirrorq.demo.reports import Consumed, Produced
 from mirrorq.demo.source import digest, number_of
 from mirrorq.errors import ConfirmUnknown, Empty, NotConfirmed
 
@@ -33,6 +34,8 @@ TAKE_S = 0.2
 class Producer:
     """Publishes the lines of a file, up to an allowed number."""
 
+    report = "produced"
+
     def __init__(
         self, queue: MirroredQueue, rows: Path, records: Path, allowed: int, batch: int
     ) -> None:
@@ -43,25 +46,20 @@ class Producer:
         self._changed = threading.Condition()
         self._allowed = allowed
         self._is_stopping = False
-        self.published = 0
-        self.confirmed = 0
-        self.refused = 0
-        """Rows that were not confirmed, or with unknown outcome."""
-        self.started_ms = 0
-        self.is_done = False
+        self.counts = Produced()
 
     def run(self) -> None:
         """Publish all; return when the outcome of every message is known."""
-        self.started_ms = clock.now_ms()
+        self.counts.started_ms = clock.now_ms()
         with self._rows.open("rb") as lines:
             for batch in _batches((line.rstrip(b"\n") for line in lines), self._batch):
                 if not self._may_publish(len(batch)):
                     return
                 self._queue.put_many(batch).add_done_callback(self._noted(len(batch)))
-                self.published += len(batch)
+                self.counts.published += len(batch)
         with self._changed:
             self._changed.wait_for(self._is_settled)
-        self.is_done = not self._is_stopping
+        self.counts.is_done = not self._is_stopping
 
     def allow(self, count: int) -> None:
         """Go on up to so many rows."""
@@ -74,35 +72,27 @@ class Producer:
             self._is_stopping = True
             self._changed.notify_all()
 
-    def report(self) -> dict[str, Any]:
-        return {
-            "is": "produced",
-            "published": self.published,
-            "confirmed": self.confirmed,
-            "refused": self.refused,
-            "started_ms": self.started_ms,
-            "done": self.is_done,
-        }
-
     def _may_publish(self, count: int) -> bool:
         with self._changed:
             self._changed.wait_for(
                 lambda: (
                     self._is_stopping
-                    or (self.published + count <= self._allowed and self._has_room())
+                    or (self.counts.published + count <= self._allowed and self._has_room())
                 )
             )
             return not self._is_stopping
 
     def _has_room(self) -> bool:
-        open_count = self.published - self.confirmed - self.refused
+        counts = self.counts
+        open_count = counts.published - counts.confirmed - counts.refused
         return open_count < OPEN_BATCHES_MAX * self._batch
 
     def _is_settled(self) -> bool:
-        return self._is_stopping or self.confirmed + self.refused == self.published
+        counts = self.counts
+        return self._is_stopping or counts.confirmed + counts.refused == counts.published
 
     def _noted(self, count: int) -> Callable[[Confirmation], None]:
-        number = self.published
+        number = self.counts.published
 
         def note(confirmation: Confirmation) -> None:
             at_ms = clock.now_ms()
@@ -110,11 +100,11 @@ class Producer:
                 try:
                     sequences = confirmation.result(0)
                 except (NotConfirmed, ConfirmUnknown):
-                    self.refused += count
+                    self.counts.refused += count
                 else:
                     record = Confirmed(number, count, sequences[0], at_ms)
                     self._records.write(pack_confirmed(record))
-                    self.confirmed += count
+                    self.counts.confirmed += count
                 self._changed.notify_all()
 
         return note
@@ -123,21 +113,15 @@ class Producer:
 class Consumer:
     """Takes and acks messages until stopped."""
 
+    report = "consumed"
+
     def __init__(self, queue: MirroredQueue, records: Path, total: int) -> None:
         self._queue = queue
         self._records = records.open("wb", buffering=0)
         self._seen = bytearray(total)
         self._is_stopping = threading.Event()
         self._lock = threading.Lock()
-        self.taken = 0
-        """Deliveries, repeats included."""
-        self.distinct = 0
-        """Rows delivered at least once."""
-        self.acked = 0
-        self.refused = 0
-        """Refused acks: the messages had gone back to the queue and come again."""
-        self.last_ms = 0
-        """Time of the last settled ack."""
+        self.counts = Consumed()
 
     def run(self) -> None:
         while not self._is_stopping.is_set():
@@ -147,39 +131,29 @@ class Consumer:
                 continue
             if messages:
                 self._records.write(b"".join(map(self._record, messages)))
-                self.taken += len(messages)
+                self.counts.taken += len(messages)
                 settlement = self._queue.ack_many(messages)
                 settlement.add_done_callback(self._noted(len(messages)))
 
     def stop(self) -> None:
         self._is_stopping.set()
 
-    def report(self) -> dict[str, Any]:
-        return {
-            "is": "consumed",
-            "taken": self.taken,
-            "distinct": self.distinct,
-            "acked": self.acked,
-            "refused": self.refused,
-            "last_ms": self.last_ms,
-        }
-
     def _record(self, message: Message) -> bytes:
         body = message.body
         number = number_of(body)
         if 0 <= number < len(self._seen) and not self._seen[number]:
             self._seen[number] = 1
-            self.distinct += 1
+            self.counts.distinct += 1
         return pack_taken(Taken(number, message.sequence, message.redelivered, digest(body)))
 
     def _noted(self, count: int) -> Callable[[Settlement], None]:
         def note(settlement: Settlement) -> None:
             with self._lock:
-                self.last_ms = clock.now_ms()
+                self.counts.last_ms = clock.now_ms()
                 if settlement.exception(0) is None:
-                    self.acked += count
+                    self.counts.acked += count
                 else:
-                    self.refused += count
+                    self.counts.refused += count
 
         return note
 

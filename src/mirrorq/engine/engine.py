@@ -34,21 +34,18 @@ from mirrorq.engine.context import EngineContext
 from mirrorq.engine.events import (
     Ask,
     Committed,
-    Damaged,
     EngineEffects,
     EngineEvent,
     Forget,
     FromPeer,
-    FromRail,
     FromSession,
     LinkDown,
     LinkUp,
-    NotSent,
     Probed,
-    RailLetGo,
     Release,
     SessionClosed,
     SessionOpened,
+    ToCopy,
     WriteAll,
 )
 from mirrorq.engine.follower import Follower
@@ -75,7 +72,6 @@ from mirrorq.protocol.control import (
     Yielded,
 )
 from mirrorq.protocol.effects import (
-    OutboxLoaded,
     PageReader,
     Persisted,
     QueueImage,
@@ -85,15 +81,9 @@ from mirrorq.protocol.effects import (
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.protocol.ring import RingMessage
-from mirrorq.protocol.sessions import Deliver, SessionReply, SessionRequest
+from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.views import in_sync_ids
-from mirrorq.replication.events import (
-    FrameDamaged,
-    Railed,
-    RailStopped,
-    RingReceived,
-    Undelivered,
-)
+from mirrorq.replication.events import Railed, RailStopped, RingReceived
 from mirrorq.replication.events import WriteAll as WriteAllOf
 
 LATE_FACTOR = 5
@@ -454,20 +444,10 @@ class Engine:
                 self._leader_requests.begin_request(event.token, event.command)
             case Forget():
                 self._leader_requests.forget(event.token)
-            case FromRail():
-                self.hosting.post_at_once(event.message.queue_id, Railed(event.message))
-            case RailLetGo():
-                self.hosting.post_at_once(event.queue_id, RailStopped())
-            case OutboxLoaded():
-                self.hosting.post(event.queue_id, event)
-            case NotSent():
-                reply = event.reply
-                if isinstance(reply.reply, Deliver):
-                    undelivered = Undelivered(reply.session, reply.reply)
-                    self.hosting.post(reply.queue_id, undelivered)
-            case Damaged():
-                found = FrameDamaged(event.first, event.last, event.text)
-                self.hosting.post(event.queue_id, found)
+            case ToCopy(event=Railed() | RailStopped()):
+                self.hosting.post_at_once(event.queue_id, event.event)
+            case ToCopy():
+                self.hosting.post(event.queue_id, event.event)
             case WriteAll():
                 self.hosting.post_all(WriteAllOf())
                 self.hosting.runs_all = True

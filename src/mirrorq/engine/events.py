@@ -11,15 +11,15 @@ from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.effects import (
     Notice,
     OutboxLoad,
-    OutboxLoaded,
     QueueWrite,
     RaftWrite,
     RailArm,
     RailDisarm,
 )
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ring import Data, FetchFrames
+from mirrorq.protocol.ring import FetchFrames
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
+from mirrorq.replication.events import ReplicaEvent
 
 # --- Events ------------------------------------------------------------------------------
 
@@ -90,31 +90,12 @@ class Committed(Struct, frozen=True, gc=False):
     round: int
 
 
-class FromRail(Struct, frozen=True, gc=False):
-    """Ops that the rail has acknowledged: on disk or at receipt. Others come as `FromPeer`."""
-
-    message: Data
-
-
-class RailLetGo(Struct, frozen=True, gc=False):
-    """The rail has not taken a queue, or has given a queue back."""
+class ToCopy(Struct, frozen=True, gc=False):
+    """An event of the driver for the copy of a queue: a delivery that was not sent (its lease had
+    run out), a damaged frame, ops of the rail or the rail's end, messages for another queue."""
 
     queue_id: int
-
-
-class NotSent(Struct, frozen=True, gc=False):
-    """A Deliver that the driver could not send in time (the lease had run out)."""
-
-    reply: SessionReply
-
-
-class Damaged(Struct, frozen=True, gc=False):
-    """The driver has read a damaged frame of a queue."""
-
-    queue_id: int
-    first: int
-    last: int
-    text: str
+    event: ReplicaEvent
 
 
 class Release(Struct, frozen=True, gc=False):
@@ -136,11 +117,7 @@ EngineEvent = (
     | Ask
     | Forget
     | Committed
-    | FromRail
-    | RailLetGo
-    | NotSent
-    | Damaged
-    | OutboxLoaded
+    | ToCopy
     | WriteAll
     | Release
 )
@@ -188,7 +165,7 @@ class EngineEffects(Struct):
     """Sent after the commit: Raft's messages rely on Raft's state on disk."""
     reads: list[tuple[str, FetchFrames]] = field(default_factory=list)
     loads: list[OutboxLoad] = field(default_factory=list)
-    """Answered by OutboxLoaded (`outbox_packing`)."""
+    """Each is answered by OutboxLoaded, for the copy (`outbox_packing`)."""
     answers: list[Answer] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     probes: list[str] = field(default_factory=list)

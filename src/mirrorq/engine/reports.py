@@ -92,14 +92,15 @@ class QueueReports:
         found = []
         for queue_id in list(islice(self._stepped, REPORTED_MAX)):
             del self._stepped[queue_id]
-            report = _report_of(replicas[queue_id])
+            report = report_of(replicas[queue_id])
             if report is not None and self._told.get(queue_id) != report:
                 self._told[queue_id] = report
                 found.append(report)
         return found
 
 
-def _report_of(replica: Replica) -> QueueReport | None:
+def report_of(replica: Replica) -> QueueReport | None:
+    """Return the counts of a queue whose master is here and serves; None: it is not."""
     master = replica.master
     if master is None or not master.active:
         return None

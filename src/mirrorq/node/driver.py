@@ -30,7 +30,6 @@ from mirrorq.engine.events import (
     Answer,
     Ask,
     Committed,
-    Damaged,
     EngineEffects,
     EngineEvent,
     Forget,
@@ -40,11 +39,10 @@ from mirrorq.engine.events import (
     LinkUp,
     MasterChange,
     MasterLinkLost,
-    NotSent,
     Probed,
-    RailLetGo,
     SessionClosed,
     SessionOpened,
+    ToCopy,
     WriteAll,
 )
 from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
@@ -67,6 +65,7 @@ from mirrorq.protocol.effects import Notice, OutboxLoad, OutboxLoaded, RailArm, 
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ring import STAR, Data, FetchFrames, JoinerDurable, PackedChunk
 from mirrorq.protocol.sessions import Browsed, Deliver, SessionReply, SessionRequest
+from mirrorq.replication.events import FrameDamaged, RailStopped, Undelivered
 from mirrorq.session.calls import Closed, LinkLost, MasterChanged, ReplyArrived, SessionEvent
 from mirrorq.store.node_store import Store
 from mirrorq.transport.inbound import (
@@ -124,7 +123,6 @@ class ClientSide(ServesClients, CountsClients, Protocol):
 
     def end_stale_clients(self, now_ms: int) -> None:
         """Called once a round, after its input."""
-        ...
 
 
 @define(eq=False)
@@ -237,7 +235,7 @@ class Driver(HostThread[_Port]):
         if error.span is None:
             log.error("queue %d: %s", queue_id, error)
         else:
-            self.post(Damaged(queue_id, *error.span, str(error)))
+            self.post(ToCopy(queue_id, FrameDamaged(*error.span, str(error))))
 
     def post(self, event: EngineEvent) -> None:
         """Give the engine an event in the next round."""
@@ -371,7 +369,7 @@ class Driver(HostThread[_Port]):
     def _carry_out_rail(self, wanted: Sequence[tuple[int, RailArm | RailDisarm]]) -> None:
         for queue_id, one in wanted:
             if self._rail is None:
-                self._events.append(RailLetGo(queue_id))
+                self.post(ToCopy(queue_id, RailStopped()))
             else:
                 self._rail.carry_out(queue_id, one)
 
@@ -568,7 +566,7 @@ class Driver(HostThread[_Port]):
     def _carry_out_rest(self, effects: EngineEffects) -> None:
         self._reads.extend(effects.reads)
         for load in effects.loads:
-            self.post(self._packed(load))
+            self.post(ToCopy(load.queue_id, self._packed(load)))
         for answer in effects.answers:
             callback = self._answers.pop(answer.token, None)
             if callback is not None:
@@ -672,16 +670,21 @@ class Driver(HostThread[_Port]):
         except StoreCorrupt as error:
             # First: a message being fetched is not delivered again before its arrival.
             self._note_damage(reply.queue_id, error)
-            self.post(NotSent(reply))
+            self._post_undelivered(reply)
             return
         if is_own and not self.engine.may_deliver(reply, clock.now_ms()):
-            self.post(NotSent(reply))
+            self._post_undelivered(reply)
             return
         if rest is not None:
-            self.post(NotSent(rest))
+            self._post_undelivered(rest)
         if is_own and isinstance(reply.reply, Deliver):
             self.engine.replicas[reply.queue_id].tally.note_sent(reply.reply)
         self._pass_on(reply, port)
+
+    def _post_undelivered(self, reply: SessionReply) -> None:
+        """Tell the master here about a delivery that is not sent."""
+        if isinstance(reply.reply, Deliver):
+            self.post(ToCopy(reply.queue_id, Undelivered(reply.session, reply.reply)))
 
     def _pass_on(self, reply: SessionReply, port: _Port | None) -> None:
         """Pass a reply to its handle, here (at the given port) or on another node."""

@@ -35,8 +35,8 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from mirrorq import clock, errors, system
-from mirrorq.api.arguments import checked_path
+from mirrorq import errors, system
+from mirrorq.api.arguments import checked_path, deadline_of, left_until
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, NoQuorum, StoreLocked
@@ -96,9 +96,9 @@ def local(
     """
     place = LocalFolder.of(path)
     _check_linger(linger)
-    deadline = Deadline(timeout)
+    until = deadline_of(timeout)
     given = _given(place, name, config)
-    client = _connected(place, given, config, deadline)
+    client = _connected(place, given, config, until)
     try:
         if linger is not None:
             place.write_linger(linger)
@@ -106,7 +106,7 @@ def local(
         client.add_listener(reviver.on_notice)
         if not client.entry_node:
             reviver.start()
-        client.wait_ready(deadline.left_s())
+        client.wait_ready(left_until(until))
     except BaseException:
         client.close()
         raise
@@ -114,18 +114,18 @@ def local(
 
 
 def _connected(
-    place: LocalFolder, given: dict[str, Any], config: Config | None, deadline: Deadline
+    place: LocalFolder, given: dict[str, Any], config: Config | None, until: float | None
 ) -> Client:
     """Return a client of the node. If the node has ended since it was seen, start another node."""
     patience_s = MISSED_S
     while True:
-        start(place, given, deadline)
-        left_s = deadline.left_s()
+        start(place, given, until)
+        left_s = left_until(until)
         wait_s = patience_s if left_s is None else min(left_s, patience_s)
         try:
             return connect(place.endpoint, config=config, timeout=wait_s)
         except NoQuorum:
-            if deadline.is_over():
+            if left_until(until) == 0:
                 raise
         patience_s *= 2
 
@@ -236,55 +236,39 @@ class LocalFolder:
                 return False
 
 
-class Deadline:
-    """The end of a wait."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._end_ms = None if timeout is None else clock.now_ms() + int(timeout * 1000)
-
-    def left_s(self) -> float | None:
-        """Return the seconds left; None: no limit."""
-        if self._end_ms is None:
-            return None
-        return max(0.0, (self._end_ms - clock.now_ms()) / 1000)
-
-    def is_over(self) -> bool:
-        return self.left_s() == 0.0
-
-
-def start(place: LocalFolder, given: dict[str, Any], deadline: Deadline) -> None:
+def start(place: LocalFolder, given: dict[str, Any], until: float | None) -> None:
     """Have a node listen in a place, started by any process.
+
+    Args:
+        until: when to give up, on the monotonic clock; None: never.
 
     Raises:
         MirrorQError: the node's process reported that it cannot run.
         NoQuorum: no node listened in time.
     """
     while not place.is_listening():
-        refusal = _launch(given, deadline)
+        refusal = _launch(given, until)
         if refusal is not None and not isinstance(refusal, StoreLocked):
             raise refusal
-        if deadline.is_over():
+        if left_until(until) == 0:
             raise refusal or place.why_not()
         if refusal is not None:
             # Another process has the node: it is about to listen, or to close the store.
             time.sleep(LOOK_S)
 
 
-def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
+def _launch(given: dict[str, Any], until: float | None) -> MirrorQError | None:
     """Start a process for the node. Return None when the node runs, else its reported error."""
+    patience_s = LOCK_S if (left_s := left_until(until)) is None else min(LOCK_S, left_s / 2)
     try:
-        process = launched("local_process", sys.executable)
+        process = launched("local_process", sys.executable, {**given, "lock_s": patience_s})
     except OSError as error:
         return MirrorQError(f"{sys.executable} cannot be run: {error}")
     # The process exits at once: the node is its child, and so has no living parent.
     with process:
         assert process.stdin is not None
-        patience_s = LOCK_S if (left_s := deadline.left_s()) is None else min(LOCK_S, left_s / 2)
-        told = {**given, "lock_s": patience_s}
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and will write no line
-            process.stdin.write(json.dumps(told).encode() + b"\n")
         process.stdin.close()
-        said = _line(process, deadline)
+        said = _line(process, until)
     if said is None:
         return None
     if not said:
@@ -297,10 +281,10 @@ def _launch(given: dict[str, Any], deadline: Deadline) -> MirrorQError | None:
     return refusal
 
 
-def _line(process: subprocess.Popen[bytes], deadline: Deadline) -> bytes | None:
+def _line(process: subprocess.Popen[bytes], until: float | None) -> bytes | None:
     """Return the process's line; b"": it ended without a line; None: no line came in time."""
     assert process.stdout is not None
-    left_s = deadline.left_s()
+    left_s = left_until(until)
     said = b""
     ready = select.poll()  # `select.select` takes no more than 1024 open files
     ready.register(process.stdout, select.POLLIN)
@@ -360,7 +344,7 @@ class Reviver:
                 )
                 return
             try:
-                start(self._place, self._given, Deadline(START_S))
+                start(self._place, self._given, deadline_of(START_S))
             except MirrorQError as error:
                 log.warning("the local node in %s does not start: %s", self._place.path, error)
             time.sleep(pause_s)

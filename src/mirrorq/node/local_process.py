@@ -39,8 +39,6 @@ def main() -> int:
     """Run the node; the status is 0 unless it has failed."""
     if os.fork():
         os._exit(0)  # The starter does not wait for the node, which must have no parent.
-    os.umask(0o077)  # The log and all other files are for the user alone.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = Latch()
     signal.signal(signal.SIGTERM, lambda _number, _frame: told.set())
     given = json.loads(sys.stdin.buffer.readline())

@@ -55,11 +55,9 @@ class ServesClients(Protocol):
 
     def served(self) -> tuple[Served, ...]:
         """Return the entries of all clients."""
-        ...
 
     def disconnect(self, name: str, why: str) -> int:
         """Disconnect the clients with a name and refuse the name. Return the number of clients."""
-        ...
 
 
 class Asking(Protocol):
@@ -71,11 +69,9 @@ class Asking(Protocol):
     @property
     def gateway(self) -> ServesClients | None:
         """The gateway; None: the node listens nowhere."""
-        ...
 
     def tell(self, node: str, message: NodeQuestion | NodeAnswer) -> None:
         """Send a message to another node, without the engine."""
-        ...
 
 
 class NodeQueries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from attrs import evolve
@@ -15,8 +16,9 @@ from attrs import evolve
 from mirrorq import clock
 from mirrorq.api.host import Declared
 from mirrorq.cluster.catalog.records import exclusive_text
-from mirrorq.errors import MirrorQError, PreconditionFailed, QueueNotFound
+from mirrorq.errors import PreconditionFailed, QueueNotFound
 from mirrorq.monitoring.status import QueueStatus
+from mirrorq.node.known_bytes import known_bytes
 from mirrorq.node.status import queue_status
 from mirrorq.protocol.policy import shown_arguments
 
@@ -189,7 +191,7 @@ class Overview:
             self._engine,
             queue_id,
             clock.now_ms(),
-            self._queue_bytes(queue_id),
+            known_bytes(partial(self._store.queue_bytes, queue_id)),
             self._driver.blocked_by,
         )
         more = self._driver.watch.warnings_of(queue_id)
@@ -238,9 +240,3 @@ class Overview:
         record = catalog.queue_named(name)
         assert record is not None
         return [record.id]
-
-    def _queue_bytes(self, queue_id: int) -> int:
-        try:
-            return self._store.queue_bytes(queue_id)
-        except MirrorQError:
-            return 0

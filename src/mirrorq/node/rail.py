@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from mirrorq.engine.events import EngineEvent, FromPeer, FromRail, RailLetGo
+from mirrorq.engine.events import EngineEvent, FromPeer, ToCopy
 from mirrorq.protocol.effects import QueueWrite, RailArm, RailDisarm
 from mirrorq.protocol.ring import Data
+from mirrorq.replication.events import Railed, RailStopped
 from mirrorq.store.node_store import Rail, Store
 from mirrorq.store.rail_log import HALF_BYTES
 from mirrorq.transport.libzmq import libzmq_user
@@ -92,11 +93,11 @@ class NodeRail:
         if isinstance(wanted, RailDisarm):
             # The rail mostly releases in the call. Then its thread does not wake the node, so the
             # events are taken here.
-            self._told += self._taken() if self._disarm(queue_id) else [RailLetGo(queue_id)]
+            self._told += self._taken() if self._disarm(queue_id) else [_let_go(queue_id)]
         elif not (
             self.is_running and self._may_log(queue_id, wanted) and self._arm(queue_id, wanted)
         ):
-            self._told.append(RailLetGo(queue_id))
+            self._told.append(_let_go(queue_id))
 
     @property
     def is_due(self) -> bool:
@@ -164,9 +165,9 @@ class NodeRail:
             if one.kind == STOPPED:
                 self._armed.discard(one.queue_id)
                 self._at_receipt.pop(one.queue_id, None)
-                yield RailLetGo(one.queue_id)
+                yield _let_go(one.queue_id)
             elif one.message is not None and (one.kind == LOGGED or self._is_marked(one.message)):
-                yield FromRail(one.message)
+                yield ToCopy(one.queue_id, Railed(one.message))
             elif one.message is not None:
                 name = self._names[one.peer]
                 incarnation = self._transport.newest_of(name)
@@ -194,3 +195,8 @@ class NodeRail:
         self._native.free()
         os.close(self.notify_fd)
         os.close(self._tell)
+
+
+def _let_go(queue_id: int) -> ToCopy:
+    """Return the event that the rail has not taken a queue, or has given a queue back."""
+    return ToCopy(queue_id, RailStopped())

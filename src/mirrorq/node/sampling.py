@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from attrs import evolve, frozen
 
 from mirrorq import clock
 from mirrorq.containers.histogram import Observed
-from mirrorq.errors import MirrorQError
+from mirrorq.node.known_bytes import known_bytes
 from mirrorq.replication.counters import Tally
 from mirrorq.waiting import Latch
 
@@ -103,7 +104,6 @@ class CountsClients(Protocol):
     @property
     def client_count(self) -> int:
         """Clients that are served now."""
-        ...
 
 
 class Sampled(Protocol):
@@ -117,14 +117,12 @@ class Sampled(Protocol):
     @property
     def gateway(self) -> CountsClients | None:
         """The gateway; None: the node listens nowhere."""
-        ...
 
     @property
     def is_running(self) -> bool: ...
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called on the node thread."""
-        ...
 
 
 class Sampler:
@@ -185,14 +183,9 @@ class Sampler:
         if replica is None:
             return
         view = record.view
+        queue_bytes = known_bytes(partial(self._store.queue_bytes, queue_id))
         counts = (len(view.members), sum(member.in_sync for member in view.members))
-        self._copies.append(_copy(record.name, counts, replica, self._bytes_of(queue_id)))
-
-    def _bytes_of(self, queue_id: int) -> int:
-        try:
-            return self._store.queue_bytes(queue_id)
-        except MirrorQError:
-            return 0
+        self._copies.append(_copy(record.name, counts, replica, queue_bytes))
 
     def _sample(self) -> NodeSample:
         driver, engine, transport = self._driver, self._driver.engine, self._transport
@@ -209,7 +202,7 @@ class Sampler:
             nodes_alive=sum(engine.is_alive(node.member) for node in nodes),
             queues=len(engine.catalog.queues()),
             queues_down=self._down,
-            store_used_bytes=self._used_bytes(),
+            store_used_bytes=known_bytes(self._store.store_bytes),
             store_bytes_max=engine.config.store_bytes_max,
             connections=0 if transport is None else transport.connection_count,
             peers_connected=0 if transport is None else transport.peer_count,
@@ -221,12 +214,6 @@ class Sampler:
             rings=driver.timings.rings.observed(),
             copies=tuple(sorted(self._copies, key=lambda copy: copy.name)),
         )
-
-    def _used_bytes(self) -> int:
-        try:
-            return self._store.store_bytes()
-        except MirrorQError:
-            return 0
 
 
 def _copy(name: str, counts: tuple[int, int], replica: Replica, copy_bytes: int) -> QueueSample:

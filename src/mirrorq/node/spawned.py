@@ -30,7 +30,7 @@ from weakref import WeakSet
 import attrs
 
 from mirrorq import clock, errors
-from mirrorq.api.arguments import checked_path
+from mirrorq.api.arguments import checked_path, deadline_of, left_until
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
@@ -190,10 +190,9 @@ class SpawnedNode:
         """
         if self._stopping.is_set():
             raise ShutDown(f"node {self.name} was stopped")
-        begun = clock.now_ms()
+        until = deadline_of(timeout)
         with self.connect(timeout=timeout) as client:
-            spent = (clock.now_ms() - begun) / 1000
-            client.wait_ready(None if timeout is None else max(0.0, timeout - spent))
+            client.wait_ready(left_until(until))
 
     def stop(self, timeout: float = STOP_S) -> None:
         """Have the node hand its masters over and close its store; kill a slow node.
@@ -279,16 +278,13 @@ class SpawnedNode:
             if self._stopping.is_set():
                 return 0
             try:
-                process = self._process = launched("spawned_process", self._python)
+                process = self._process = launched("spawned_process", self._python, self._given)
             except OSError as error:
                 self.error = f"{self._python} cannot be run: {error}"
                 self._refusal = MirrorQError(f"node {self.name}: {self.error}")
                 return 127
             self._runs = True
-        assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # The process has already ended.
-            process.stdin.write(json.dumps(self._given).encode() + b"\n")
         for line in _lines(process.stdout):
             self._on_line(line)
         status = process.wait()

@@ -12,7 +12,6 @@ import logging
 import os
 import queue
 import select
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -125,8 +124,6 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
 
 def main() -> int:
     """Run the node; the status is 0 when the parent ended it, 1 when the node cannot run."""
-    os.umask(0o077)  # The log and all other files are for the user alone.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     line = sys.stdin.buffer.readline()
     parent = Parent()
     if not line:

@@ -11,8 +11,10 @@ from itertools import islice
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.engine.engine import Engine
+from mirrorq.engine.reports import report_of
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.node.shortfall import missing, shortfall
+from mirrorq.protocol.control import QueueReport
 from mirrorq.protocol.policy import Policy, shown_arguments
 from mirrorq.protocol.views import counts_incarnations, in_sync_ids
 from mirrorq.replication.ring import BEHIND_BYTES_MAX
@@ -39,13 +41,12 @@ def queue_status(
         state = "down"
     if engine.is_paused(now_ms):
         state = "paused"
-    ready, unacknowledged, delayed, consumers, age_ms = _counts(engine, queue_id, now_ms)
+    counts, age_ms = _report(engine, queue_id, now_ms)
     policy = engine.catalog.policy_of(record.name)
     replica = engine.replicas.get(queue_id)
     syncing = engine.catalog.synchronising(queue_id)
     progress = engine.sync_reports.of(now_ms, syncing, queue_id, replica)
     lacks, missing = _shortfall(engine, record)
-    published, delivered, acknowledged = _totals(engine, queue_id)
     return QueueStatus(
         name=record.name,
         state=state,
@@ -53,40 +54,32 @@ def queue_status(
         mirrors=mirrors,
         synchronised_mirrors=in_sync,
         epoch=view.epoch,
-        messages=ready + unacknowledged + delayed,
-        messages_ready=ready,
-        messages_unacknowledged=unacknowledged,
-        messages_delayed=delayed,
+        messages=counts.ready + counts.unacknowledged + counts.delayed,
+        messages_ready=counts.ready,
+        messages_unacknowledged=counts.unacknowledged,
+        messages_delayed=counts.delayed,
         messages_staged=replica.state.staging.staged.count if replica is not None else 0,
         bytes_staged=replica.state.staging.size if replica is not None else 0,
-        messages_published=published,
-        messages_delivered=delivered,
-        messages_acknowledged=acknowledged,
+        messages_published=counts.published,
+        messages_delivered=counts.delivered,
+        messages_acknowledged=counts.acked,
         counts_age_ms=age_ms,
-        consumers=consumers,
+        consumers=counts.consumers,
         policy=None if policy is None else policy.name,
         sync_progress=progress.share if progress else None,
         sync_messages_left=progress.messages_left if progress else 0,
         sync_bytes_left=progress.bytes_left if progress else 0,
         sync_seconds_left=progress.ms_left / 1000 if progress and progress.ms_left else None,
         store_bytes=store_bytes,
-        blocked_by=blocked_by or _blocked_by(engine, queue_id),
+        blocked_by=blocked_by or (replica and replica.blocked_by) or counts.blocked_by,
         warnings=tuple(_warnings(engine, record, lacks)),
         exclusive=record.exclusive or bool(record.connection),
         arguments=shown_arguments(record.arguments),
         shortfall=lacks,
         missing=missing,
         messages_lost=_lost(engine, record),
-        deliveries_paused=_is_paused(engine, queue_id),
+        deliveries_paused=counts.paused if replica is None else replica.state.is_paused,
     )
-
-
-def _is_paused(engine: Engine, queue_id: int) -> bool:
-    """Return true if deliveries of the queue are paused, by the copy or a report."""
-    replica, report = engine.replicas.get(queue_id), engine.reports.get(queue_id)
-    if replica is not None:
-        return replica.state.is_paused
-    return report is not None and report[0].paused
 
 
 def _warnings(engine: Engine, record: QueueRecord, lacks: str) -> Iterator[str]:
@@ -186,40 +179,17 @@ def _shortfall(engine: Engine, record: QueueRecord) -> tuple[str, tuple[str, ...
     return shortfall(*asked), missing(*asked)
 
 
-def _counts(engine: Engine, queue_id: int, now_ms: int) -> tuple[int, int, int, int, int]:
-    """Return (ready, unacknowledged, delayed, consumers, age) of the master or its last report."""
+def _report(engine: Engine, queue_id: int, now_ms: int) -> tuple[QueueReport, int]:
+    """Return the counts of a queue's master and their age: of the master here, else its last
+    report. Without either, all messages of the copy here count as ready."""
     replica = engine.replicas.get(queue_id)
-    master = replica.master if replica is not None else None
-    if master is not None and master.active:
-        dispatch = master.dispatch
-        consumers = dispatch.taker_count
-        delayed = master.delayed_count
-        return dispatch.ready.count, dispatch.open.unacknowledged, delayed, consumers, 0
+    own = None if replica is None else report_of(replica)
+    if own is not None:
+        return own, 0
     known = engine.reports.get(queue_id)
     if known is not None:
-        report, heard_ms = known
-        counts = (report.ready, report.unacknowledged, report.delayed, report.consumers)
-        return (*counts, max(now_ms - heard_ms, 0))
-    return (replica.state.live.count if replica is not None else 0, 0, 0, 0, 0)
-
-
-def _totals(engine: Engine, queue_id: int) -> tuple[int, int, int]:
-    """Return (published, delivered, acknowledged) of the master or its last report."""
-    replica = engine.replicas.get(queue_id)
-    if replica is not None and replica.is_serving:
-        return replica.tally.published, replica.tally.delivered, replica.tally.acked
-    known = engine.reports.get(queue_id)
-    return (known[0].published, known[0].delivered, known[0].acked) if known else (0, 0, 0)
-
-
-def _blocked_by(engine: Engine, queue_id: int) -> str:
-    replica = engine.replicas.get(queue_id)
-    if replica is not None and replica.blocked_by:
-        return replica.blocked_by
-    if replica is not None and replica.master is not None:
-        return ""
-    known = engine.reports.get(queue_id)
-    return known[0].blocked_by if known is not None else ""
+        return known[0], max(now_ms - known[1], 0)
+    return QueueReport(queue_id, 0, 0 if replica is None else replica.state.live.count, 0, 0), 0
 
 
 def _damage_texts(engine: Engine, queue_id: int) -> Iterator[str]:

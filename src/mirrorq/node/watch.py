@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq import clock, system
-from mirrorq.errors import MirrorQError, StoreFull
+from mirrorq.errors import StoreFull
 from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
+from mirrorq.node.known_bytes import known_bytes
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.views import in_sync_ids
@@ -206,7 +207,7 @@ class Watch:
         return Measures(
             now_ms=now_ms,
             wall_ms=clock.wall_us() // 1000,
-            store_used=self._used(),
+            store_used=known_bytes(self._store.store_bytes),
             store_max=engine.config.store_bytes_max,
             disk_free=free,
             disk_total=total,
@@ -235,12 +236,6 @@ class Watch:
         except OSError:
             return -1, 0
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-
-    def _used(self) -> int:
-        try:
-            return self._store.store_bytes()
-        except MirrorQError:
-            return 0
 
     def _find_damaged(self) -> list[str]:
         """Return the names of queues with damage in their local copies."""

@@ -14,32 +14,25 @@ class OpCodec(Protocol):
 
     def header(self, frame: bytes) -> Header:
         """Return the header of an already checked frame."""
-        ...
 
     def cut(self, frame: bytes, start: int, stop: int) -> bytes:
         """The publish frame with messages start to stop - 1 only."""
-        ...
 
     def offsets(self, frame: bytes) -> bytes:
         """Where each body of a publish frame ends, as int32 after a 0; b"" when not known."""
-        ...
 
     def read_step(self, frame: bytes) -> Step | Stage | None:
         """Return the step of a publish frame. Raises ProtocolError: the step is unsound."""
-        ...
 
     def keys(self, frame: bytes) -> tuple[UniqueKey | None, ...]:
         """The unique keys of a publish frame's messages; () without FLAG_UNIQUE. Raises
         ProtocolError: the keys cannot be read."""
-        ...
 
     def staged(self, frame: bytes) -> Stage | Staging:
         """Return the first body of a frame with FLAG_STAGED. Raises ProtocolError: no such body."""
-        ...
 
     def request(self, asked: Staging, *, producer: int, first_number: int, settled: int) -> bytes:
         """Return an unstamped frame with a request about staged messages."""
-        ...
 
     def publish(
         self,
@@ -52,7 +45,6 @@ class OpCodec(Protocol):
         timestamp_us: int,
     ) -> Entry:
         """Stamp a producer's frame as the op at `lsn`."""
-        ...
 
     def op(
         self,
@@ -68,4 +60,3 @@ class OpCodec(Protocol):
         settled: int = 0,
     ) -> Entry:
         """Make any op but a publish."""
-        ...

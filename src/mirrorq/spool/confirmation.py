@@ -39,11 +39,9 @@ class Accepting(Protocol):
     @property
     def why(self) -> str:
         """Why waiting messages are not being sent."""
-        ...
 
     def note_many(self, sequences: Sequence[int]) -> tuple[tuple[Batch, int, int], ...]:
         """Return the batches of a put_many that is on the local disk under `sequences`."""
-        ...
 
 
 class Batch:

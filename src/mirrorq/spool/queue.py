@@ -17,6 +17,7 @@ from mirrorq.api.arguments import (
     deadline_of,
 )
 from mirrorq.api.batching import ManyPut, OnePut
+from mirrorq.api.closing import Closing
 from mirrorq.api.options import (
     Body,
     ManyOptions,
@@ -62,7 +63,7 @@ class Later(Terms):
         return super().flags & ~FLAG_UNIQUE | FLAG_UNIQUE_LATER
 
 
-class SpooledQueue:
+class SpooledQueue(Closing):
     """One queue's handle that accepts puts at any time.
 
     A put is *accepted* when it is on this machine's disk (fsynced), and *confirmed* when the
@@ -89,12 +90,6 @@ class SpooledQueue:
         self._route = route
         self._open_queue = open_queue
         self._queue: MirroredQueue | None = None
-
-    def __enter__(self) -> SpooledQueue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         status = self.status()

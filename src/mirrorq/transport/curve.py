@@ -33,27 +33,21 @@ class Guard(Protocol):
     @property
     def secret_key(self) -> str:
         """The node's own."""
-        ...
 
     def admits(self, public_key: str) -> bool:
         """Return true if the owner of the key may connect."""
-        ...
 
     def is_node(self, public_key: str, node: str) -> bool:
         """Return true if the key belongs to the node with the name."""
-        ...
 
     def is_any_node(self, public_key: str) -> bool:
         """Return true if the key belongs to any node."""
-        ...
 
     def keys_of(self, node: str) -> tuple[str, ...]:
         """Public keys possible for the node name: a single key for a known node."""
-        ...
 
     def refresh(self) -> None:
         """Take in changes. Called often: cheap."""
-        ...
 
 
 @frozen

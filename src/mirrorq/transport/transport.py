@@ -128,11 +128,9 @@ class RailSockets(Protocol):
 
     def add(self, peer: str, address: int) -> None:
         """Use a socket by its address in libzmq."""
-        ...
 
     def remove(self, peer: str) -> None:
         """Stop using the peer's socket before the return."""
-        ...
 
 
 class Transport:

@@ -250,15 +250,9 @@ class ShardedHandle(Channel):
     def is_quiet(self) -> bool:
         return all(part.is_quiet() for part in self._parts)
 
-    def shut_down(self, *, immediate: bool) -> None:
-        """Shut the handle down, as `MirroredQueue.shutdown`."""
-        self.is_shut = True
-        if immediate:
-            self.is_shut_for_gets = True
-            for consumer in list(self.consumers.values()):
-                consumer.cancel()
+    def shut_rings(self, *, immediate: bool) -> None:
         for part in self.rings():
-            part.shut_down(immediate=immediate)
+            part.shut_rings(immediate=immediate)
         self.receiver.signal.notify()
 
     def begin_close(self, callers: set[int]) -> None:

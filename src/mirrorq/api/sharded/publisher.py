@@ -6,15 +6,12 @@ from collections.abc import Callable, Sequence
 
 from mirrorq import clock
 from mirrorq.api.arguments import deadline_of
-from mirrorq.api.channel import FIRST_S, Channel
+from mirrorq.api.channel import Channel
 from mirrorq.api.confirmation import Confirmation
-from mirrorq.api.publisher import Listener, Publishing, Waiting
+from mirrorq.api.publisher import Publishing, Waiting
 from mirrorq.api.sharded.shard import Shard
 from mirrorq.api.waits import Wait, Waits
 from mirrorq.errors import Full, ShutDown
-
-ALL_KNOWN_S = 0.3
-"""Seconds that a first put waits for all masters' first credits; then any credit is enough."""
 
 FEW = 16
 """While each shard has fewer unconfirmed messages, a turn is one put."""
@@ -26,56 +23,18 @@ Put = Callable[[Shard], Waits[Confirmation]]
 
 
 class ShardedPublisher(Publishing):
-    """The puts of a handle on a sharded queue: sums over the queue's shards, and the choice of a
-    shard. The handle owns the object. From any thread."""
+    """The puts of a handle on a sharded queue, and the choice of a shard. Held by the handle; from
+    any thread."""
 
     def __init__(self, channel: Channel, parts: Sequence[Shard]) -> None:
-        super().__init__(channel)
+        super().__init__(channel, [part.puts for part in parts])
         self._parts = parts
-        self.wants_credit = True
         self._turn = 0
         """Number of the shard with the next turn."""
         self._taking = parts[0]
         """The shard of the current turn."""
         self._left = 0
         """Puts left in the current turn."""
-
-    # --- Sums -----------------------------------------------------------------------------
-
-    @property
-    def count(self) -> int:
-        return sum(part.puts.count for part in self._parts)
-
-    @property
-    def size(self) -> int:
-        return sum(part.puts.size for part in self._parts)
-
-    @property
-    def is_over(self) -> bool:
-        return all(part.puts.is_over for part in self._parts)
-
-    @property
-    def accepted_count(self) -> int:
-        return sum(part.puts.accepted_count for part in self._parts)
-
-    @property
-    def ended_count(self) -> int:
-        return sum(part.puts.ended_count for part in self._parts)
-
-    def learning(self) -> Waits[None]:
-        if not self.wants_credit:
-            return
-        self.learn_nothing()
-        signal, knows = self._outcomes.signal, [part.puts.knows for part in self._parts]
-        are_all = Wait(signal, lambda: all(one() for one in knows), clock.monotonic() + ALL_KNOWN_S)
-        if not (yield are_all):
-            until = clock.monotonic() + FIRST_S
-            yield Wait(signal, lambda: any(one() for one in knows), until, is_short=True)
-
-    def learn_nothing(self) -> None:
-        self.wants_credit = False
-        for part in self._parts:
-            part.puts.wants_credit = False
 
     def takes(self, count: int, size: int, body_bytes: int) -> bool:
         return self._choice(count, size, body_bytes) is not None
@@ -85,10 +44,6 @@ class ShardedPublisher(Publishing):
         found = [(part.name, part.puts.waits_for) for part in self._parts]
         found.append(("any shard", super().waits_for))
         return "; ".join(f"{name}: {why}" for name, why in found if why)
-
-    def listen(self, on_confirmed: Listener, on_not_confirmed: Listener) -> None:
-        for part in self._parts:
-            part.puts.listen(on_confirmed, on_not_confirmed)
 
     # --- A shard for what has no key ------------------------------------------------------
 

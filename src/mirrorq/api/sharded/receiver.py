@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirrorq.api.channel import Channel, share
+from mirrorq.api.channel import Channel
 from mirrorq.api.message import Message
 from mirrorq.api.publisher import Publishing
-from mirrorq.api.receiver import CALLS_AHEAD, Demand, Receiving
+from mirrorq.api.receiver import CALLS_AHEAD, MANY, Receiving
 from mirrorq.api.sharded.shard import Shard
-
-MANY = 64
-"""A call for fewer messages always passes the turn to the next shard."""
 
 
 class ShardedReceiver(Receiving):
@@ -23,56 +20,18 @@ class ShardedReceiver(Receiving):
 
     The cost of a message depends on the pieces in which it travels: deliveries, acks, ops. So each
     shard has as much fetched ahead of calls as a ring alone. When calls take many messages, a shard
-    keeps its turn for as many calls as it has fetched ahead, while it can serve each call whole.
+    keeps its turn for as many calls as it has fetched ahead, while it can serve each call whole. A
+    call for fewer than MANY messages always passes the turn to the next shard.
     """
 
     def __init__(self, channel: Channel, publisher: Publishing, parts: Sequence[Shard]) -> None:
-        super().__init__(channel, publisher)
+        super().__init__(channel, publisher, [part.receiver for part in parts])
         self._parts = parts
         self._turn = 0
         self._calls_served = 0
         """Number of whole calls that the shard has served in its turn."""
         for part in parts:
             part.receiver.signal.listeners.append(self.signal.notify)
-
-    @property
-    def has_had_some(self) -> bool:
-        return any(part.receiver.has_had_some for part in self._parts)
-
-    @property
-    def buffered(self) -> int:
-        return sum(part.receiver.buffered for part in self._parts)
-
-    @property
-    def went_back(self) -> int:
-        return sum(part.receiver.went_back for part in self._parts)
-
-    @property
-    def refused(self) -> str:
-        return next((why for part in self._parts if (why := part.receiver.refused)), "")
-
-    @property
-    def has_waiting(self) -> bool:
-        return any(part.receiver.has_waiting for part in self._parts)
-
-    def want(self, demand: Demand) -> None:
-        """Add a demand at each shard, until `unwant`.
-
-        A small demand is divided over the shards. A large demand is placed whole at each shard,
-        within the handle's limit on fetched messages: six pieces cost six times as much as one.
-        Remaining messages are for the next call, or go back.
-        """
-        each = demand.count
-        if each < MANY:
-            each = share(each, len(self._parts))
-        demand.parts = [Demand(each) for _ in self._parts]
-        for part, wanted in zip(self._parts, demand.parts, strict=True):
-            part.receiver.want(wanted)
-
-    def unwant(self, demand: Demand) -> None:
-        """Remove the demand of an ended call."""
-        for part, wanted in zip(self._parts, demand.parts, strict=False):
-            part.receiver.unwant(wanted)
 
     def take_buffered(self, found: list[Message], count: int) -> None:
         """Take up to `count` messages that are here, from all shards in turn."""

@@ -82,15 +82,12 @@ class Whole(Protocol):
     @property
     def face(self) -> Any:
         """The object that users hold."""
-        ...
 
     def on_forked(self) -> None:
         """Reopen at the first use in a child."""
-        ...
 
     def on_part_closed(self) -> None:
         """Note that a part was closed. On the host's thread."""
-        ...
 
 
 class Shard(Handle):

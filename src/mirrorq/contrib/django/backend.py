@@ -28,6 +28,7 @@ from mirrorq.contrib.django.api import (
     TaskResultStatus,
     signals,
 )
+from mirrorq.contrib.targets import Targets
 
 __all__ = ["MirrorQBackend"]
 
@@ -66,7 +67,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         self._prefix = str(options.get("queue_prefix", "django."))
         self._cache: str | None = options.get("result_cache")
         self._ttl = options.get("result_ttl", RESULT_TTL_S)
-        self._targets: dict[str, mirrorq.MirroredQueue] = {}
+        self._targets = Targets(self.queue)
 
     @property
     def supports_get_result(self) -> bool:
@@ -96,7 +97,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         client = _clients.get(key)
         if client is not None and client.is_closed:
             _clients.pop(key, None)
-            self._targets.clear()
+            self._targets.close()
             client = None
         if client is None:
             made = mirrorq.connect(self.options.get("url"), **self.options.get("connect", {}))
@@ -109,15 +110,6 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         """Return a new handle on the queue of this name in QUEUES; a missing queue is made."""
         return self.client.queue(self._prefix + name, timeout=self.confirm_timeout)
 
-    def _target(self, name: str) -> mirrorq.MirroredQueue:
-        """Return this thread's handle for puts."""
-        client = self.client  # first: it may be a new one
-        target = self._targets.get(name)
-        if target is None:
-            target = client.queue(self._prefix + name, timeout=self.confirm_timeout)
-            self._targets[name] = target
-        return target
-
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Put a task, and wait until the task is on disk.
 
@@ -127,19 +119,13 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
             TimeoutError, NoQuorum, …: no answer came in time; the task may be stored.
         """
         self.validate_task(task)
-        result = TaskResult(
+        result = ready(
             task=task,
             id=get_random_string(32),
-            status=TaskResultStatus.READY,
             enqueued_at=timezone.now(),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
             args=list(args),
             kwargs=kwargs,
             backend=self.alias,
-            errors=[],
-            worker_ids=[],
         )
         # First: a worker may finish the task before `put` returns.
         self.keep(result)
@@ -148,22 +134,18 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
         return result
 
     def _put(self, result: Any) -> None:
-        task = result.task
-        for is_last in (False, True):
-            try:
-                self._target(task.queue_name).put(
-                    sealed(result),
-                    message_id=result.id,
-                    priority=priority_of(task.priority),
-                    delay=delay_of(task.run_after),
-                    timeout=self.confirm_timeout,
-                ).result(self.confirm_timeout)
-                return
-            except mirrorq.ShutDown:
-                # The queue was deleted: a new queue of its name exists, or will exist.
-                self._targets.pop(task.queue_name, None)
-                if is_last:
-                    raise
+        task, wait_s = result.task, self.confirm_timeout
+
+        def put(queue: mirrorq.MirroredQueue) -> None:
+            queue.put(
+                sealed(result),
+                message_id=result.id,
+                priority=priority_of(task.priority),
+                delay=delay_of(task.run_after),
+                timeout=wait_s,
+            ).result(wait_s)
+
+        self._targets.call(task.queue_name, put)
 
     # --- Results ------------------------------------------------------------------------
 
@@ -223,6 +205,12 @@ def sealed(result: Any) -> bytes:
     ).encode()
 
 
+def ready(**told: Any) -> Any:
+    """Return the result of a task that no worker has begun."""
+    never = dict.fromkeys(("started_at", "finished_at", "last_attempted_at"))
+    return TaskResult(status=TaskResultStatus.READY, **never, errors=[], worker_ids=[], **told)
+
+
 def opened(body: bytes | str, alias: str) -> Any:
     """Return a new task as a result. Raises any error of the task's import."""
     told = json.loads(body)
@@ -232,19 +220,13 @@ def opened(body: bytes | str, alias: str) -> Any:
         run_after=_time(told["run_after"]),
         backend=alias,
     )
-    return TaskResult(
+    return ready(
         task=task,
         id=told["id"],
-        status=TaskResultStatus.READY,
         enqueued_at=_time(told["enqueued_at"]),
-        started_at=None,
-        finished_at=None,
-        last_attempted_at=None,
         args=told["args"],
         kwargs=told["kwargs"],
         backend=alias,
-        errors=[],
-        worker_ids=[],
     )
 
 

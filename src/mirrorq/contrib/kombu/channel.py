@@ -13,6 +13,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from amqp import exceptions as amqp
@@ -174,69 +175,50 @@ class Channel(Declarations):
             # A worker judges the ttl when the task is due, as with other brokers: waiting callers
             # are told.
             terms.pop("ttl", None)
-        headers = sealed(message, exchange or "", routing_key or "")
-        # A mandatory publish must wait for its route.
-        is_waited_for = connection.confirm == "wait" or mandatory
-        publish = self._publish if is_waited_for or exchange else self._put_only
+        terms |= {"headers": sealed(message, exchange or "", routing_key or ""), "timeout": wait_s}
+        if exchange:
+            publish = partial(self._publish, exchange, routing_key or "", message.body, terms)
+        else:
+            # A mandatory publish must wait for its route.
+            is_waited_for = connection.confirm == "wait" or mandatory
+            publish = partial(self._put, routing_key, message.body, terms, is_waited_for)
         with translated():
-            try:
-                is_routed = publish(exchange, routing_key, message, headers, terms, wait_s)
-            except mirrorq.ShutDown:
-                # The queue, not the client, has ended: another queue of its name may exist.
-                connection.check_open()
-                connection.queues.drop(routing_key)
-                connection.exchanges.drop(exchange)
-                is_routed = publish(exchange, routing_key, message, headers, terms, wait_s)
+            is_routed = publish()
         if not is_routed and mandatory:
             error = amqp.NoConsumers("the message reached no queue", reply_code=312)
             for returned in list(self.events["basic_return"]):
                 returned(error, exchange, routing_key, message)
 
-    def _publish(
-        self,
-        exchange: str,
-        routing_key: str,
-        message: Letter,
-        headers: dict[str, Any],
-        terms: dict[str, Any],
-        wait_s: float,
-    ) -> bool:
+    def _publish(self, exchange: str, routing_key: str, body: bytes, terms: dict[str, Any]) -> bool:
         """Publish, wait, and return true if the message reached a queue."""
+
+        def publish(handle: mirrorq.Exchange) -> bool:
+            confirmation = handle.publish(routing_key, body, **terms)
+            return bool(confirmation.result(terms["timeout"]))
+
         connection = self._host()
-        if exchange:
-            end = time.monotonic() + BOUND_S
-            while True:
-                confirmation = connection.exchange(exchange).publish(
-                    routing_key or "", message.body, headers=headers, timeout=wait_s, **terms
-                )
-                if confirmation.result(wait_s):
-                    return True
-                if connection.kinds.get(exchange) != "direct" or time.monotonic() >= end:
-                    return False
-                time.sleep(LOOK_S)
-        try:
-            queue = connection.queue(routing_key)
-        except mirrorq.QueueNotFound:
-            return False
-        queue.put(message.body, headers=headers, timeout=wait_s, **terms).result(wait_s)
+        end = time.monotonic() + BOUND_S
+        while not connection.exchanges.call(exchange, publish):
+            if connection.kinds.get(exchange) != "direct" or time.monotonic() >= end:
+                return False
+            time.sleep(LOOK_S)
         return True
 
-    def _put_only(
-        self,
-        exchange: str,
-        routing_key: str,
-        message: Letter,
-        headers: dict[str, Any],
-        terms: dict[str, Any],
-        wait_s: float,
-    ) -> bool:
-        """Put into a queue, and wait only while too much is unconfirmed."""
+    def _put(self, name: str, body: bytes, terms: dict[str, Any], is_waited_for: bool) -> bool:
+        """Put into a queue, and return true if the queue exists. Without `is_waited_for` wait only
+        while too much is unconfirmed."""
+
+        def put(handle: mirrorq.MirroredQueue) -> None:
+            confirmation = handle.put(body, **terms)
+            if is_waited_for:
+                confirmation.result(terms["timeout"])
+            else:
+                confirmation.add_done_callback(_on_confirmed)
+
         try:
-            queue = self._host().queue(routing_key)
+            self._host().queues.call(name, put)
         except mirrorq.QueueNotFound:
             return False
-        confirmation = queue.put(message.body, headers=headers, timeout=wait_s, **terms)
-        confirmation.add_done_callback(_on_confirmed)
         return True
 
     # --- Taking -------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from amqp import exceptions as amqp
 from attrs import frozen
 
 import mirrorq
+from mirrorq.contrib.targets import Targets
 from mirrorq.waiting import Waiters
 
 __all__ = ["Arrival", "Connection", "Terms", "translated"]
@@ -36,8 +37,6 @@ DRAIN_MAX = 256
 """The most deliveries that one `drain_events` dispatches."""
 KNOWN_S = 1.0
 """A queue that is declared again within this time is not asked for again."""
-TARGETS_MAX = 512
-"""Handles for publishing that a connection keeps: each producer has its own reply queue."""
 
 
 class Channel(Protocol):
@@ -45,15 +44,12 @@ class Channel(Protocol):
 
     def dispatch(self, tag: str, message: mirrorq.Message | None) -> bool:
         """Give a consumer an arrived message."""
-        ...
 
     def forget_queue(self, name: str) -> None:
         """Drop a deleted queue."""
-        ...
 
     def close(self) -> None:
         """Give back held messages."""
-        ...
 
 
 Arrival = tuple[Channel, str, mirrorq.Message | None]
@@ -85,47 +81,6 @@ class Terms:
     arguments: Mapping[str, Any]
 
 
-class Targets:
-    """Handles to publish with, by name, the least used closed when there are many."""
-
-    def __init__(self) -> None:
-        self._handles: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.RLock()
-
-    def get(self, name: str) -> Any:
-        """Return the handle of this name, None if there is none."""
-        with self._lock:
-            if name in self._handles:
-                self._handles.move_to_end(name)
-            return self._handles.get(name)
-
-    def put(self, name: str, handle: Any) -> None:
-        """Keep a handle."""
-        surplus: list[Any] = []
-        with self._lock:
-            surplus += [old for old in (self._handles.pop(name, None),) if old is not None]
-            self._handles[name] = handle
-            while len(self._handles) > TARGETS_MAX:
-                surplus.append(self._handles.popitem(last=False)[1])
-        for old in surplus:
-            old.close()
-
-    def drop(self, name: str) -> None:
-        """Close a handle, if there is one."""
-        with self._lock:
-            handle = self._handles.pop(name, None)
-        if handle is not None:
-            handle.close()
-
-    def close(self) -> None:
-        """Close all handles."""
-        with self._lock:
-            handles = list(self._handles.values())
-            self._handles.clear()
-        for handle in handles:
-            handle.close()
-
-
 class Connection:
     """A connection to a cluster for kombu. Made by `Transport.establish_connection`."""
 
@@ -149,8 +104,9 @@ class Connection:
         self.confirm = confirm
         self.has_unique_ids = has_unique_ids
         self.channels: dict[int, Channel] = {}
-        self.queues = Targets()
-        self.exchanges = Targets()
+        self.queues = Targets(self._queue)
+        """To publish with, as the next."""
+        self.exchanges = Targets(self._exchange)
         self.kinds: dict[str, str] = {}
         """Exchange that was declared here -> kind."""
         self.terms: dict[str, Terms] = {}
@@ -218,13 +174,15 @@ class Connection:
 
     # --- Handles to publish with --------------------------------------------------------
 
-    def queue(self, name: str) -> mirrorq.MirroredQueue:
-        """Return a handle on an existing queue. Raises QueueNotFound without one."""
-        handle: mirrorq.MirroredQueue | None = self.queues.get(name)
-        if handle is None:
-            handle = self.mirrorq.queue(name, passive=True, timeout=self.confirm_timeout)
-            self.queues.put(name, handle)
-        return handle
+    def _queue(self, name: str) -> mirrorq.MirroredQueue:
+        """Return a new handle on an existing queue. Raises QueueNotFound without one."""
+        self.check_open()
+        return self.mirrorq.queue(name, passive=True, timeout=self.confirm_timeout)
+
+    def _exchange(self, name: str) -> mirrorq.Exchange:
+        """Return a new handle on an existing exchange. Raises QueueNotFound without one."""
+        self.check_open()
+        return self.mirrorq.exchange(name, passive=True, timeout=self.confirm_timeout)
 
     def declared(self, name: str, terms: Terms) -> tuple[int, int] | None:
         """Return ready messages and consumers of a queue that was declared here in the same way and
@@ -233,7 +191,7 @@ class Connection:
         `rpc://` declares its reply queue for each task. Counts of the master stay valid for
         `KNOWN_S`; a queue that is deleted over this connection is forgotten at once.
         """
-        handle: mirrorq.MirroredQueue | None = self.queues.get(name)
+        handle = self.queues.known(name)
         if handle is None or self.terms.get(name) != terms:
             return None
         counts, until = self._counts.get(name, (None, 0.0))
@@ -247,14 +205,6 @@ class Connection:
             return None
         self._counts[name] = counts, time.monotonic() + KNOWN_S
         return counts
-
-    def exchange(self, name: str) -> mirrorq.Exchange:
-        """Return a handle on an existing exchange. Raises QueueNotFound without one."""
-        handle: mirrorq.Exchange | None = self.exchanges.get(name)
-        if handle is None:
-            handle = self.mirrorq.exchange(name, passive=True, timeout=self.confirm_timeout)
-            self.exchanges.put(name, handle)
-        return handle
 
     def forget_queue(self, name: str) -> None:
         """Drop a deleted queue: a later queue of the same name is another queue."""

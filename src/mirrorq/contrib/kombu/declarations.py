@@ -77,7 +77,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         connection = self._host()
         with translated():
             try:
-                connection.exchange(exchange).delete(if_unused)
+                connection.exchanges.get(exchange).delete(if_unused)
             except mirrorq.QueueNotFound:
                 pass
             finally:
@@ -167,7 +167,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
             return
         connection = self._host()
         with translated():
-            connection.exchange(exchange).bind(queue, routing_key or "", arguments=arguments)
+            connection.exchanges.get(exchange).bind(queue, routing_key or "", arguments=arguments)
 
     def queue_unbind(
         self,
@@ -181,7 +181,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         """Take a binding away."""
         connection = self._host()
         with translated():
-            connection.exchange(exchange).unbind(queue, routing_key or "", arguments=arguments)
+            connection.exchanges.get(exchange).unbind(queue, routing_key or "", arguments=arguments)
 
     def queue_purge(self, queue: str = "", nowait: bool = False, **_: Any) -> int:
         """End ready and delayed messages; returns how many."""
@@ -209,4 +209,4 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
         """Return a new handle on the queue that has this name now."""
         connection = self._host()
         connection.queues.drop(name)
-        return connection.queue(name)
+        return connection.queues.get(name)

@@ -62,19 +62,15 @@ class Targets(Protocol):
 
     def find(self, name: str) -> int:
         """Id of the queue with this name, 0 without such a queue."""
-        ...
 
     def serving(self, queue_id: int) -> tuple[int, bool] | None:
         """(term, true if its master runs) of a queue; None when it has been deleted."""
-        ...
 
     def name(self, queue_id: int) -> str:
         """The queue's name, "" when it has been deleted or is not known."""
-        ...
 
     def session_number(self, queue_id: int) -> int:
         """A number for a courier of this queue, unique in this incarnation."""
-        ...
 
 
 class NoTargets:

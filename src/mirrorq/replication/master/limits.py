@@ -221,11 +221,9 @@ class Summed(Protocol):
 
     def total(self, first: int, last: int) -> int:
         """Bytes of the messages from first to last, which must all be live."""
-        ...
 
     def reach(self, first: int, last: int, size: int) -> int:
         """First message at which the bodies from `first` on reach `size` bytes."""
-        ...
 
 
 class InLog:

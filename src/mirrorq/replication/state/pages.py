@@ -75,15 +75,12 @@ class Pages(Protocol):
 
     def count_within(self, kind: int, first: int, last: int) -> int:
         """Number of entries in the page of this stretch; 0: the page is empty."""
-        ...
 
     def extent_within(self, first: int, last: int) -> Range:
         """First and last sequence used in this stretch of messages, which must not be empty."""
-        ...
 
     def page(self, kind: int, first: int, last: int) -> bytes:
         """Encode the page of this stretch."""
-        ...
 
 
 Stretch = tuple[int, int, int]
@@ -402,7 +399,6 @@ class Watched(Protocol):
 
     def touch(self, kind: int, first: int, last: int) -> None:
         """Prepare a change of this stretch."""
-        ...
 
 
 class PageCache:

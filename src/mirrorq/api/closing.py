@@ -1,0 +1,20 @@
+"""Objects that the end of a `with` block closes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Closing(ABC):
+    """An object that the end of its `with` block closes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the object. May be repeated."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
