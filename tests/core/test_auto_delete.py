@@ -60,18 +60,10 @@ def test_consumers_of_before_get_time_to_come_back() -> None:
 def declared(how: Declared) -> tuple[Queue, list[object]]:
     """A master of a queue that was declared so, and what it asks the catalog for."""
     queue = Queue()
-    asked: list[object] = []
-    step = queue.replica.step
-
-    def watched(*arguments: object) -> object:
-        effects = step(*arguments)  # type: ignore[arg-type]
-        asked.extend(effects.commands)
-        return effects
-
-    queue.replica.step = watched  # type: ignore[method-assign,assignment]
+    queue.commands.clear()
     queue.sync()
     queue.step(how)
-    return queue, asked
+    return queue, queue.commands
 
 
 def consumed() -> tuple[Queue, list[object]]:

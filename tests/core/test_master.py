@@ -81,6 +81,8 @@ class Queue:
         """Of couriers, and what they want packed."""
         self.loads: list[OutboxLoad] = []
         self.replies: list[tuple[SessionId, Reply]] = []
+        self.commands: list[object] = []
+        """For the catalog."""
         self._writes: list[tuple[int, Any]] = []
         self._numbers: dict[SessionId, tuple[int, int]] = {}
         self.step(*first, ViewInstalled(view(epoch, "a", master_epoch=epoch)))
@@ -88,6 +90,8 @@ class Queue:
     def step(self, *events: Any) -> None:
         effects = self.replica.step(self.now_ms, self.wall_us, *events)
         self.wake_at_ms = effects.wake_at_ms
+        self.sent = effects.send
+        self.commands.extend(effects.commands)
         if effects.write is not None:
             self._writes.append((effects.write_number, effects.write))
         self.replies.extend((reply.session, reply.reply) for reply in effects.replies)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mirrorq.containers import ranges as ranges_module
 from mirrorq.containers.range_map import RangeMap
 from mirrorq.containers.ranges import Chunks, Packed, Range, RangeSet
+from mirrorq.containers.run_length import Sizes
 
 SMALL = st.integers(0, 40)
 CHANGE = st.one_of(
@@ -35,6 +36,18 @@ def _chunks(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(ranges_module, "CHUNK_COUNT", request.param[0])
         patch.setattr(ranges_module, "WARM_COUNT", request.param[1])
         yield
+
+
+def test_equal_sets_are_not_unequal() -> None:
+    """Both operators, of each kind of set: `!=` of the base class knows nothing of `==`."""
+    for made in (RangeSet, lambda: RangeMap(1), Sizes):
+        one, other = made(), made()
+        assert one == other
+        assert not one != other  # noqa: SIM202
+    one, other = RangeSet(((1, 2), (5, 6))), RangeSet(((5, 6), (1, 2)))
+    assert not one != other  # noqa: SIM202
+    other.add(3, 3)
+    assert one != other
 
 
 def _check_chunks(ranges: Chunks) -> None:

@@ -59,7 +59,7 @@ def asked_again(deep: Deep) -> None:
 
 def requests(deep: Deep) -> list[FetchFrames]:
     """What the last step has asked for."""
-    sent = [message for _, message in deep.queue.replica.ring.out.send]
+    sent = [message for _, message in deep.queue.sent]
     return [message for message in sent if isinstance(message, FetchFrames)]
 
 

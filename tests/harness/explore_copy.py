@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.explore_time import ToldTime
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.range_map import Places, RangeMap, Spans
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import Column, Sizes
@@ -129,7 +130,7 @@ PLAIN = (
     Transfer,
     Writes,
 )
-"""Mutable classes with a __dict__."""
+"""Mutable classes, most with a __dict__."""
 DEFINED = (
     Attachment,
     Attempt,
@@ -161,6 +162,12 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     QueueWrite: QueueWrite.__struct_fields__,
     **{cls: tuple(field.name for field in attrs.fields(cls)) for cls in DEFINED},
 }
+_NAMES: dict[type, tuple[str, ...]] = {
+    cls: getattr(cls, "__struct_fields__", ())
+    or tuple(name for base in cls.__mro__ for name in getattr(base, "__slots__", ()))
+    for cls in PLAIN
+}
+"""Fields of the classes without a __dict__."""
 _NO_EFFECTS = ReplicaEffects()
 
 Copier = Callable[[Any, dict[int, Any]], Any]
@@ -213,14 +220,31 @@ def _copy_plain(value: Any, memo: dict[int, Any]) -> Any:
     if known is not None:
         return known
     kind = value.__class__
-    twin = memo[id(value)] = object.__new__(kind)
-    fields = twin.__dict__ = value.__dict__.copy()
+    names = _NAMES[kind]
+    if names:
+        is_struct = issubclass(kind, Struct)
+        twin = memo[id(value)] = replace(value) if is_struct else object.__new__(kind)
+        fields = _named(value, names)
+    else:
+        twin = memo[id(value)] = object.__new__(kind)
+        fields = twin.__dict__ = value.__dict__.copy()
     plan = _COPY_PLANS.get((kind, *map(type, fields.values())))
     if plan is None:
         plan = _plan(_COPY_PLANS, _COPIERS, kind, fields)
     for name, copier in plan:
         fields[name] = copier(fields[name], memo)
+    for name in names:
+        setattr(twin, name, fields[name])
     return twin
+
+
+def _named(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of a machine without a __dict__."""
+    return {name: getattr(value, name) for name in names}
+
+
+def _copy_fifo(value: Fifo[Any], memo: dict[int, Any]) -> Fifo[Any]:
+    return Fifo.of([_copy(item, memo) for item in value])
 
 
 def _copy_defined(value: Any, memo: dict[int, Any]) -> Any:
@@ -289,7 +313,9 @@ def _key_plain(value: Any, seen: set[int]) -> Any:
     if id(value) in seen:
         return None
     seen.add(id(value))
-    kind, fields = value.__class__, value.__dict__
+    kind = value.__class__
+    names = _NAMES[kind]
+    fields = _named(value, names) if names else value.__dict__
     plan = _KEY_PLANS.get((kind, *map(type, fields.values())))
     if plan is None:
         plan = _plan(_KEY_PLANS, _KEYERS, kind, fields)
@@ -353,7 +379,7 @@ _ATOMS: dict[type, Any] = dict.fromkeys((int, str, bytes, bool, type(None)))
 _COPIERS = _Table(
     _ATOMS
     | {list: _copy_list, tuple: _copy_tuple, deque: _copy_deque, dict: _copy_dict}
-    | {array: _copy_array, RangeSet: _copy_column}
+    | {array: _copy_array, RangeSet: _copy_column, Fifo: _copy_fifo}
     | dict.fromkeys(COLUMNS, _copy_column)
     | dict.fromkeys(PLAIN, _copy_plain)
     | dict.fromkeys(DEFINED, _copy_defined)
@@ -362,7 +388,7 @@ _COPIERS = _Table(
 _KEYERS = _Table(
     _ATOMS
     | {list: _key_run, tuple: _key_tuple, deque: _key_run, dict: _key_dict}
-    | {array: _key_array, RangeSet: _key_column, QueueWrite: _key_write}
+    | {array: _key_array, RangeSet: _key_column, QueueWrite: _key_write, Fifo: _key_run}
     | dict.fromkeys(COLUMNS, _key_column)
     | dict.fromkeys(PLAIN, _key_plain)
     | dict.fromkeys(DEFINED, _key_defined)

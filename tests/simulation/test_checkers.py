@@ -18,6 +18,7 @@ from mirrorq.protocol.commands import ClearPolicy, SetPolicy
 from mirrorq.protocol.identities import StoreId
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.sessions import Confirmed, Deliver, Delivery, SessionReply
+from mirrorq.replication.state.queue_state import QueueState
 
 from .world import World
 
@@ -395,7 +396,9 @@ def test_copies_that_differ_are_seen() -> None:
 
 
 @pytest.mark.parametrize("left", ["frame", "op", "log", "state"])
-def test_what_a_drain_leaves_behind_is_seen(left: str, world: World) -> None:
+def test_what_a_drain_leaves_behind_is_seen(
+    left: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A frame or an op on a disk, a log in memory, a state that does not shrink."""
     world.put("b", 5)
     frame = next(iter(world.cluster.nodes["c"].disk.queues[world.queue_id].frames.values()))
@@ -411,7 +414,7 @@ def test_what_a_drain_leaves_behind_is_seen(left: str, world: World) -> None:
         replica.ring.log.append(frame)
     else:
         replica.state.history = [(epoch, epoch) for epoch in range(100)]
-        replica.state.encode = lambda: bytes(10_000)  # type: ignore[method-assign]
+        monkeypatch.setattr(QueueState, "encode", lambda _: bytes(10_000))
     assert checkers.undrained(world.cluster, world.queue_id)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from harness.cluster import SimulatedCluster
-from mirrorq.protocol.effects import QueueWrite, RaftWrite
+from mirrorq.protocol.effects import QueueWrite, RaftWrite, ReplicaEffects
 from mirrorq.replication import writes as checkpoints
+from mirrorq.replication.replica import Replica
 from mirrorq.testing.disk import SimulatedDisk
 
 from .world import World
@@ -16,26 +18,27 @@ from .world import World
 PUTS = 20
 
 
-def test_an_idle_queue_is_not_stepped_and_a_node_that_starts_hears_what_it_counts() -> None:
+def test_an_idle_queue_is_not_stepped_and_a_node_that_starts_hears_what_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Reports are made of queues that were stepped; a new incarnation of a node has heard none."""
     cluster = SimulatedCluster(seed=3)
     cluster.start()
     queues = [cluster.declare("a", f"q{number}") for number in range(4)]
     cluster.run(10_000)
     engine = cluster.engine("a")
+    assert all(engine.replicas[queue_id].is_serving for queue_id in queues)
     steps: list[int] = []
-    for queue_id in queues:
-        replica = engine.replicas[queue_id]
-        assert replica.is_serving
-        real = replica.step
+    real = Replica.step
 
-        def step(*arguments, queue_id=queue_id, real=real):  # type: ignore[no-untyped-def]
-            steps.append(queue_id)
-            return real(*arguments)
+    def step(replica: Replica, *arguments: Any) -> ReplicaEffects:
+        steps.append(replica.queue_id)
+        return real(replica, *arguments)
 
-        replica.step = step  # type: ignore[method-assign]
-    cluster.run(5000)
-    assert not steps
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "step", step)
+        cluster.run(5000)
+        assert not steps
     cluster.kill("c")
     cluster.run(3000)
     cluster.start("c")

@@ -13,7 +13,8 @@ import pytest
 from harness.cluster import SimulatedCluster, SimulatedNode
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.controller import Controller
-from mirrorq.cluster.controller.events import CatalogChanged
+from mirrorq.cluster.controller.events import CatalogChanged, ControllerTick
+from mirrorq.engine import hosting
 from mirrorq.engine.events import Ask, EngineEffects
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.replication.events import LeaseChanged
@@ -134,13 +135,55 @@ def test_a_lease_is_news_for_masters_only() -> None:
     many = Many(12)
     many.declare()
     many.cluster.run(8000)
-    hosting = many.cluster.engine("a").hosting
-    led = [queue_id for queue_id, replica in hosting.replicas.items() if replica.is_master]
-    assert 0 < len(led) < len(hosting.replicas) == many.count
-    hosting.out = EngineEffects()
-    hosting.post_masters(LeaseChanged())
-    hosting.step_copies(many.cluster.now_ms, 0)
-    assert list(hosting.stepped) == led
+    copies = many.cluster.engine("a").hosting
+    led = [queue_id for queue_id, replica in copies.replicas.items() if replica.is_master]
+    assert 0 < len(led) < len(copies.replicas) == many.count
+    copies.out = EngineEffects()
+    copies.post_masters(LeaseChanged())
+    copies.step_copies(many.cluster.now_ms, 0)
+    assert list(copies.stepped) == led
+
+
+def test_copies_with_events_are_stepped_before_copies_that_are_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new view or an answer is not late because thousands of other copies repeat their marks.
+    A copy that is due waits for its turn, however many copies have events."""
+    monkeypatch.setattr(hosting, "RUN_MAX", 8)
+    many = Many(24)
+    many.declare()
+    many.cluster.run(8000)
+    copies, now_ms = many.cluster.engine("a").hosting, many.cluster.now_ms
+    busy, due = [*copies.replicas][:10], [*copies.replicas][10:]
+    for queue_id in due:
+        copies.due.set(queue_id, now_ms)
+    ticked: list[int] = []
+    for _ in range(len(due)):
+        for queue_id in busy:
+            copies.post(queue_id, LeaseChanged())
+        copies.begin_step(EngineEffects())
+        copies.step_copies(now_ms, 0)
+        stepped = [*copies.stepped]
+        assert len(set(stepped) & set(busy)) >= 6
+        ticked += [queue_id for queue_id in stepped if queue_id in due]
+    assert set(due[:8]) <= set(ticked)
+
+
+def test_the_leader_judges_all_requests_of_a_step_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step of the controller for each step of the engine, not for each declared queue."""
+    ticks: list[object] = []
+    step = Controller.step
+
+    def counted(self: Controller, now_ms: int, event: Any, leading: Any) -> Any:
+        if leading is not None and isinstance(event, ControllerTick):
+            ticks.append(event)
+        return step(self, now_ms, event, leading)
+
+    monkeypatch.setattr(Controller, "step", counted)
+    many = Many(96)
+    ticks.clear()
+    many.declare()
+    assert len(ticks) < many.count // 3
 
 
 def calls_of(work: Callable[[], None]) -> int:

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Self, cast
 
+import msgspec
+
 from mirrorq.containers.ranges import Chunks, Range
 
 Span = tuple[int, int, int]
@@ -22,15 +24,16 @@ CLEAR_COUNT = 64
 """Marked ranges are cleared away above this number, if more than half are marked."""
 
 
-class Spans:
+class Spans(msgspec.Struct, gc=False, eq=False):
     """Sorted ranges with numbers. An integer that was removed is never added again."""
 
-    def __init__(self) -> None:
-        self._firsts = self._lasts = self._numbers = NO_NUMBERS
-        """A range is removed if its last is less than its first."""
-        self._removed = 0
-        self.count = 0
-        """Number of integers in the ranges."""
+    _firsts: array[int] = NO_NUMBERS
+    _lasts: array[int] = NO_NUMBERS
+    """A range is removed if its last is less than its first."""
+    _numbers: array[int] = NO_NUMBERS
+    _removed: int = 0
+    count: int = 0
+    """Number of integers in the ranges."""
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -171,18 +174,17 @@ class Spans:
         return made
 
 
-class Places:
+class Places(msgspec.Struct, gc=False, eq=False):
     """Places of messages that entered their priority level later than they came.
 
     A message's place is its sequence, unless the message was delayed. A delayed message takes the
     queue's next number as its place when it enters its level. Its sequence stays its name.
     """
 
-    def __init__(self) -> None:
-        self.by_sequence = Spans()
-        """Ranges of sequences, each with its shift: place = sequence + shift."""
-        self.by_place = Spans()
-        """The same ranges, found by place."""
+    by_sequence: Spans = msgspec.field(default_factory=Spans)
+    """Ranges of sequences, each with its shift: place = sequence + shift."""
+    by_place: Spans = msgspec.field(default_factory=Spans)
+    """The same ranges, found by place."""
 
     def __bool__(self) -> bool:
         return bool(self.by_sequence)
@@ -227,10 +229,10 @@ Numbered = tuple[int, int, Numbers]
 """(first, last, numbers of the range)."""
 
 
-class RangeMap(Chunks):
+class RangeMap(Chunks, gc=False, eq=False):
     """Sorted disjoint ranges, each with some numbers; neighbours of equal numbers are one range."""
 
-    __slots__ = ()
+    _width: int
 
     def _new(self) -> Self:
         return type(self)(self._width)

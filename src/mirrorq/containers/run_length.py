@@ -15,7 +15,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, chain, compress, islice
 from operator import eq, lt, mul, ne, sub
-from typing import Self, cast
+from typing import ClassVar, Self, cast
+
+import msgspec
 
 MASK = 2**64 - 1
 """Sums are counted modulo 2^64: only differences of sums are read."""
@@ -33,21 +35,19 @@ _OFFSET = struct.Struct("i")
 _TWO_OFFSETS = struct.Struct("ii")
 
 
-class Column:
+class Column(msgspec.Struct, gc=False, eq=False):
     """Numbers from 0 to 2^63 - 1 by sequence. Sequences are appended in rising order.
 
     No chunk is empty, and none has more than `CHUNK_COUNT` runs.
     """
 
-    __slots__ = ("_chunks", "_ends", "_length")
-    WIDTH = 2
+    WIDTH: ClassVar[int] = 2
     """Arrays of a chunk."""
 
-    def __init__(self) -> None:
-        self._ends = NO_ENDS
-        """The last sequence of each chunk."""
-        self._chunks = NO_CHUNKS
-        self._length = 0
+    _ends: array[int] = NO_ENDS
+    """The last sequence of each chunk."""
+    _chunks: list[Chunk] = NO_CHUNKS
+    _length: int = 0
 
     def append(self, first: int, last: int, value: int) -> None:
         """Set the value of new messages at the end."""
@@ -261,6 +261,9 @@ class Column:
             return NotImplemented
         return self.to_bytes() == other.to_bytes()
 
+    # The base class has a comparison of its own, which knows nothing of `__eq__`.
+    __ne__ = object.__ne__
+
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Self:
@@ -294,14 +297,13 @@ def _runs_of(data: bytes) -> tuple[array[int], array[int]]:
     return lasts, values
 
 
-class Sizes(Column):
+class Sizes(Column, gc=False, eq=False):
     """Bytes of messages: a column that can be summed.
 
     The third number of a run is the sum of all sizes up to its end, counted from any beginning.
     """
 
-    __slots__ = ()
-    WIDTH = 3
+    WIDTH: ClassVar[int] = 3
 
     def append(self, first: int, last: int, value: int) -> None:
         added = (last - first + 1) * value

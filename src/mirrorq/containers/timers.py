@@ -13,7 +13,8 @@ is corrected when the entry comes to the top.
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from operator import attrgetter
+
+import msgspec
 
 FOREVER_MS = 1 << 62
 """Later than every time."""
@@ -21,26 +22,26 @@ ALL = 1 << 62
 """More keys than there ever are."""
 
 
-class Timer:
+class Timer(msgspec.Struct, gc=False, eq=False):
     """Wake-up time of one part, which owns and sets the timer. A timer keeps its time when the time
     has come: the part is stepped then, and sets or clears the timer."""
 
-    def __init__(self, of: Timers) -> None:
-        self.at_ms = FOREVER_MS
-        """Wake the part then; FOREVER_MS: not at any time."""
-        self._all = of
+    _all: Timers
+    _index: int
+    at_ms: int = FOREVER_MS
+    """Wake the part then; FOREVER_MS: not at any time. Changed by `set` only."""
 
     def set(self, at_ms: int) -> None:
         """Wake the part at `at_ms` and at no other time."""
         was_ms = self.at_ms
         if at_ms == was_ms:
             return
-        self.at_ms = at_ms
         timers = self._all
+        self.at_ms = timers.times[self._index] = at_ms
         if at_ms <= timers.next_ms:
             timers.next_ms = at_ms
         elif was_ms == timers.next_ms:
-            timers.next_ms = min(map(_AT, timers.all))
+            timers.next_ms = min(timers.times)
 
     def set_by(self, at_ms: int) -> None:
         """Wake the part at `at_ms` at the latest."""
@@ -53,22 +54,19 @@ class Timer:
             self.set(FOREVER_MS)
 
 
-class Timers:
-    """Timers of the parts of one machine; the machine owns this object and reads `next_ms`."""
+class Timers(msgspec.Struct, gc=False, eq=False):
+    """Timers of the parts of one machine; the machine owns this object and reads `next_ms`. A queue
+    has some ten timers: they are part of no cycle, and Python's garbage collector looks at none."""
 
-    def __init__(self) -> None:
-        self.next_ms = FOREVER_MS
-        """The earliest time of all."""
-        self.all: list[Timer] = []
+    next_ms: int = FOREVER_MS
+    """The earliest time of all."""
+    times: list[int] = msgspec.field(default_factory=list)
+    """Time of each part, in the order in which the timers were made."""
 
     def new(self) -> Timer:
         """Return a timer for one more part."""
-        timer = Timer(self)
-        self.all.append(timer)
-        return timer
-
-
-_AT = attrgetter("at_ms")
+        self.times.append(FOREVER_MS)
+        return Timer(self, len(self.times) - 1)
 
 
 class Deadlines:

@@ -284,10 +284,14 @@ class Hosting:
     def step_copies(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that have events."""
         if self.due.next_ms <= now_ms:
-            for queue_id in self.due.take_due(now_ms, RUN_MAX):
+            # Copies that are due have the room that copies with events leave, and an eighth at
+            # least. After a node's death thousands of queues change hands: repeated marks and
+            # checkpoints of the first queues must not delay the last.
+            most = max(RUN_MAX - len(self.inbox), RUN_MAX // 8, 1)
+            for queue_id in self.due.take_due(now_ms, most):
                 self.inbox.setdefault(queue_id, []).append(TICK)
         self.stepped = inbox = self._take_portion()
-        led = []
+        self.led = led = list[Replica]()
         for queue_id, events in inbox.items():
             replica = self.replicas.get(queue_id)
             if replica is not None:
@@ -297,7 +301,6 @@ class Hosting:
                     led.append(replica)
                     self._note_handing(replica, was_master)
                 self._carry_out(replica, effects)
-        self.led = led
         if self._asked_to_yield:
             asked, self._asked_to_yield = self._asked_to_yield, {}
             for queue_id in asked:

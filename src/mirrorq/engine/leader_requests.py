@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.catalog.records import CatalogResult
-from mirrorq.cluster.controller.events import ControllerTick
 from mirrorq.cluster.raft.messages import COMMAND_BYTES_MAX
 from mirrorq.engine.catalog_requests import NOBODY, CatalogRequests, PendingRequest
 from mirrorq.engine.consensus import Consensus
@@ -129,8 +128,8 @@ class LeaderRequests:
             self.on_answer(answer)
         elif answer is not None:
             self._context.out.send.append((request.member.node, answer))
-        # The controller may have to judge the request first.
-        self._leadership.supervise(now_ms, ControllerTick())
+        # The controller may have to judge the request first: once for all requests of a step.
+        self._leadership.tick.set_by(now_ms)
 
     def _log(
         self, now_ms: int, request: CatalogRequest, command: CatalogCommand

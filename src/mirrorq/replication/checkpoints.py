@@ -29,11 +29,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 
 from attrs import define, field
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.effects import Page
 from mirrorq.replication.state.pages import END, Snapshot, Table
@@ -58,7 +58,7 @@ class Open:
     wanted: list[tuple[int, Range]]
     gone: list[Page] = field(factory=list)
     """Removed pages that are still on the disk. Known when all pages have been made."""
-    unsaid: deque[Page] = field(factory=deque)
+    unsaid: Fifo[Page] = field(factory=Fifo)
     """Removed pages that still need an empty page, when the head's commit cannot remove all."""
     are_made: bool = False
     """True when all pages have been made."""
@@ -66,7 +66,7 @@ class Open:
     """Pages on the disk under this lsn, without their bytes."""
     has_come: bool = False
     """True if the state came from another member."""
-    arrived: deque[Page] = field(factory=deque)
+    arrived: Fifo[Page] = field(factory=Fifo)
     """Pages from the other member that wait for the disk."""
     staged: dict[Place, Page] = field(factory=dict)
     """Pages of the coming state that were given to the disk or retained, without bytes."""
@@ -86,14 +86,14 @@ class Checkpoints:
             size: bytes of the head on the disk.
         """
         self._open: Open | None = None
-        self._stale: deque[Page] = deque()
+        self._stale: Fifo[Page] = Fifo()
         """Pages to be removed from the disk, in this order."""
         self._retained: dict[Place, Page] = {}
         """Pages on the disk from incomplete states, without their bytes. The dict is replaced,
         never changed: a reader for the next state keeps its version."""
         self._coming = 0
         """Number of the state that comes from another member; 0: none."""
-        self._arrived: deque[Page] = deque()
+        self._arrived: Fifo[Page] = Fifo()
         """Pages of the coming state that wait for the disk."""
         self._staged: dict[Place, Page] = {}
         """Pages of the coming state that were given to the disk, without their bytes."""
@@ -283,7 +283,7 @@ class Checkpoints:
             one = _small(new)
         else:
             one = _paged(new)
-            one.arrived, self._arrived = self._arrived, deque()
+            one.arrived, self._arrived = self._arrived, Fifo()
             one.staged = {**self._taken_up(new), **self._staged}
             self._staged, self._coming = {}, 0
             one.replaced = replaced
@@ -329,7 +329,7 @@ def _paged(state: QueueState) -> Open:
     return Open(state.applied, state.encode_head(), snapshot, wanted)
 
 
-def _take(arrived: deque[Page], pages: list[Page], given: dict[Place, Page]) -> int:
+def _take(arrived: Fifo[Page], pages: list[Page], given: dict[Place, Page]) -> int:
     """Add arrived pages up to the bound; return their bytes."""
     size = 0
     while arrived and size < PART_BYTES:

@@ -3,9 +3,8 @@ tail (R8 and R9 of docs/protocol.md)."""
 
 from __future__ import annotations
 
-from collections import deque
-
 from mirrorq.config import Config
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.timers import earliest
 from mirrorq.protocol.commands import ChangeView
 from mirrorq.protocol.effects import ReplicaEffects
@@ -27,7 +26,7 @@ class Membership:
         self._config = config
         self._proposed: tuple[int, int] = (0, 0)
         """Epoch and time of the last proposal."""
-        self._samples: deque[tuple[int, int]] = deque()
+        self._samples: Fifo[tuple[int, int]] = Fifo()
         """R9: (time, received) of the master, a sample for each tick."""
         self._slow_until_ms: dict[MemberId, int] = {}
 

@@ -14,8 +14,7 @@ events are held back while the rail has the queue. The rail is asked to give the
 
 from __future__ import annotations
 
-from collections import deque
-
+from mirrorq.containers.fifo import Fifo
 from mirrorq.protocol.effects import Persisted, RailArm, RailDisarm
 from mirrorq.protocol.ring import Data, FetchFrames, JoinerDurable, Mark, Watermark
 from mirrorq.replication.events import (
@@ -65,7 +64,7 @@ class RailGuard:
         self.state = OFF
         self._ring = ring
         self.may_arm = may_arm
-        self._held: deque[ReplicaEvent] = deque()
+        self._held: Fifo[ReplicaEvent] = Fifo()
         """Events that wait until the rail has given the queue back, in order."""
         self._rest_ms = 0
 
@@ -86,11 +85,11 @@ class RailGuard:
         self._held.append(event)
         return True
 
-    def on_stopped(self, now_ms: int) -> deque[ReplicaEvent]:
+    def on_stopped(self, now_ms: int) -> Fifo[ReplicaEvent]:
         """Take the queue back; return the events that waited."""
         self.state = OFF
         self._rest_ms = now_ms + REST_MS
-        held, self._held = self._held, deque()
+        held, self._held = self._held, Fifo()
         return held
 
     def settle(self, now_ms: int) -> None:

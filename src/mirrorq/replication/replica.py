@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
@@ -78,10 +80,22 @@ NO_ROOM_MS = 1000
 NO_ROOM_MS_MAX = 10_000
 """A joining member without room for the next frame takes the state again after the first time.
 Later waits double, up to the second time."""
+_NONE: Any = ()
+NO_EFFECTS = ReplicaEffects(_NONE, None, 0, _NONE, _NONE, _NONE, _NONE, None, _NONE, _NONE)
+"""Effects of a copy between two steps: nothing can be put into them."""
 
 
 class Replica:
     """A member's copy of a queue."""
+
+    __slots__ = (
+        "_cache", "_codec", "_config", "_declared", "_donor", "_is_preparing", "_is_ticking",
+        "_lease", "_membership", "_next_tick_ms", "_no_room_ms", "_rail", "_room_look", "_targets",
+        "_tick", "_wanted_room_ms", "_writes", "broken", "definition", "halted", "master",
+        "may_fetch", "me", "queue_id", "reported", "ring", "room", "state", "tally", "timers",
+        "transfer",
+    )  # fmt: skip
+    """A dict of so many fields is 1.6 kB, for each copy on a node."""
 
     def __init__(
         self,
@@ -237,6 +251,7 @@ class Replica:
         self._set_timers(now_ms)
         is_to_go_on = self._is_preparing and not self.state.is_full
         out.wake_at_ms = self._next_ms(now_ms if is_to_go_on else out.wake_at_ms)
+        ring.out = NO_EFFECTS
         return out
 
     def _on_event_beside_rail(self, now_ms: int, event: ReplicaEvent) -> None:

@@ -95,6 +95,18 @@ BEHIND_BYTES_MAX = 16 << 20
 class Ring:
     """One member's exchange of ops and marks with the others. Only `replica` calls its methods."""
 
+    __slots__ = (
+        "_asked_from", "_awaits_right", "_durable_left", "_durable_sent", "_early", "_has_waited",
+        "_is_direct", "_is_mark_fresh", "_is_repeating", "_is_star_left", "_is_watermark_fresh",
+        "_joiner_bytes_max", "_joiner_sent", "_left_heard", "_mark_delay_ms", "_marked",
+        "_may_star", "_mirrors", "_right_received", "_room", "_round_mark", "_row_sent",
+        "_standing", "_star_from_ms", "complete", "epoch", "gates", "has_joiners", "has_state",
+        "in_sync", "is_master", "is_member", "is_placing", "is_stalled", "is_star_heard", "joiners",
+        "log", "mark_timer", "me", "out", "queue_id", "refused_bytes", "repaired", "reported",
+        "start_history", "start_last", "ticks_left", "time", "view",
+    )  # fmt: skip
+    """A dict of so many fields is 1.6 kB, for each copy on a node."""
+
     def __init__(
         self,
         me: MemberId,

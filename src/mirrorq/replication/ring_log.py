@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import cast
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.protocol.ops import Entry
 from mirrorq.replication.disk_budget import cost
 from mirrorq.replication.history import cut_history, extend_history
@@ -24,6 +26,9 @@ from mirrorq.replication.queue_time import QueueTime
 MESSAGE_BYTES = 1 << 20
 """A resend is cut into messages of about this size, so that no message delays the next round."""
 
+NO_ENTRIES = cast("deque[Entry]", ())
+"""Stands in place of the entries while there are none: nothing can be put into this value."""
+
 
 class RingLog:
     """Entries in memory, the marks of this member, and what waits to be written."""
@@ -31,7 +36,7 @@ class RingLog:
     def __init__(self, time: QueueTime) -> None:
         self._time = time
         """Hears the stamps of entries."""
-        self.entries: deque[Entry] = deque()
+        self.entries = NO_ENTRIES
         self.bytes = 0
         """Bytes of the entries' frames."""
         self.base = 0
@@ -52,7 +57,7 @@ class RingLog:
         self.append_cost = 0
         """Room in the store for messages that are not given to the store yet."""
         self._truncate_to: int | None = None
-        self._writes: deque[tuple[int, int]] = deque()
+        self._writes: Fifo[tuple[int, int]] = Fifo()
         self._write_number = 0
 
     def load(
@@ -112,6 +117,7 @@ class RingLog:
             self.append_cost += cost(len(entry.frame))
 
     def _keep(self, entry: Entry) -> None:
+        self.entries = self.entries or deque()
         self.entries.append(entry)
         size = len(entry.frame)
         self.bytes += size
@@ -162,7 +168,7 @@ class RingLog:
         self.append_cost = sum(cost(size) for size in kept)
         # `durable` falls with a truncation: new ops in place of the cut are not on disk.
         self.durable = min(self.durable, lsn)
-        self._writes = deque((number, min(end, lsn)) for number, end in self._writes)
+        self._writes = Fifo.of((number, min(end, lsn)) for number, end in self._writes)
         self._recount_unstable()
         self._recount_behind()
 
@@ -175,10 +181,11 @@ class RingLog:
             entry = self.entries.popleft()
             self.bytes -= len(entry.frame)
             self.base = entry.lsn
+        self.entries = self.entries or NO_ENTRIES
 
     def reset(self, lsn: int, history: list[tuple[int, int]]) -> None:
         """Begin the log at `lsn`, with a transferred state (R7)."""
-        self.entries.clear()
+        self.entries = NO_ENTRIES
         self.bytes = 0
         self._append.clear()
         self.append_cost = 0

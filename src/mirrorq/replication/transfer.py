@@ -36,11 +36,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import msgspec
 from attrs import frozen
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol import views
 from mirrorq.protocol.effects import Page, ReplicaEffects
@@ -58,14 +59,13 @@ WINDOW_MS = 5000
 SAMPLE_MS = 200
 
 
-class Meter:
+class Meter(msgspec.Struct, gc=False, eq=False):
     """Counts messages and bytes that have come."""
 
-    def __init__(self) -> None:
-        self.messages = 0
-        self.bytes = 0
-        self._samples: deque[tuple[int, int]] = deque()
-        """(time, messages until then)."""
+    messages: int = 0
+    bytes: int = 0
+    _samples: Fifo[tuple[int, int]] = msgspec.field(default_factory=Fifo)
+    """(time, messages until then)."""
 
     def restart(self, now_ms: int) -> None:
         """Begin after a pause without requests: the pause does not count."""
@@ -136,6 +136,15 @@ class Fetch:
 class Transfer:
     """The joining side of one member."""
 
+    __slots__ = (
+        "_asked_to", "_barren_count", "_bytes_per_s", "_cache", "_chunk_bytes", "_donor_turn",
+        "_fetches", "_has_taken", "_heard_ms", "_incoming", "_is_in_sync", "_landing", "_left_over",
+        "_lost_ms", "_mended", "_message_bytes", "_number", "_paced_ms", "_pass_took", "_state",
+        "_state_number", "_wait_until_ms", "damaged", "fetched_count", "judged", "lacking",
+        "lacking_changed", "lost", "me", "meter", "missing", "queue_id", "sought",
+    )  # fmt: skip
+    """A dict of so many fields is 1.6 kB, for each copy on a node."""
+
     def __init__(
         self,
         me: MemberId,
@@ -155,7 +164,7 @@ class Transfer:
         """Missing sequences with bodies that no available member has."""
         self.sought = RangeSet()
         """Missing sequences with bodies that another member may have."""
-        self.judged: deque[tuple[RangeSet, bool]] = deque()
+        self.judged: Fifo[tuple[RangeSet, bool]] = Fifo()
         """Sequences that have become lost (True), or not lost (False), since the last look."""
         self.lacking = RangeSet()
         """Stretches that hold all missing sequences, once the writes made so far are on disk. Few
@@ -182,7 +191,7 @@ class Transfer:
         """Received parts of the state that was requested last. None: no parts that count. Most
         copies have none, to save memory."""
         self._fetches: dict[int, Fetch] = {}
-        self._left_over: deque[tuple[int, int, bool]] = deque()
+        self._left_over: Fifo[tuple[int, int, bool]] = Fifo()
         """(first, last, is continued) of spans that an answer left out."""
         self._asked_to = 0
         """This pass has requested missing sequences up to here."""
@@ -198,7 +207,7 @@ class Transfer:
         self._mended = RangeSet()
         """Sequences that were damaged and written again in this epoch."""
         self._wait_until_ms = 0
-        self._landing: deque[tuple[int, Range]] = deque()
+        self._landing: Fifo[tuple[int, Range]] = Fifo()
         self._has_taken = False
         """True if a chunk was accepted in this step, and is not yet in a write."""
 

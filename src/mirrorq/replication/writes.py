@@ -96,6 +96,8 @@ class Writes:
         """True from the arrival of a state until the head of its checkpoint is written."""
         self._judged_ops = -1
         """Number of ops at which no checkpoint was due; -1: not judged."""
+        self._judgement: bool | None = None
+        """True if a checkpoint is due in this step; None: not judged in this step."""
         self._is_behind = True
         """True if writes may be held back where the view allows it, until the node's end."""
         self._behind = timers.new()
@@ -200,7 +202,7 @@ class Writes:
 
     def make(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
         """End a step: make its one write, if anything is due."""
-        if now_ms >= self._quiet.at_ms and not self._checkpoint_due(now_ms, state):
+        if now_ms >= self._quiet.at_ms and not self._is_due(now_ms, state):
             if self._is_void:
                 self._look_ms = quiet_tick_ms(self._config, now_ms + QUIET_MS)
             self._quiet.set(self._idle_ms(state) if self._is_awaited else FOREVER_MS)
@@ -208,6 +210,7 @@ class Writes:
         if self._quiet.at_ms == FOREVER_MS and self._is_awaited:
             # A coming state has been dropped: no write of its pages wakes the copy.
             self._quiet.set(self._idle_ms(state))
+        self._judgement = None
 
     def _write(self, now_ms: int, state: QueueState, out: ReplicaEffects) -> None:
         ring = self._ring
@@ -275,8 +278,8 @@ class Writes:
         checkpoints = self._checkpoints
         if self._part_number:
             return [], None  # one part at a time is on its way to the disk
-        is_due = self._checkpoint_due(now_ms, state)
-        wanted = _bytes_wanted(state) if is_due else 0
+        is_due = self._is_due(now_ms, state)
+        wanted = _bytes_wanted(state) if is_due and self._room.draining != PLENTY else 0
         if is_due and self._is_brought:
             self._transfer.drop_state()
         if is_due and checkpoints.begin_checkpoint(state):
@@ -326,7 +329,7 @@ class Writes:
             return True
         if ring.time.is_due or self._checkpoints.is_busy:
             return True
-        return self._may_be_due(now_ms) and self._checkpoint_due(now_ms, state)
+        return self._may_be_due(now_ms) and self._is_due(now_ms, state)
 
     def _holds_back(self, now_ms: int) -> bool:
         """Return true if this step's write may wait: confirms do not depend on it.
@@ -356,6 +359,12 @@ class Writes:
         nothing, and neither time nor want of room has come."""
         is_judged = self._ops_since == self._judged_ops and self._room.is_ample
         return not is_judged or now_ms >= self._applied_ms + QUIET_MS
+
+    def _is_due(self, now_ms: int, state: QueueState) -> bool:
+        """Return true if a checkpoint is due: judged once a step, since the state is measured."""
+        if self._judgement is None:
+            self._judgement = self._checkpoint_due(now_ms, state)
+        return self._judgement
 
     def _checkpoint_due(self, now_ms: int, state: QueueState) -> bool:
         if not self._ops_since or self._part_number or self._checkpoints.is_busy:

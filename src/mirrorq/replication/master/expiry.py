@@ -12,10 +12,10 @@ delivered message stays in its bucket and is looked up in vain.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.replication.state.queue_state import QueueState
 
@@ -35,7 +35,7 @@ class Expiry:
     def __init__(self, state: QueueState) -> None:
         self._state = state
         self._policy_ms: int | None = None
-        self._fresh: deque[RangeSet] = deque()
+        self._fresh: Fifo[RangeSet] = Fifo()
         """Messages to be sorted into buckets."""
         self._fine: dict[int, RangeSet] = {}
         self._coarse: dict[int, RangeSet] = {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import sizes_of
 from mirrorq.containers.timers import FOREVER_MS
@@ -59,7 +58,7 @@ class Intake:
         self._length_limit = length_limit
         self._endings = endings
         self._departures = departures
-        self.held: deque[Item] = deque()
+        self.held: Fifo[Item] = Fifo()
         """Publishes that wait for room, in order."""
         self._held_max = HELD_COUNT
         self._pace: Pace | None = None
@@ -79,7 +78,7 @@ class Intake:
         if len(self.held) == 1:
             self.admit_held(now_ms)
         elif len(self.held) > self._held_max:
-            self.held = deque(filter(self._is_current, self.held))
+            self.held = Fifo.of(filter(self._is_current, self.held))
             self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def _is_current(self, item: Item) -> bool:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from mirrorq.config import Config
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
 from mirrorq.protocol.codec import OpCodec
@@ -140,7 +139,7 @@ class Master:
             self.length_limit,
             self.departures,
         )
-        self.waiting: deque[SessionRequest] = deque()
+        self.waiting: Fifo[SessionRequest] = Fifo()
         """Requests that came before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
         self.is_beginning = False
@@ -308,7 +307,7 @@ class Master:
             for one in self.waiting:
                 newest[one.session] = max(newest.get(one.session, 0), one.attachment)
             kept = (one for one in self.waiting if one.attachment == newest[one.session])
-            self.waiting = deque(kept)
+            self.waiting = Fifo.of(kept)
             self._waiting_max = 2 * len(self.waiting) + WAITING_COUNT
 
     def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
@@ -434,7 +433,7 @@ class Master:
 
     def on_session_gone(self, session: SessionId) -> None:
         """End a closed or dead handle: held messages go back, counted."""
-        self.waiting = deque(r for r in self.waiting if r.session != session)
+        self.waiting = Fifo.of(r for r in self.waiting if r.session != session)
         attachment = self.attachments.detach(session)
         if attachment is not None:
             self.producers.drop(session, attachment)
@@ -469,7 +468,7 @@ class Master:
         for users in (self.auto_delete, self.ownership):
             if users.was_consumed:
                 users.expect(now_ms + 2 * self._config.failure_ms)
-        self.waiting = deque(r for r in self.waiting if r.session.node != node)
+        self.waiting = Fifo.of(r for r in self.waiting if r.session.node != node)
         self.attachments.on_link_lost(now_ms, node)
 
     def knows(self, queue_id: int) -> bool:

@@ -11,12 +11,12 @@ delivery.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 import msgspec
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
@@ -92,7 +92,7 @@ class OpenDeliveries:
         self.fetching: dict[ConsumerKey, None] = {}
         """Handles whose get() has fetched messages since their last recall, and that still hold
         messages."""
-        self.leaving: deque[int] = deque()
+        self.leaving: Fifo[int] = Fifo()
         """Open deliveries of ended consumers. Their messages return by portions, and cannot be
         settled meanwhile."""
         self.last_number = 0

@@ -3,11 +3,11 @@ and acks by sequence under a claim on the whole queue."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
 from attrs import define
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timer
 from mirrorq.protocol.identities import SessionId
@@ -103,7 +103,7 @@ class Purging:
     def __init__(self, term: Term, settling: Settling, departures: Departures) -> None:
         self.open = Purges(term.timers.new())
         """Purges with handles to wait for."""
-        self._stretches: deque[Stretch] = deque()
+        self._stretches: Fifo[Stretch] = Fifo()
         self._lsn = 0
         """Lsn that must be applied before the next portion: of the last portion, or of the last op
         before a claim's ack."""

@@ -8,11 +8,11 @@ delivered.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, compress
 from operator import le
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.sessions import Delivery
 from mirrorq.replication.master.limits import Depth, oldest
@@ -46,7 +46,7 @@ class ReadyMessages:
         """Messages that became ready again since the master last looked."""
         self.aside = RangeSet()
         """Live messages that are not delivered: no member that could be asked has their body."""
-        self.losing: deque[RangeSet] = deque()
+        self.losing: Fifo[RangeSet] = Fifo()
         """Bodies that no member has: their messages are still to be set aside."""
         self._bytes: ReadyBytes | None = None
         """None until the size is first asked for."""

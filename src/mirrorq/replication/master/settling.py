@@ -6,11 +6,11 @@ stable.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from attrs import define, field
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ops import AckOp, OutboxOp, ReturnLaterOp, ReturnOp
@@ -69,7 +69,7 @@ class Settling:
         """True when settlements are to be flushed."""
         self._return_lsn = 0
         """Lsn of the last return."""
-        self._returns_in_log: deque[tuple[int, int]] = deque()
+        self._returns_in_log: Fifo[tuple[int, int]] = Fifo()
         """(lsn, messages) of returns that may not be applied."""
         self._leaving_lsn = 0
         """Lsn of the last op that returned messages of ended consumers."""

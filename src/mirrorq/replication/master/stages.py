@@ -10,10 +10,9 @@ Staged requests do not wait behind puts that wait for room: a commit may make ro
 
 from __future__ import annotations
 
-from collections import deque
-
 from msgspec.structs import replace
 
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.errors import ProtocolError
 from mirrorq.protocol.identities import SessionId
@@ -52,7 +51,7 @@ class Stages:
         self._intake = intake
         self._length_limit = length_limit
         self._departures = departures
-        self.held: deque[tuple[SessionId, int, Publish]] = deque()
+        self.held: Fifo[tuple[SessionId, int, Publish]] = Fifo()
         """Requests that wait for unstable ops to become stable (R10)."""
         self._held_max = HELD_COUNT
         self.look_ms = 0
@@ -70,7 +69,7 @@ class Stages:
         self.admit()
         if len(self.held) > self._held_max:
             number_of = self._term.attachments.number_of
-            self.held = deque(one for one in self.held if number_of(one[0]) == one[1])
+            self.held = Fifo.of(one for one in self.held if number_of(one[0]) == one[1])
             self._held_max = 2 * len(self.held) + HELD_COUNT
 
     def admit(self) -> None:

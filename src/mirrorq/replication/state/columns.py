@@ -25,6 +25,7 @@ from typing import Self
 
 import msgspec
 
+from mirrorq.containers.range_map import NO_NUMBERS
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.run_length import Column, SizedPiece, Sizes, equal_size, sizes_of
 from mirrorq.errors import MALFORMED
@@ -39,15 +40,14 @@ MERGED_BLOCKS = 2
 _NUMBER_BYTES = 8
 
 
-class Block:
+class Block(msgspec.Struct, gc=False, eq=False):
     """Columns of neighbouring messages: sizes, publish times and ttls."""
 
-    def __init__(self) -> None:
-        self.sizes = Sizes()
-        self.stamps = Column()
-        """Publish time of each message in ms since 1970; 0: not known."""
-        self.ttls = Column()
-        """Ttl of each message in ms; 0: the message has none of its own."""
+    sizes: Sizes = msgspec.field(default_factory=Sizes)
+    stamps: Column = msgspec.field(default_factory=Column)
+    """Publish time of each message in ms since 1970; 0: not known."""
+    ttls: Column = msgspec.field(default_factory=Column)
+    """Ttl of each message in ms; 0: the message has none of its own."""
 
     def columns(self) -> tuple[Sizes, Column, Column]:
         return self.sizes, self.stamps, self.ttls
@@ -82,22 +82,27 @@ class Block:
         return block
 
 
-class Directory:
+class Directory(msgspec.Struct, gc=False, eq=False):
     """Summary of each sealed block. Answers many questions without reading the block."""
 
-    def __init__(self) -> None:
-        self.firsts = array("Q")
-        self.totals = array("Q")
-        """Bytes of all bodies of each block, ended messages included."""
-        self.latest = array("Q")
-        """Latest publish time in each block, in ms."""
-        self.counts = array("Q")
-        """Twice the runs of each block, plus 1 where a message has a ttl. 0: the block is empty."""
+    firsts: array[int] = NO_NUMBERS
+    totals: array[int] = NO_NUMBERS
+    """Bytes of all bodies of each block, ended messages included."""
+    latest: array[int] = NO_NUMBERS
+    """Latest publish time in each block, in ms."""
+    counts: array[int] = NO_NUMBERS
+    """Twice the runs of each block, plus 1 where a message has a ttl. 0: the block is empty."""
 
     def columns(self) -> tuple[array[int], ...]:
         return self.firsts, self.totals, self.latest, self.counts
 
+    def _make_columns(self) -> None:
+        if not self.firsts:
+            self.firsts, self.totals = array("Q"), array("Q")
+            self.latest, self.counts = array("Q"), array("Q")
+
     def append(self, *numbers: int) -> None:
+        self._make_columns()
         for column, number in zip(self.columns(), numbers, strict=True):
             column.append(number)
 
@@ -120,7 +125,8 @@ class Directory:
     def part(self, first: int, last: int) -> bytes:
         """Lines of the blocks that begin in first to last."""
         low, high = self._within(first, last)
-        return b"".join(column[low:high].tobytes() for column in self.columns())
+        columns = self.columns() if low < high else ()
+        return b"".join(column[low:high].tobytes() for column in columns)
 
     def extend(self, data: bytes) -> None:
         """Append lines that `part` gave.
@@ -131,6 +137,7 @@ class Directory:
         if len(data) % (_NUMBER_BYTES * width):
             raise ValueError(f"a directory of {len(data)} bytes")
         size = len(data) // width
+        self._make_columns()
         for index, column in enumerate(self.columns()):
             column.frombytes(data[index * size : (index + 1) * size])
 
@@ -146,6 +153,7 @@ class Directory:
         if any(map(int.__ge__, firsts, firsts[1:])) or 0 in self.counts:
             raise ValueError("blocks out of order")
         if firsts[0] if firsts else tail:
+            self._make_columns()
             for column in self.columns():
                 column.insert(0, 0)
 

@@ -73,6 +73,10 @@ class Contents:
     Its owner is the copy (`replica`), on the node's thread.
     """
 
+    # A dict of more than 29 fields is 1.6 kB, for each copy on a node: so this one is of the class.
+    _awaited = (0, 0, 0, 0)
+    """Numbers in the stored state's head that its pages must match, while they are read."""
+
     def __init__(self) -> None:
         self.applied = 0
         self.time_us = 0
@@ -131,8 +135,6 @@ class Contents:
         self.producers = Producers(self.tables[PRODUCERS], self)
         self.is_paged = False
         """True if the state was read from pages, or is about to be."""
-        self._awaited = (0, 0, 0, 0)
-        """Numbers in the stored state's head that its pages must match."""
 
     def touch(self, kind: int, first: int, last: int) -> None:
         """Prepare a change of the stretch: make pages for snapshots, mark pages as changed."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+import msgspec
 from attrs import define, evolve, field
 
 from mirrorq.containers.ranges import Range, RangeSet
@@ -72,21 +73,20 @@ class TargetOutbox:
     entries: deque[OutboxEntry] = field(factory=deque)
 
 
-class Outbox:
+class Outbox(msgspec.Struct, gc=False, eq=False):
     """All entries of a queue."""
 
-    def __init__(self) -> None:
-        self.target_outboxes: dict[int, TargetOutbox] = {}
-        """Outboxes that have entries, by target id."""
-        self.idle: dict[int, int] = {}
-        """Next number of each target without entries."""
-        self.fresh: dict[int, None] = {}
-        """Targets with new entries that the courier has not seen. Not part of the state, and not
-        read on a mirror."""
-        self.kept = RangeSet()
-        """Sequences of this queue with bodies needed by entries."""
-        self._tasks = 0
-        """Number of entries that are tasks."""
+    target_outboxes: dict[int, TargetOutbox] = msgspec.field(default_factory=dict)
+    """Outboxes that have entries, by target id."""
+    idle: dict[int, int] = msgspec.field(default_factory=dict)
+    """Next number of each target without entries."""
+    fresh: dict[int, None] = msgspec.field(default_factory=dict)
+    """Targets with new entries that the courier has not seen. Not part of the state, and not read
+    on a mirror."""
+    kept: RangeSet = msgspec.field(default_factory=RangeSet)
+    """Sequences of this queue with bodies needed by entries."""
+    _tasks: int = 0
+    """Number of entries that are tasks."""
 
     def messages_for(self, target: int) -> int:
         """Return the number of messages on their way to one queue."""

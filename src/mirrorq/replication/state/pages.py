@@ -25,6 +25,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
+import msgspec
+
 from mirrorq.containers.ranges import Range
 from mirrorq.protocol.effects import COLUMNS, MESSAGES, PRODUCERS, Page, PageReader
 from mirrorq.protocol.ops import (
@@ -111,17 +113,20 @@ def changed_by(entry: Entry) -> list[Stretch]:
     return found
 
 
-class Table:
+def _one_page() -> array[int]:
+    return array("Q", (0,))
+
+
+class Table(msgspec.Struct, gc=False, eq=False):
     """The pages of one kind: where each begins, and the lsn of its version on the disk."""
 
-    def __init__(self) -> None:
-        self.firsts = array("Q", (0,))
-        self._lsns = array("Q", (0,))
-        """Lsn of each page's version on the disk; 0: the page is not on the disk."""
-        self.changed: dict[int, None] = {}
-        """Beginnings of pages that differ from their version on the disk."""
-        self.gone: dict[int, int] = {}
-        """Beginnings of removed pages -> lsn of the version that is still on the disk."""
+    firsts: array[int] = msgspec.field(default_factory=_one_page)
+    _lsns: array[int] = msgspec.field(default_factory=_one_page)
+    """Lsn of each page's version on the disk; 0: the page is not on the disk."""
+    changed: dict[int, None] = msgspec.field(default_factory=dict)
+    """Beginnings of pages that differ from their version on the disk."""
+    gone: dict[int, int] = msgspec.field(default_factory=dict)
+    """Beginnings of removed pages -> lsn of the version that is still on the disk."""
 
     def touch(self, first: int, last: int) -> None:
         """Mark all pages of this stretch as changed."""

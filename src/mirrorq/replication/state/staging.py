@@ -126,26 +126,25 @@ class Work:
     """Runs that will never be committed, and the reasons."""
 
 
-class Staging:
+class Staging(msgspec.Struct, gc=False, eq=False):
     """Staged messages of one queue. Changed by ops only."""
 
-    def __init__(self) -> None:
-        self.committed: dict[str, RangeSet] = {}
-        """The committed versions of each transaction."""
-        self.open: dict[tuple[str, int], Work] = {}
-        self.staged = RangeSet()
-        """Origins of messages that are staged and not committed."""
-        self.sizes = Sizes()
-        """Bytes of each staged body."""
-        self.origins = Places()
-        """Committed messages that live, or are on their way to another queue. Places maps their
-        origins (as its sequences) to their sequences (as its places)."""
-        self.tasks: dict[tuple[int, int], CrossQueueTask] = {}
-        """Tasks on their way to other queues: (queue id, number in the outbox) -> task."""
-        self.attempts = 0
-        """Number of open attempts."""
-        self.size = 0
-        """Bytes of all staged bodies."""
+    committed: dict[str, RangeSet] = msgspec.field(default_factory=dict)
+    """The committed versions of each transaction."""
+    open: dict[tuple[str, int], Work] = msgspec.field(default_factory=dict)
+    staged: RangeSet = msgspec.field(default_factory=RangeSet)
+    """Origins of messages that are staged and not committed."""
+    sizes: Sizes = msgspec.field(default_factory=Sizes)
+    """Bytes of each staged body."""
+    origins: Places = msgspec.field(default_factory=Places)
+    """Committed messages that live, or are on their way to another queue. Places maps their origins
+    (as its sequences) to their sequences (as its places)."""
+    tasks: dict[tuple[int, int], CrossQueueTask] = msgspec.field(default_factory=dict)
+    """Tasks on their way to other queues: (queue id, number in the outbox) -> task."""
+    attempts: int = 0
+    """Number of open attempts."""
+    size: int = 0
+    """Bytes of all staged bodies."""
 
     # --- Queries ------------------------------------------------------------------------
 
