@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +267,10 @@ class Bench:
 
     def _used(self, child: Child) -> tuple[float, int]:
         """CPU seconds, and how often its threads were woken after a wait."""
-        threads = list(Path(f"/proc/{child.pid}/task").iterdir())
-        wakes = sum(counter(thread, "voluntary_ctxt_switches") for thread in threads)
+        wakes = 0
+        for thread in list(Path(f"/proc/{child.pid}/task").iterdir()):
+            with suppress(FileNotFoundError):  # the thread has ended meanwhile
+                wakes += counter(thread, "voluntary_ctxt_switches")
         return cpu_s(child.pid), wakes
 
 
