@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirrorq.cluster.catalog.records import QueueRecord
-from mirrorq.cluster.controller.placement import Loads, QueueMaster, levelled, wanted_members
+from mirrorq.cluster.controller.placement import Levelling, Loads, QueueMaster, wanted_members
 from mirrorq.node.shortfall import missing
 from mirrorq.protocol.commands import DeclareQueue
 from mirrorq.protocol.identities import MemberId
@@ -147,6 +147,16 @@ def test_nobody_running_wants_nobody() -> None:
 
 
 # --- Levelling ------------------------------------------------------------------------------
+
+
+def levelled(seats: Sequence[QueueMaster], nodes: str) -> dict[int, str]:
+    """The moves that a rebalance finds."""
+    levelling = Levelling(nodes)
+    for seat in seats:
+        levelling.add(seat)
+    while levelling.lower():
+        pass
+    return levelling.moves
 
 
 def test_25_masters_are_levelled() -> None:

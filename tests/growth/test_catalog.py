@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.cluster import SimulatedCluster
-from mirrorq.cluster.controller import agenda
+from mirrorq.cluster.controller import agenda, transfers
 from mirrorq.engine import follower, hosting, reports, sync_reports
 from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import Ask
@@ -23,6 +23,7 @@ from mirrorq.protocol.commands import (
     DeclareExchange,
     DeclareQueue,
     DeleteQueue,
+    Rebalance,
     RemoveNode,
     SetPolicy,
 )
@@ -49,6 +50,8 @@ def small_portions() -> Iterator[None]:
         patch.setattr(follower, "APPLIED_MAX", PORTION)
         for module in (reports, sync_reports):
             patch.setattr(module, "REPORTED_MAX", PORTION)
+        patch.setattr(transfers, "LOOKS_AT_ONCE", PORTION)
+        patch.setattr(transfers, "FOUND_AT_ONCE", PORTION)
         yield
 
 
@@ -128,6 +131,14 @@ def comes_back(large: Large) -> None:
     large.cluster.run(1500)
 
 
+def rebalance(large: Large) -> None:
+    """After a node has come back that leads nothing."""
+    large.cluster.run(10_000)
+    answer = large.cluster.ask("a", Rebalance())
+    assert not answer.error
+    assert answer.value > large.queues // 4
+
+
 def forget(large: Large) -> None:
     """A node, as soon as it is known dead: it is in views still."""
     leader = large.cluster.engine("a").leader
@@ -139,7 +150,7 @@ def forget(large: Large) -> None:
 
 
 Doing = Callable[[Large], None]
-DOINGS: Sequence[Doing] = (declare, delete, set_policy, death, comes_back, forget)
+DOINGS: Sequence[Doing] = (declare, delete, set_policy, death, comes_back, rebalance, forget)
 
 
 def growth_text(few: Large, many: Large, unjudged: Doing | None = None) -> str:

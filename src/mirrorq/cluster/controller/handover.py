@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from attrs import define, field
 
+from mirrorq.cluster.controller.placement import Levelling
 from mirrorq.protocol.control import Yield, Yielded
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.views import View
@@ -33,19 +34,38 @@ MOVES_AT_ONCE = 16
 
 @define
 class Rebalancing:
-    """A rebalance with a waiting caller: the masters still to move. Owned by the leader, lost with
-    the term."""
+    """A rebalance with a waiting caller. Owned by the leader, lost with the term.
+
+    Each repetition of the caller's request does a portion of the work: first all queues are looked
+    at, then the moves are found, then they are carried out.
+    """
 
     asker: tuple[MemberId, int]
     """(node, number of its request)."""
-    moves: dict[int, str]
-    """Queue id -> node, for moves still to be done."""
+    unseen: list[int]
+    """Queues still to be looked at, the next one last."""
+    levelling: Levelling
+    is_found: bool = False
+    """True when all moves are found."""
+    moving: dict[int, str] = field(factory=dict)
+    """Queue id -> node, for moves under way."""
     moved: int = 0
     asked_ms: int = 0
     """When the asker last repeated its request."""
 
-    def next_moves(self) -> list[tuple[int, str]]:
-        return list(self.moves.items())[:MOVES_AT_ONCE]
+    @property
+    def left(self) -> int:
+        """Number of masters still to be moved, as known so far."""
+        return len(self.levelling.moves) + len(self.moving)
+
+    def next_move(self) -> tuple[int, str] | None:
+        """Take the next move; None: enough are under way, or none is left."""
+        moves = self.levelling.moves
+        if len(self.moving) >= MOVES_AT_ONCE or not moves:
+            return None
+        queue_id = next(iter(moves))
+        node = self.moving[queue_id] = moves.pop(queue_id)
+        return queue_id, node
 
 
 @define

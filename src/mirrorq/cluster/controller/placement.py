@@ -205,52 +205,84 @@ class QueueMaster:
     others: tuple[str, ...]
 
 
-def levelled(queues: Sequence[QueueMaster], nodes: Sequence[str]) -> dict[int, str]:
-    """Return moves (queue id -> node) after which no node leads more than necessary.
+class Levelling:
+    """Moves of masters after which no node leads more than necessary.
 
     Masters move between nodes able to lead now, so nothing is copied. One queue is moved at a time,
     along the shortest chain of moves from a fuller node to a node with at least two masters less.
     Without a further chain no other choice has a lower maximum (an optimal semi-matching: Harvey,
-    Ladner, Lovász, Tamir 2006, section 4).
+    Ladner, Lovász, Tamir 2006, section 4). The work of a call grows with the nodes, not with the
+    queues.
+
+    Args:
+        nodes: names of the nodes that run.
     """
-    masters = {queue.queue_id: queue.master for queue in queues}
-    led: dict[str, dict[int, QueueMaster]] = {node: {} for node in sorted(nodes)}
-    for queue in queues:
-        led.setdefault(queue.master, {})[queue.queue_id] = queue
-    while chain := _lowering_chain(led):
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        self.moves: dict[int, str] = {}
+        """Queue id -> its new master's node, as found so far."""
+        self._counts: dict[str, int] = dict.fromkeys(sorted(nodes), 0)
+        """Masters of each node."""
+        self._ways: dict[str, dict[str, dict[int, QueueMaster]]] = {}
+        """Node -> another node -> queues led by the first that the other could lead."""
+
+    def add(self, queue: QueueMaster) -> None:
+        """Take a queue into account."""
+        self._lead(queue, queue.master)
+
+    def lower(self) -> bool:
+        """Take one master off a fuller node; return false if that is not possible any more."""
+        chain = self._lowering_chain()
         for queue, source, target in chain:
-            del led[source][queue.queue_id]
-            led[target][queue.queue_id] = queue
-            masters[queue.queue_id] = target
-    return {s.queue_id: masters[s.queue_id] for s in queues if masters[s.queue_id] != s.master}
+            self._leave(queue, source)
+            self._lead(queue, target)
+        return bool(chain)
+
+    def _lead(self, queue: QueueMaster, node: str) -> None:
+        self._counts[node] = self._counts.get(node, 0) + 1
+        ways = self._ways.setdefault(node, {})
+        for other in _leaders(queue, but=node):
+            ways.setdefault(other, {})[queue.queue_id] = queue
+        if node == queue.master:
+            self.moves.pop(queue.queue_id, None)
+        else:
+            self.moves[queue.queue_id] = node
+
+    def _leave(self, queue: QueueMaster, node: str) -> None:
+        self._counts[node] -= 1
+        for other in _leaders(queue, but=node):
+            del self._ways[node][other][queue.queue_id]
+
+    def _lowering_chain(self) -> list[tuple[QueueMaster, str, str]]:
+        """Return moves (queue, from, to) which take one master off a fuller node, [] if none."""
+        counts = self._counts
+        for start in sorted(counts, key=lambda node: (-counts[node], node)):
+            came: dict[str, tuple[QueueMaster, str]] = {}
+            row = [start]
+            for node in row:
+                for target, queue in self._next(node):
+                    if target == start or target in came:
+                        continue
+                    came[target] = (queue, node)
+                    row.append(target)
+                    if counts[target] <= counts[start] - 2:
+                        return _chain(came, start, target)
+        return []
+
+    def _next(self, node: str) -> list[tuple[str, QueueMaster]]:
+        """Return targets for a queue led by the node, the emptiest node first."""
+        counts = self._counts
+        ways = [
+            (target, next(iter(queues.values())))
+            for target, queues in self._ways.get(node, {}).items()
+            if queues and target in counts
+        ]
+        return sorted(ways, key=lambda way: (counts[way[0]], way[0]))
 
 
-def _lowering_chain(
-    led: Mapping[str, Mapping[int, QueueMaster]],
-) -> list[tuple[QueueMaster, str, str]]:
-    """Return moves (queue, from, to) which take one master off a fuller node, [] if none."""
-    for start in sorted(led, key=lambda node: (-len(led[node]), node)):
-        came: dict[str, tuple[QueueMaster, str]] = {}
-        row = [start]
-        for node in row:
-            for target, queue in _ways(led, node).items():
-                if target == start or target in came or target not in led:
-                    continue
-                came[target] = (queue, node)
-                row.append(target)
-                if len(led[target]) <= len(led[start]) - 2:
-                    return _chain(came, start, target)
-    return []
-
-
-def _ways(led: Mapping[str, Mapping[int, QueueMaster]], node: str) -> dict[str, QueueMaster]:
-    """Return targets for a queue led by the node, the emptiest node first."""
-    ways: dict[str, QueueMaster] = {}
-    for queue in led[node].values():
-        for other in (queue.master, *queue.others):
-            if other != node:
-                ways.setdefault(other, queue)
-    return dict(sorted(ways.items(), key=lambda way: (len(led.get(way[0], ())), way[0])))
+def _leaders(queue: QueueMaster, but: str) -> list[str]:
+    """Return the nodes that can lead a queue, without one of them."""
+    return [node for node in (queue.master, *queue.others) if node != but]
 
 
 def _chain(

@@ -11,10 +11,15 @@ from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.failure_detector import Status
 from mirrorq.cluster.controller.handover import HandOvers, Rebalancing
 from mirrorq.cluster.controller.node_states import NodeStates, Situation
-from mirrorq.cluster.controller.placement import QueueMaster, levelled
+from mirrorq.cluster.controller.placement import Levelling, QueueMaster
 from mirrorq.protocol.commands import CatalogCommand, Rebalance, TransferMaster
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.views import find_store, in_sync_ids, member_ids
+
+LOOKS_AT_ONCE = 256
+"""Queues that one request of a rebalance looks at."""
+FOUND_AT_ONCE = 256
+"""Moves of masters that one request of a rebalance finds."""
 
 
 class Transfers:
@@ -63,22 +68,38 @@ class Transfers:
             if self._nodes.now_ms < under_way.asked_ms + self._handovers.patience_ms:
                 text = (
                     f"a rebalance that {under_way.asker[0].node} asked for is running, with "
-                    f"{len(under_way.moves)} masters still to be moved: ask again when it is done"
+                    f"{under_way.left} masters still to be moved: ask again when it is done"
                 )
                 return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
             under_way = None
         situation = self._nodes.situation()
         if under_way is None:
-            under_way = Rebalancing(asker, self._levelled(situation))
+            unseen = list(self._nodes.catalog.queue_ids())
+            unseen.reverse()
+            levelling = Levelling(member.node for member in situation.running)
+            under_way = Rebalancing(asker, unseen, levelling)
             self._handovers.rebalancing = under_way
         under_way.asked_ms = self._nodes.now_ms
+        if not under_way.is_found:
+            self._find_moves(under_way, situation)
+            return CatalogAnswer(request.number, 0, retry=True)
         self._count_moved(under_way, situation)
-        if not under_way.moves:
+        while (move := under_way.next_move()) is not None:
+            self._wish(*move)
+        if not under_way.moving:
             self._handovers.rebalancing = None
             return Rebalance(under_way.moved)
-        for queue_id, node in under_way.next_moves():
-            self._wish(queue_id, node)
         return CatalogAnswer(request.number, 0, retry=True)
+
+    def _find_moves(self, under_way: Rebalancing, situation: Situation) -> None:
+        """Look at a portion of the queues; when all are seen, find a portion of the moves."""
+        for _ in range(min(LOOKS_AT_ONCE, len(under_way.unseen))):
+            queue = self._nodes.catalog.queue(under_way.unseen.pop())
+            if queue is not None:
+                under_way.levelling.add(self._master_of(queue, situation))
+        if not under_way.unseen:
+            found = (under_way.levelling.lower() for _ in range(FOUND_AT_ONCE))
+            under_way.is_found = not all(found)
 
     def _wish(self, queue_id: int, node: str) -> None:
         self._handovers.wish(self._nodes.now_ms, queue_id, node)
@@ -109,23 +130,23 @@ class Transfers:
             return refused + f"{why}, by which no copy stays on it: change that first"
         return ""
 
-    def _levelled(self, situation: Situation) -> dict[int, str]:
-        """Return moves of queues between members able to lead at once."""
-        masters = []
-        for queue in self._nodes.catalog.queues():
-            master = queue.view.members[0].id
-            wanted = self._nodes.wanted(queue, situation)
-            in_sync = in_sync_ids(queue.view)
-            others = tuple(m.node for m in in_sync if m != master and m in wanted)
-            is_movable = not queue.exclusive and master in situation.running
-            masters.append(QueueMaster(queue.id, master.node, others if is_movable else ()))
-        return levelled(masters, [member.node for member in situation.running])
+    def _master_of(self, queue: QueueRecord, situation: Situation) -> QueueMaster:
+        """Return a queue's master, and the members able to lead the queue at once."""
+        master = queue.view.members[0].id
+        wanted = self._nodes.wanted(queue, situation)
+        in_sync = in_sync_ids(queue.view)
+        others = tuple(m.node for m in in_sync if m != master and m in wanted)
+        is_movable = not queue.exclusive and master in situation.running
+        return QueueMaster(queue.id, master.node, others if is_movable else ())
 
     def _count_moved(self, under_way: Rebalancing, situation: Situation) -> None:
-        """Drop done moves, and moves no longer possible, from the list."""
-        for queue_id, node in list(under_way.moves.items()):
+        """Drop done moves, and moves no longer possible, from the moves under way. Wish for the
+        others again."""
+        for queue_id, node in list(under_way.moving.items()):
             queue = self._nodes.catalog.queue(queue_id)
             is_done = queue is not None and queue.view.members[0].id.node == node
             under_way.moved += is_done
             if queue is None or is_done or self._transfer_error(queue, node, situation):
-                del under_way.moves[queue_id]
+                del under_way.moving[queue_id]
+            else:
+                self._wish(queue_id, node)
