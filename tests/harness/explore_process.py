@@ -17,6 +17,7 @@ from harness.explore_owner import OWNER
 from harness.explore_time import ToldTime
 from harness.rail import MARKED, Rail, Record, replayed
 from mirrorq.config import Config
+from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol import views
 from mirrorq.protocol.commands import ChangeView, DeleteQueue
@@ -661,7 +662,7 @@ def _set_back(replica: Replica) -> None:
     writes, membership = replica._writes, replica._membership
     writes._applied_ms = min(writes._applied_ms, NOW_MS)
     membership._proposed = (membership._proposed[0], min(membership._proposed[1], NOW_MS))
-    membership._samples = type(membership._samples)(
+    membership._samples = Fifo.of(
         (min(time_ms, NOW_MS), lsn) for time_ms, lsn in membership._samples
     )
     membership._slow_until_ms = dict.fromkeys(membership._slow_until_ms, NOW_MS + 1)
@@ -695,12 +696,8 @@ def _renumber(process: Process) -> None:
     base = process.pending[0][0] - 1 if process.pending else ring.log._write_number
     process.pending = [(number - base, write, last) for number, write, last in process.pending]
     ring.log._write_number -= base
-    ring.log._writes = type(ring.log._writes)(
-        (number - base, end) for number, end in ring.log._writes
-    )
-    transfer._landing = type(transfer._landing)(
-        (number - base, piece) for number, piece in transfer._landing
-    )
+    ring.log._writes = Fifo.of((number - base, end) for number, end in ring.log._writes)
+    transfer._landing = Fifo.of((number - base, piece) for number, piece in transfer._landing)
 
 
 def _renumber_records(process: Process) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.mutations.registry import Patch, Real, instead, named
+from mirrorq.containers.fifo import Fifo
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Incoming
@@ -59,7 +59,7 @@ def _retained_counts_later() -> Sequence[Patch]:
 def _retained_is_left(real: Real, self: Checkpoints, new: QueueState) -> Any:
     stale = [*self._stale]
     found = real(self, new)
-    self._stale = deque(stale)
+    self._stale = Fifo.of(stale)
     return found
 
 
