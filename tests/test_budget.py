@@ -28,7 +28,7 @@ BUDGETS = {
     "_native": 100,
     "aio": 1_090,
     "arrow": 200,
-    "api": 5_410,
+    "api": 5_415,
     "bulk": 755,
     "cli": 2_260,
     "client": 1_336,

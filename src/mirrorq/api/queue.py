@@ -513,7 +513,13 @@ class MirroredQueue(Target, Closing):
 
         check_not_async("callback", callback)
         refuse_unknown(options, annotations_of(ConsumeOptions))
-        return Consumer(self._handle, callback, on_cancel=on_cancel, **options)._begun()
+        consumer = Consumer(self._handle, callback, on_cancel=on_cancel, **options)
+        try:
+            consumer._start()
+            return consumer  # here: an interrupted return of another frame would leave the consumer
+        except BaseException:
+            consumer._abandon()
+            raise
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages as they come, until the handle is closed; the caller acks them."""
