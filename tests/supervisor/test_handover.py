@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from mirrorq.cluster.controller.leases import Leading
@@ -27,22 +26,6 @@ class Leader(AnsweredLeader):
 
     def promise(self, name: str, wanted: Yield) -> None:
         pass
-
-
-@pytest.fixture
-def leader() -> Leader:
-    """Three nodes have the queue."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
-    return leader
-
-
-@pytest.fixture
-def pair() -> Leader:
-    """Two nodes have the queue."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    return leader
 
 
 def admitted(

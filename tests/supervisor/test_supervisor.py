@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from mirrorq.cluster.catalog.catalog import Catalog
@@ -171,22 +170,6 @@ class Leader:
 
     def members(self) -> tuple[Member, ...]:
         return self.queue().view.members
-
-
-@pytest.fixture
-def leader() -> Leader:
-    """Three nodes have the queue."""
-    leader = Leader(A, B, C)
-    leader.declare(A, B, C)
-    return leader
-
-
-@pytest.fixture
-def pair() -> Leader:
-    """Two nodes have the queue."""
-    leader = Leader(A, B)
-    leader.declare(A, B)
-    return leader
 
 
 # --- The master -------------------------------------------------------------------------
