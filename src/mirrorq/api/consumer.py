@@ -230,7 +230,7 @@ class Consumer:
         retry_delay: Seconds = RETRY_S,
         retry_delay_max: Seconds = RETRY_MAX_S,
     ) -> None:
-        """Take arguments as of `MirroredQueue.consume`. The queue is not asked before `_begun`."""
+        """Take arguments as of `MirroredQueue.consume`. The queue is not asked before `_start`."""
         if not callable(callback):
             raise TypeError(f"callback is {callback!r}: give a function that takes a Message")
         check_callable("on_cancel", on_cancel)
@@ -330,7 +330,7 @@ class Consumer:
             self._finished.wait(WAIT_S)
 
     def _begun(self) -> Self:
-        """Begin; an interrupt leaves no subscription behind."""
+        """Begin, on a thread that no signal interrupts. A failure leaves no subscription behind."""
         try:
             self._start()
             return self

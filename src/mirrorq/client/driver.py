@@ -184,7 +184,7 @@ class ClientDriver(HostThread[_Port]):
         self._straight: dict[str, Entry] = {}
         """Connections to masters' nodes, by endpoint."""
         self._resting_ms: dict[str, int] = {}
-        """Endpoint whose straight connection ended -> when it may be tried again."""
+        """Endpoint where no straight connection came about -> when it may be tried again."""
         self.on_notice: Callable[[Notice], None] = _ignore
         """Called on the driver's thread: must return soon."""
 
@@ -419,8 +419,7 @@ class ClientDriver(HostThread[_Port]):
             case SessionReply():
                 self._on_reply(entry, message)
             case ClientMaster():
-                port = self._ports.get(message.session)
-                if port is not None and port.entry is entry:
+                if (port := self._port_at(entry, message.session)) is not None:
                     self._on_master(port, message)
             case ClientLinkLost():
                 self._tell(entry, message.session, LinkLost())
@@ -440,17 +439,20 @@ class ClientDriver(HostThread[_Port]):
                 self._note(f"dropped a {type(message).__name__}: not for clients")
 
     def _on_reply(self, entry: Entry, reply: SessionReply) -> None:
-        port = self._ports.get(reply.session.number)
-        if port is not None and port.entry is entry:
+        if (port := self._port_at(entry, reply.session.number)) is not None:
             if port.former is not None:
                 # The master has taken the handle's messages over. Before that they would go back.
                 self._close_former(port)
             self._ports.tell(port, ReplyArrived(reply))
 
     def _tell(self, entry: Entry, number: int, event: SessionEvent) -> None:
-        port = self._ports.get(number)
-        if port is not None and port.entry is entry:
+        if (port := self._port_at(entry, number)) is not None:
             self._ports.tell(port, event)
+
+    def _port_at(self, entry: Entry, number: int) -> _Port | None:
+        """Return a handle, if this connection serves it now: others may still send to it."""
+        port = self._ports.get(number)
+        return port if port is not None and port.entry is entry else None
 
     def _say_hello(self, entry: Entry) -> None:
         number, expiry_ms = next(self._hello_numbers), self._config.session_expiry_ms
@@ -554,7 +556,7 @@ class ClientDriver(HostThread[_Port]):
         return self._straight[endpoint]
 
     def _move(self, port: _Port, entry: Entry) -> None:
-        """Have another entry node serve a handle that has not yet attached in the master's term."""
+        """Have another entry node serve a handle, which has just heard of a master."""
         self._close_former(port)
         port.waiting = None
         if port.entry.is_welcomed:
