@@ -33,6 +33,7 @@ from typing import Any
 from kernel import counter, cpu_s
 from mirrorq import MirroredQueue, Node
 from mirrorq.demo.ports import free_ports
+from mirrorq.node.collector import rare_full_collections
 
 WAIT_S = 600.0
 LOOK_S = 0.25
@@ -42,6 +43,9 @@ LOOK_SHARE = 20
 SETTLE_S = 8.0
 """After this a cluster in which nothing happens has said and written all there was."""
 NAMES = "abc"
+UNRELATED = "unrelated"
+"""A queue without a copy on the first node, so that the kill is no reason for it to wait."""
+PUT_EVERY_S = 0.005
 
 
 # --- A node's process -------------------------------------------------------------------------
@@ -53,6 +57,7 @@ class NodeProcess:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._handles: dict[str, MirroredQueue] = {}
+        self._putter: Putter | None = None
 
     def declare(self, names: list[str], threads: int) -> None:
         left = iter(names)
@@ -77,10 +82,25 @@ class NodeProcess:
         for name in names:
             self._handles[name] = self._node.queue(name, passive=True)
 
+    def unrelated(self) -> None:
+        """Open the unrelated queue here, with its other copy on the third node."""
+        policy = {"ha-mode": "nodes", "ha-params": ["b", "c"]}
+        self._node.set_policy(UNRELATED, f"^{UNRELATED}$", policy)
+        self._handles[UNRELATED] = self._node.queue(UNRELATED)
+
+    def begin_puts(self) -> None:
+        self._putter = Putter(self._handles[UNRELATED])
+
+    def end_puts(self) -> list[float]:
+        """Seconds from each put into the unrelated queue to its confirm."""
+        assert self._putter is not None
+        return self._putter.end()
+
     def put(self) -> list[float]:
         """One message into each queue of which a handle is open: seconds to each confirm."""
         began = time.perf_counter()
-        puts = [handle.put(b"x" * 100) for handle in self._handles.values()]
+        handles = [one for name, one in self._handles.items() if name != UNRELATED]
+        puts = [handle.put(b"x" * 100) for handle in handles]
         took: list[float] = []
         for confirmation in puts:
             confirmation.add_done_callback(lambda _: took.append(time.perf_counter() - began))
@@ -92,7 +112,7 @@ class NodeProcess:
         """Wait until so many queues have two mirrors in sync."""
         while True:
             began = time.perf_counter()
-            rows = self._node.queues()
+            rows = [row for row in self._node.queues() if row.name != UNRELATED]
             ready = sum(len(row.synchronised_mirrors) == 2 for row in rows)
             if len(rows) == ready == queues:
                 return
@@ -103,9 +123,34 @@ class NodeProcess:
         return 0 if sample is None else sample.commits.count
 
 
+class Putter:
+    """Puts one message after the other into a queue, each when the last one is confirmed."""
+
+    def __init__(self, handle: MirroredQueue) -> None:
+        self._handle = handle
+        self._ends = threading.Event()
+        self._took: list[float] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ends.wait(PUT_EVERY_S):
+            began = time.perf_counter()
+            self._handle.put(b"x" * 100).result(WAIT_S)
+            self._took.append(time.perf_counter() - began)
+
+    def end(self) -> list[float]:
+        self._ends.set()
+        self._thread.join()
+        return self._took
+
+
 def run_node(settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with Node(settings["name"], path=settings["path"], peers=settings["peers"]) as node:
+    with (
+        Node(settings["name"], path=settings["path"], peers=settings["peers"]) as node,
+        rare_full_collections(),  # as in `mirrorq node run`
+    ):
         node.wait_ready(WAIT_S)
         doing = NodeProcess(node)
         answer(None)
@@ -215,8 +260,11 @@ class Bench:
         self.children["b"].ask("open", names["a"])
         self._pause(SETTLE_S)
         self._rest(f"idle, and {len(names['a'])} handles on b")
-        self._kill(len(names["a"]))
-        with self._row("killed, until at rest"):
+        self.children["b"].ask("unrelated")
+        with self._row("puts to the unrelated queue") as row, self._unrelated(row):
+            self._pause(SETTLE_S)
+        with self._row("killed, until at rest") as row, self._unrelated(row):
+            self._kill(len(names["a"]))
             self._pause(SETTLE_S)
         say("coming back")
         with self._row("back, until all in sync"):
@@ -229,6 +277,16 @@ class Bench:
             took = sorted(self.children["b"].ask("put"))
             row["first_s"], row["p50_s"] = round(took[0], 3), round(statistics.median(took), 3)
             row["all_s"] = round(took[-1], 3)
+
+    @contextlib.contextmanager
+    def _unrelated(self, row: dict[str, Any]) -> Iterator[None]:
+        """Put into the unrelated queue meanwhile."""
+        self.children["b"].ask("begin_puts")
+        yield
+        took = sorted(self.children["b"].ask("end_puts"))
+        row["unrelated_puts"] = len(took)
+        row["unrelated_p50_s"] = round(statistics.median(took), 4)
+        row["unrelated_slowest_s"] = round(took[-1], 3)
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -291,6 +349,9 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         if "all_s" in row:
             text = f"first {row['first_s']} s, half {row['p50_s']} s, all {row['all_s']} s"
             print(f"{'':28} confirmed by the new masters after: {text}")
+        if "unrelated_puts" in row:
+            text = f"p50 {row['unrelated_p50_s']} s, slowest {row['unrelated_slowest_s']} s"
+            print(f"{'':28} {row['unrelated_puts']} puts into the unrelated queue: {text}")
     last = rows[-1]["b"]
     print(f"memory of b: {last['rss_mib']} MiB; load average {os.getloadavg()[0]:.1f}")
 

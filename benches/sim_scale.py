@@ -33,7 +33,7 @@ from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.wire.messages import encode
 
 LOOK_MS = 20
-LIMIT_MS = 120_000
+LIMIT_MS = 300_000
 IDLE_MS = 5000
 DECLARED_AT_ONCE = 100
 COUNTED = (Hello, *RAFT_MESSAGES)

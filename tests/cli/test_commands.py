@@ -46,18 +46,21 @@ from mirrorq.cli import main
 def told():
     gc.collect()
     print("walked:", len(gc.get_objects()) < gc.get_freeze_count() / 10)
+    print("rare:", gc.get_threshold()[2] > usual[2])
     over = threading.Event()
     over.set()
     yield over
 
+usual = gc.get_threshold()
 sys.modules["mirrorq.cli.node"]._told_to_end = told
 main(["node", "run", "a", "--path", "store"], standalone_mode=False)
-print("frozen:", gc.get_freeze_count())
+print("frozen:", gc.get_freeze_count(), gc.get_threshold() == usual)
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=COMMAND_S)
     assert b"walked: True" in done.stdout, done
-    assert done.stdout.endswith(b"frozen: 0\n"), done
+    assert b"rare: True" in done.stdout, done
+    assert done.stdout.endswith(b"frozen: 0 True\n"), done
 
 
 def test_who_browses_takes_nothing(run: Run) -> None:

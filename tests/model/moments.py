@@ -19,9 +19,15 @@ from mirrorq.engine.events import Ask
 from mirrorq.protocol.commands import Rebalance, SetPolicy
 from mirrorq.protocol.policy import parse, to_text
 from simulation.test_dead_letters import DeadLetters
+from simulation.test_ends import promoted_without_its_master
 from simulation.world import World
 
 from .complaints import complaint, one_of_each
+
+
+def ended(_: int) -> str:
+    """A mirror fails, is closed, and is promoted without its master."""
+    return one_of_each(promoted_without_its_master("failure").cluster.onlooker.wrong)
 
 
 def drained(seed: int) -> str:

@@ -261,11 +261,6 @@ def brief(seed: int) -> str:
     return _of_swarm(Swarm(seed, chain=False, fan=False, is_short=True))
 
 
-def ends(seed: int) -> str:
-    """Whole clusters with rails, whose processes end in all ways, for a moment."""
-    return _of_swarm(Swarm(seed, star=True, rail=True, ends=True, is_short=True))
-
-
 def store(seed: int) -> str:
     """The store against a model made of dicts: random writes, restarts and deletions."""
     machine = type("Seeded", (test_model.StoreMachine,), {})

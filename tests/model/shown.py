@@ -46,7 +46,7 @@ SHOWN: dict[str, Shown] = {
     "two orders": Shown("half the voters keep a leader", "two orders", moments.halves),
     "two masters": Shown("half the voters keep a leader", "two masters"),
     "confirmed too early": Shown("confirm before the own disk", "confirmed too early", runs.brief),
-    "promise broken": Shown("a failed node's close ends its logs", "promise broken", runs.ends, 77),
+    "promise broken": Shown("a failed node's close ends its logs", "promise broken", moments.ended),
     "no progress": Shown("exclusive queue outlives its handle", "no progress"),
     "unequal": Shown("state merged, not replaced", "differ at lsn", moments.rejoined, 1),
     "undrained": Shown("frames of ended messages kept", "undrained"),

@@ -16,7 +16,7 @@ ONE, OTHER = SessionId("a", 1, 1), SessionId("b", 1, 2)
 
 def test_what_is_leased_or_claimed_is_with_nobody_else() -> None:
     """Under random faults leases are acked and claims act, and all checkers are content."""
-    swarm = Swarm(7, chain=False, fan=False, holders=True)
+    swarm = Swarm(9, chain=False, fan=False, holders=True)
     assert swarm.run().wrong == []
     holders = swarm.holders
     assert holders is not None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from harness.cluster import SimulatedCluster, SimulatedNode
+from harness.workload import Consumer, Journal, Place
 from mirrorq.cluster.catalog.records import QueueRecord
 from mirrorq.cluster.controller.controller import Controller
 from mirrorq.cluster.controller.events import CatalogChanged, ControllerTick
 from mirrorq.engine import hosting
 from mirrorq.engine.events import Ask, EngineEffects
-from mirrorq.protocol.commands import DeclareQueue
+from mirrorq.protocol.commands import DeclareQueue, SetPolicy
+from mirrorq.protocol.policy import parse, to_text
 from mirrorq.replication.events import LeaseChanged
 
 QUIET = {"Hello", "AppendRequest", "AppendAnswer"}
@@ -58,6 +61,15 @@ class Many:
             command = DeclareQueue(f"q{number}", True, False, False, node, None, ())
             self.cluster.tell(node, Ask(self.cluster.new_token(), command))
         self._until_served("abc")
+
+    def declare_apart(self) -> int:
+        """A queue without a copy on the first node; its id."""
+        keys = {"ha-mode": "nodes", "ha-params": ["b", "c"]}
+        policy = parse("apart", "^apart$", keys)
+        assert not self.cluster.ask("b", SetPolicy(policy.name, to_text(policy))).error
+        self.count += 1
+        answer = self.cluster.ask("b", DeclareQueue("apart", True, False, False, "b", None, ()))
+        return answer.value
 
     def kill(self) -> None:
         """One node; all its queues get another master."""
@@ -130,8 +142,9 @@ def test_a_failover_costs_the_leader_one_judgement_a_queue(
     assert len(told) <= 8
 
 
-def test_a_lease_is_news_for_masters_only() -> None:
-    """Nothing changes for the copies of other nodes' queues: they are not stepped."""
+def test_a_lease_is_news_for_masters_that_wait() -> None:
+    """Nothing changes for the copies of other nodes' queues, nor for queues that nobody uses: they
+    are not stepped."""
     many = Many(12)
     many.declare()
     many.cluster.run(8000)
@@ -139,9 +152,45 @@ def test_a_lease_is_news_for_masters_only() -> None:
     led = [queue_id for queue_id, replica in copies.replicas.items() if replica.is_master]
     assert 0 < len(led) < len(copies.replicas) == many.count
     copies.out = EngineEffects()
-    copies.post_masters(LeaseChanged())
-    copies.step_copies(many.cluster.now_ms, 0)
-    assert list(copies.stepped) == led
+    Consumer(Place(many.cluster, "a", led[1], "one", Random(1)), Journal())
+    many.cluster.run(1000)
+    copies.post_masters(LeaseChanged(), lambda master: master.may_await_lease)
+    assert list(copies.inbox) == [led[1]]
+    copies.post_node_gone("b")
+    assert list(copies.inbox) == [led[1]]
+
+
+def test_a_lost_connection_is_no_step_for_copies_without_users_there() -> None:
+    """Rings repeat when there is a new connection, and only those with a member at its end."""
+    many = Many(12)
+    many.declare()
+    alone = many.declare_apart()
+    many.cluster.run(8000)
+    copies = many.cluster.engine("b").hosting
+    copies.on_link_down("a")
+    assert not copies.inbox
+    copies.on_link("a")
+    assert set(copies.inbox) == set(copies.replicas) - {alone}
+
+
+def test_a_queue_apart_does_not_wait_for_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue without a copy on the node concerned is stepped at once, however many others wait;
+    and these are not held up by it."""
+    monkeypatch.setattr(hosting, "RUN_MAX", 8)
+    many = Many(24)
+    many.declare()
+    alone = many.declare_apart()
+    many.cluster.run(8000)
+    copies, now_ms = many.cluster.engine("b").hosting, many.cluster.now_ms
+    copies.on_link("a")
+    waiting = len(copies.inbox)
+    for _ in range(2):
+        copies.post(alone, LeaseChanged())
+        copies.begin_step(EngineEffects())
+        copies.step_copies(now_ms, 0)
+        assert alone in copies.stepped
+        assert len(copies.stepped) == 8
+    assert len(copies.inbox) == waiting - 14
 
 
 def test_copies_with_events_are_stepped_before_copies_that_are_due(

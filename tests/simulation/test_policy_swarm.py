@@ -37,6 +37,6 @@ def test_what_an_unclean_promotion_loses_is_counted() -> None:
 
 def test_what_waited_across_an_unclean_promotion_comes_flagged() -> None:
     """The end of a delay and a delivery are lost with a past: the next one says redelivered."""
-    report = Swarm(7, unclean=True, chain=False, fan=False, pages=False).run()
+    report = Swarm(4, unclean=True, chain=False, fan=False, pages=False).run()
     assert report.wrong == []
     assert report.faults["unclean promotion"] > 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
+from mirrorq.cluster.controller.failure_detector import FailureDetector, LivenessNews
 from mirrorq.cluster.controller.leases import Leading
 from mirrorq.protocol.commands import (
     CatalogCommand,
@@ -78,6 +80,26 @@ def test_with_the_promise_the_view_replaces_that_epoch(leader: Leader) -> None:
     assert transfer(leader, "b") == TransferMaster("q", "b")
     leader.run(3000)
     assert len(leader.proposed) == 1
+
+
+def test_a_promise_is_no_reason_to_judge_nodes(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands come at once, each repeated until its view is there."""
+    judged: list[FailureDetector] = []
+    refresh = FailureDetector.refresh
+
+    def counted(self: FailureDetector) -> LivenessNews:
+        judged.append(self)
+        return refresh(self)
+
+    monkeypatch.setattr(FailureDetector, "refresh", counted)
+    transfer(leader, "b")
+    judged.clear()
+    leader.commits = False
+    leader.step(Yielded(1, 1, A))
+    assert judged == []
+    assert leader.proposed == [ChangeView(1, 1, in_sync(B, A, C), "clean")]
 
 
 def test_promises_of_others_and_of_other_epochs_are_none() -> None:

@@ -31,6 +31,7 @@ from mirrorq.transport.inbound import (
     Disconnected,
     Garbage,
     HandshakeRefused,
+    Inbound,
     PeerMessage,
     ProbeResult,
     RailMark,
@@ -199,6 +200,20 @@ def test_a_full_queue_drops_and_tells(net: Net) -> None:
     assert SendLost("b", DATA, 1) in net.of(a)
     net.sockets.append(b)
     net.until(lambda: len(net.messages(b, PeerMessage)) == sent - 1)
+
+
+def test_what_a_lost_connection_drops_is_told_by_its_end_alone(net: Net) -> None:
+    """Nothing can be sent again before the next connection: `SendLost` would only cause work."""
+    a, b = net.pair()
+    b.close()
+    net.sockets.remove(b)
+    told: list[Inbound] = []
+    while not a.dropped_count:
+        a.send("b", DATA, [b"one"])
+        a.flush()
+    while not told:
+        told += a.poll(10)
+    assert told == [Disconnected("b")]
 
 
 def test_a_large_message_that_a_full_queue_drops_is_told(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import signal
 import threading
@@ -110,6 +109,7 @@ def node(file: Path | None, **options: Any) -> None:
 
 def _run(settings: NodeFile, name: str, path: Path) -> None:
     """Run a node until a signal ends the node."""
+    from mirrorq.node.collector import rare_full_collections
     from mirrorq.node.node import Node
 
     is_insecure = bool(settings.insecure)
@@ -134,10 +134,7 @@ def _run(settings: NodeFile, name: str, path: Path) -> None:
             from mirrorq.metrics import serve
 
             ending.callback(serve(settings.metrics, running))
-        # This process is a node and nothing else: what it has loaded stays, and need not be walked
-        # by each of Python's full garbage collections, in the middle of some step.
-        gc.freeze()
-        ending.callback(gc.unfreeze)
+        ending.enter_context(rare_full_collections())
         echo(f"node {name} runs" + _where(running.listening))
         with _told_to_end() as told:
             while not told.wait(LOOK_S):

@@ -10,7 +10,6 @@ from mirrorq.engine.hosting import Hosting
 from mirrorq.engine.peer_admission import PeerAdmission
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import MemberId, StoreId
-from mirrorq.replication.events import NodeGone
 
 
 class EngineContext:
@@ -51,7 +50,7 @@ class EngineContext:
 
     def on_gone(self, node: str) -> None:
         """Tell the masters here that a peer is silent or dead."""
-        self.hosting.post_masters(NodeGone(node))
+        self.hosting.post_node_gone(node)
         peer = self.admission.peers.find(node)
         member = None if peer is None else peer.member
         if member is not None and self.catalog.was_stopped(member):
@@ -62,5 +61,5 @@ class EngineContext:
     def on_forgotten(self, node: str) -> None:
         """Tell the masters here that a peer was removed from the cluster."""
         # Some masters may not have seen the node silent before.
-        self.hosting.post_masters(NodeGone(node))
+        self.hosting.post_node_gone(node)
         self.notice("left", f"node {node} was forgotten")

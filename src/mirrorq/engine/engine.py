@@ -431,7 +431,7 @@ class Engine:
                 self._greetings.say_all(event.node)
                 self._admission.say_unwelcome(event.node)
             case LinkDown():
-                self.hosting.on_link(event.node)
+                self.hosting.on_link_down(event.node)
                 if event.node[:1] != MARK:
                     self._leadership.supervise(now_ms, LinkBroken(event.node))
             case Probed():

@@ -10,7 +10,6 @@ from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.peer_admission import foreign_text
 from mirrorq.protocol.control import Hello, Unwelcome
 from mirrorq.protocol.identities import MemberId, StoreId
-from mirrorq.replication.events import NodeGone
 
 
 class Greetings:
@@ -96,7 +95,7 @@ class Greetings:
         self._context.notice(
             "came", f"node {member.node} has come, incarnation {member.incarnation}"
         )
-        hosting.post_masters(NodeGone(member.node, member.incarnation))
+        hosting.post_node_gone(member.node, member.incarnation)
         hosting.on_link(member.node)
         self.say_all(member.node)
 

@@ -10,7 +10,7 @@ Requests go to the master on any node. Replies come back to the handle or the co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from itertools import filterfalse, islice
 
 from attrs import evolve
 
@@ -51,6 +51,7 @@ from mirrorq.replication.events import (
     Fetching,
     LinkLost,
     NeighboursChanged,
+    NodeGone,
     ReplicaEvent,
     Requested,
     SessionGone,
@@ -71,6 +72,8 @@ attaches again after failure_ms."""
 LEFTOVER_FACTOR = 5
 """A copy that no view names any more is kept for so many failure_ms. A member that leaves for a
 moment, by a policy or a broken connection, then needs only a delta."""
+CROWD_FACTOR = 5
+"""The crowd stays together for so many failure_ms after the last news of it."""
 RUN_MAX = 64
 """Copies stepped in one step of the engine. A lower limit means more commits."""
 TOLD_MAX = 64
@@ -196,6 +199,11 @@ class Hosting:
         """Queues whose copy here is in sync and has damaged bodies."""
         self.damage_count = 0
         """Damaged frames found since the start."""
+        self._crowd: dict[int, None] = {}
+        """Copies that a connection or a new view has concerned lately: see `_take_portion`."""
+        self._crowd_news: dict[int, None] = {}
+        """The same, since the last step."""
+        self._crowd_until_ms = NEVER_MS
         self._handing: dict[int, int] = {}
         """Queue mastered here -> time until which the queue wants the lease."""
         self.is_handing_stale = False
@@ -274,12 +282,19 @@ class Hosting:
         for queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
-    def post_masters(self, event: ReplicaEvent) -> None:
-        """Add an event for masters only; most queues here are not mastered here. Copies with events
-        are included: an event of the step may make a copy master."""
+    def post_masters(self, event: ReplicaEvent, is_concerned: Callable[[Master], bool]) -> None:
+        """Add an event for the masters that it concerns: most need no step. Copies with events are
+        included, because an event of the step may make a copy master."""
         inbox = self.inbox
         for queue_id in {**self._handing, **inbox}:
-            inbox.setdefault(queue_id, []).append(event)
+            master = self.replicas[queue_id].master
+            if queue_id in inbox or (master is not None and is_concerned(master)):
+                inbox.setdefault(queue_id, []).append(event)
+
+    def post_node_gone(self, node: str, incarnation: int | None = None) -> None:
+        """Tell masters with users on a node that it is gone, or its older incarnations are."""
+        gone = NodeGone(node, incarnation)
+        self.post_masters(gone, lambda master: master.may_have_users(node))
 
     def step_copies(self, now_ms: int, steady_us: int) -> None:
         """Step the copies that have events."""
@@ -290,6 +305,7 @@ class Hosting:
             most = max(RUN_MAX - len(self.inbox), RUN_MAX // 8, 1)
             for queue_id in self.due.take_due(now_ms, most):
                 self.inbox.setdefault(queue_id, []).append(TICK)
+        self._gather_crowd(now_ms)
         self.stepped = inbox = self._take_portion()
         self.led = led = list[Replica]()
         for queue_id, events in inbox.items():
@@ -313,14 +329,29 @@ class Hosting:
             self.is_handing_stale = False
             self.handing_until_ms = max(self._handing.values(), default=NEVER_MS)
 
+    def _gather_crowd(self, now_ms: int) -> None:
+        if now_ms >= self._crowd_until_ms:
+            self._crowd.clear()
+        if self._crowd_news:
+            self._crowd.update(self._crowd_news)
+            self._crowd_news.clear()
+            self._crowd_until_ms = now_ms + CROWD_FACTOR * self._config.failure_ms
+
     def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
-        """Take the events of the copies to step now, longest waiting first. The engine steps again
-        at once while events are left."""
+        """Take the events of the copies to step now. The engine steps again at once while events
+        are left.
+
+        The copy that waits longest is first. Copies outside the crowd have up to half of the room:
+        a queue that a node's death does not concern does not wait for thousands that it does.
+        """
         at_once, self._at_once = self._at_once, {}
         inbox = self.inbox
         chosen: Iterable[int] = tuple(inbox)
         if len(inbox) > RUN_MAX and not self.runs_all:
-            chosen = (*filter(inbox.__contains__, at_once), *islice(inbox, RUN_MAX))
+            apart = islice(filterfalse(self._crowd.__contains__, inbox), RUN_MAX // 2)
+            first = dict.fromkeys((*filter(inbox.__contains__, at_once), *apart))
+            most = max(RUN_MAX - len(first), RUN_MAX // 2)
+            chosen = (*first, *islice(filterfalse(first.__contains__, inbox), most))
         self.runs_all = False
         if self.changed:
             # No copy is stepped with an older view than the catalog's.
@@ -419,8 +450,26 @@ class Hosting:
             self.post(queue_id, Persisted(write_number))
 
     def on_link(self, node: str) -> None:
-        """Handle a lost or new connection: messages on the way may be lost."""
-        self.post_all(LinkLost(node))
+        """Handle a new connection: messages on the way may have been lost with the one before."""
+        inbox, event = self.inbox, LinkLost(node)
+        for queue_id, replica in self.replicas.items():
+            if replica.is_linked_to(node):
+                self._crowd_news[queue_id] = None
+            elif queue_id not in inbox:
+                continue
+            inbox.setdefault(queue_id, []).append(event)
+        self._tell_users_of(node)
+
+    def on_link_down(self, node: str) -> None:
+        """Handle a lost connection. Rings repeat nothing before there is a new one."""
+        for queue_id, replica in self.replicas.items():
+            if replica.is_linked_to(node):
+                self._crowd_news[queue_id] = None
+        self.post_masters(LinkLost(node), lambda master: master.may_have_users(node))
+        self._tell_users_of(node)
+
+    def _tell_users_of(self, node: str) -> None:
+        """Tell users of the queues that the node is the master of."""
         for queue_id in self.sessions.queues():
             if self._is_mastered_by(queue_id, node):
                 self.out.changes.append(MasterLinkLost(queue_id))
@@ -526,6 +575,7 @@ class Hosting:
             self.post(queue_id, Declared(record.auto_delete, *known))
         self.post(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
         self.post(queue_id, ViewInstalled(record.view))
+        self._crowd_news[queue_id] = None
         if record.view.members[0].id == self.me and not was_master:
             text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
             self.out.notices.append(Notice("became master", text, queue_id))

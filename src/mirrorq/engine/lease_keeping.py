@@ -90,4 +90,4 @@ class LeaseKeeping:
             self._is_told_paused = is_paused
             kind, has = ("paused", "no") if is_paused else ("resumed", "has")
             context.notice(kind, f"{kind}: {has} contact with a majority")
-        context.hosting.post_masters(LeaseChanged())
+        context.hosting.post_masters(LeaseChanged(), lambda one: one.may_await_lease)

@@ -20,6 +20,7 @@ from mirrorq import clock
 from mirrorq.cluster.catalog.proposals import recorded_endpoints
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, MirrorQError, StoreLocked
+from mirrorq.node.collector import rare_full_collections
 from mirrorq.node.endpoints import NodeEndpoints
 from mirrorq.node.local import FAILED, IDLE, STOPPED, LocalFolder
 from mirrorq.node.node import Node
@@ -98,7 +99,8 @@ def _serve(node: Node, place: LocalFolder, told: Latch) -> int:
     _say(pid=os.getpid())
     _let_go(place)
     log.info("process %d runs node %s", os.getpid(), node.name)
-    ended = _wait(node, place, told)
+    with rare_full_collections():
+        ended = _wait(node, place, told)
     # First, so that remaining clients know if they should start the node again.
     place.tell(ended)
     log.info("process %d ends node %s: %s", os.getpid(), node.name, ended)

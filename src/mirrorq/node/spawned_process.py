@@ -106,6 +106,7 @@ def _node_arguments(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(parent: Parent, given: dict[str, Any]) -> None:
+    from mirrorq.node.collector import rare_full_collections
     from mirrorq.node.node import Node
 
     arguments = _node_arguments(given)
@@ -115,7 +116,7 @@ def _run(parent: Parent, given: dict[str, Any]) -> None:
         node.close()
         arguments["listen"] = f"ipc://{Path(arguments['path']) / SOCKET_NAME}"
         node = Node(**arguments)
-    with node:
+    with node, rare_full_collections():
         parent.say(endpoint=node.endpoint, listening=node.listening)
         while not parent.is_gone():
             if node.is_closed:

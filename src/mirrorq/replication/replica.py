@@ -189,6 +189,12 @@ class Replica:
     def is_master(self) -> bool:
         return self.master is not None
 
+    def is_linked_to(self, node: str) -> bool:
+        """Return true if a member of the view, or a user of this master, may be on the node."""
+        view, master = self.ring.view, self.master
+        is_named = view is not None and any(one.id.node == node for one in view.members)
+        return is_named or (master is not None and master.may_have_users(node))
+
     @property
     def is_serving(self) -> bool:
         """Return true if this copy is the master and its promotion is applied."""

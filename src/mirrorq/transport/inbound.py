@@ -76,7 +76,7 @@ class Disconnected(Struct, frozen=True, gc=False):
 
 
 class SendLost(Struct, frozen=True, gc=False):
-    """Messages to the peer were dropped: its connection is gone or its queue is full."""
+    """Messages to the connected peer were dropped, because its queue is full."""
 
     peer: str
     channel: int

@@ -352,7 +352,7 @@ class Transport:
 
         Returns:
             False: dropped, without a connection or with a too large part (`takes`). With a full
-            queue, now or later, `poll` returns `SendLost`.
+            queue, now or later, `poll` returns `SendLost`, unless the connection ends meanwhile.
         """
         known = self._peers.get(peer)
         links = () if known is None else known.links
@@ -480,10 +480,12 @@ class Transport:
             timeout_ms: 0 or more. Returns earlier on `wake`; may return nothing earlier.
         """
         self.flush()
-        inbound, self._lost = self._lost, []
+        inbound: list[Inbound] = []
+        lost, self._lost = self._lost, []
         is_ready = is_readable(self._router)
-        has_slept = timeout_ms > 0 and not (inbound or is_ready) and self._waker.fall_asleep()
-        is_look_due = False
+        has_slept = timeout_ms > 0 and not (lost or is_ready) and self._waker.fall_asleep()
+        # What could not be sent is perhaps the first sign of a lost connection.
+        is_look_due = bool(lost)
         if has_slept:
             is_ready, is_look_due = self._sleep(timeout_ms)
         else:
@@ -505,7 +507,14 @@ class Transport:
                 self._read_probes(inbound)
         elif is_ready:
             self._read_router(inbound)
-        return inbound
+        return [*filter(self._is_news, lost), *inbound] if lost else inbound
+
+    def _is_news(self, lost: Inbound) -> bool:
+        """Return false if `Disconnected` says all: until `Connected` nothing can be sent again."""
+        if type(lost) is not SendLost:
+            return True
+        peer = self._peers.get(lost.peer)
+        return peer is not None and peer.is_up
 
     def _sleep(self, timeout_ms: int) -> tuple[bool, bool]:
         """Block until something is there; gives the GIL away.

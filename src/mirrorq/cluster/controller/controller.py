@@ -186,7 +186,9 @@ class Controller:
         if self._nodes.leaving:
             self._end_leaves(now_ms)
         probe = self._detector.probes()
-        news = self._detector.refresh()
+        # A promise says nothing about nodes, and thousands may come at once.
+        is_promise = type(event) is Yielded
+        news = LivenessNews(of_all=False) if is_promise else self._detector.refresh()
         if news and self._term:
             self._on_news(news)
         propose: tuple[CatalogCommand, ...] = ()

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from mirrorq.config import Config
 from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import RangeSet
@@ -443,6 +445,19 @@ class Master:
     def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
         """End a consumer that an operator has disconnected: held messages go back, counted."""
         self.deliveries.expel(session, consumer, why)
+
+    @property
+    def may_await_lease(self) -> bool:
+        """Return true if a confirm or a consumer waits, perhaps for the lease."""
+        waits = self.confirms.runs or self.confirms.repeats or self._term.dispatch.consumers.waiting
+        return bool(waits)
+
+    def may_have_users(self, node: str) -> bool:
+        """Return true if handles are on the node, or consumers of a former term may be."""
+        if self.auto_delete.was_consumed or self.ownership.was_consumed:
+            return True
+        sessions = chain(self.attachments, (request.session for request in self.waiting))
+        return any(session.node == node for session in sessions)
 
     def on_node_gone(self, now_ms: int, node: str, incarnation: int | None) -> None:
         """End the handles of a node that is gone; with an incarnation, only handles of older
