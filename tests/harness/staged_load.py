@@ -312,6 +312,8 @@ class StagedLoad(Load):
         if not self._is_quiet and self.random.random() < 0.1:
             self._counts["run aborted"] += 1
             run.is_asked = True
+            # Nobody comes back to commit it: in another queue it is perhaps not sealed.
+            run.winners = []
             driver.abort()
             return
         run.winners = run.winners or winners

@@ -29,7 +29,7 @@ def test_nothing_is_lost_while_nodes_join_and_leave(seed: int) -> None:
 @pytest.mark.slow
 def test_what_an_unclean_promotion_loses_is_counted() -> None:
     """Copies that are not in sync are promoted; no more is missing than their masters say."""
-    swarm = Swarm(46, unclean=True, chain=False, fan=False)
+    swarm = Swarm(5, unclean=True, chain=False, fan=False)
     report = swarm.run()
     assert report.wrong == []
     assert report.faults["unclean promotion"] > 0
