@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from harness.cluster import SimulatedCluster
+from mirrorq.cluster.catalog.exchanges import Exchanges
 from mirrorq.cluster.controller import agenda, transfers
 from mirrorq.engine import follower, hosting, reports, sync_reports
 from mirrorq.engine.engine import Engine
@@ -28,6 +30,7 @@ from mirrorq.protocol.commands import (
     SetPolicy,
 )
 from mirrorq.protocol.policy import parse, to_text
+from mirrorq.protocol.routing import Binding
 
 from .instructions import Work, work_of
 
@@ -182,3 +185,20 @@ def test_no_step_grows_with_very_many_queues() -> None:
     thirty bytecodes for a copy (docs/sizing.md)."""
     with small_portions():
         assert growth_text(Large(SLOW_FEW), Large(SLOW_MANY), comes_back) == ""
+
+
+def test_a_binding_costs_the_same_however_many_the_exchange_has() -> None:
+    """Bindings are compared in C: a node that joins takes 64 of them in one step."""
+
+    def work(count: int) -> int:
+        exchanges = Exchanges()
+        exchanges.declare(1, DeclareExchange("x", "headers"))
+        for number in range(count + 1):
+            known = exchanges.get("x")
+            assert known is not None
+            call = partial(exchanges.bind, number, known, Binding(1, "", f'{{"k": {number}}}'))
+            if number < count:
+                call()
+        return work_of(call, under="").count
+
+    assert work(1000) < GROWTH_MAX * work(10)

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 from attrs import frozen
+from msgspec import Struct
 
 from mirrorq.errors import MALFORMED, ConfigError
 from mirrorq.protocol.printable import unprintable
@@ -34,8 +35,7 @@ MEMO_MAX = 4096
 """Limit of routing keys with remembered queues."""
 
 
-@frozen
-class Binding:
+class Binding(Struct, frozen=True, gc=False):
     """One way from an exchange to a queue."""
 
     queue_id: int
