@@ -57,6 +57,7 @@ class NodeProcess:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._handles: dict[str, MirroredQueue] = {}
+        self._unrelated: MirroredQueue | None = None
         self._putter: Putter | None = None
 
     def declare(self, names: list[str], threads: int) -> None:
@@ -86,10 +87,11 @@ class NodeProcess:
         """Open the unrelated queue here, with its other copy on the third node."""
         policy = {"ha-mode": "nodes", "ha-params": ["b", "c"]}
         self._node.set_policy(UNRELATED, f"^{UNRELATED}$", policy)
-        self._handles[UNRELATED] = self._node.queue(UNRELATED)
+        self._unrelated = self._node.queue(UNRELATED)
 
     def begin_puts(self) -> None:
-        self._putter = Putter(self._handles[UNRELATED])
+        assert self._unrelated is not None
+        self._putter = Putter(self._unrelated)
 
     def end_puts(self) -> list[float]:
         """Seconds from each put into the unrelated queue to its confirm."""
@@ -99,8 +101,7 @@ class NodeProcess:
     def put(self) -> list[float]:
         """One message into each queue of which a handle is open: seconds to each confirm."""
         began = time.perf_counter()
-        handles = [one for name, one in self._handles.items() if name != UNRELATED]
-        puts = [handle.put(b"x" * 100) for handle in handles]
+        puts = [handle.put(b"x" * 100) for handle in self._handles.values()]
         took: list[float] = []
         for confirmation in puts:
             confirmation.add_done_callback(lambda _: took.append(time.perf_counter() - began))

@@ -452,21 +452,22 @@ class Hosting:
     def on_link(self, node: str) -> None:
         """Handle a new connection: messages on the way may have been lost with the one before."""
         inbox, event = self.inbox, LinkLost(node)
-        for queue_id, replica in self.replicas.items():
-            if replica.is_linked_to(node):
-                self._crowd_news[queue_id] = None
-            elif queue_id not in inbox:
-                continue
+        for queue_id in {**inbox, **self._crowd_at(node)}:
             inbox.setdefault(queue_id, []).append(event)
         self._tell_users_of(node)
 
     def on_link_down(self, node: str) -> None:
         """Handle a lost connection. Rings repeat nothing before there is a new one."""
-        for queue_id, replica in self.replicas.items():
-            if replica.is_linked_to(node):
-                self._crowd_news[queue_id] = None
+        self._crowd_at(node)
         self.post_masters(LinkLost(node), lambda master: master.may_have_users(node))
         self._tell_users_of(node)
+
+    def _crowd_at(self, node: str) -> dict[int, None]:
+        """Count the copies that a node's connection concerns to the crowd, and return them."""
+        copies = self.replicas.items()
+        linked = dict.fromkeys(queue_id for queue_id, one in copies if one.is_linked_to(node))
+        self._crowd_news.update(linked)
+        return linked
 
     def _tell_users_of(self, node: str) -> None:
         """Tell users of the queues that the node is the master of."""

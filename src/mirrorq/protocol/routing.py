@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 from attrs import frozen
-from msgspec import Struct
 
 from mirrorq.errors import MALFORMED, ConfigError
 from mirrorq.protocol.printable import unprintable
@@ -35,7 +34,7 @@ MEMO_MAX = 4096
 """Limit of routing keys with remembered queues."""
 
 
-class Binding(Struct, frozen=True, gc=False):
+class Binding(msgspec.Struct, frozen=True, gc=False):
     """One way from an exchange to a queue."""
 
     queue_id: int
