@@ -24,7 +24,7 @@ pure: $(STAMP)  ## all that needs no real time, on both cores
 	$(PYTEST) -n 2 -m 'not real and not slow and not soak'
 
 smoke: $(STAMP)  ## a few real processes, one after the other, and one round trip of Spark
-	$(PYTEST) -m smoke
+	$(PYTEST) -m smoke $$(grep -rl --include='test_*.py' mark.smoke tests)
 
 slow: $(STAMP)  ## more of what no clock decides, on both cores
 	$(PYTEST) -n 2 -m 'slow and not soak'
@@ -39,8 +39,9 @@ define in_real_time
 			--last-failed --last-failed-no-failures=none $(1); }
 endef
 
+# Most of their time these tests wait: three files at once keep two cores busy for two thirds of it.
 real: $(STAMP)  ## real processes, threads and sockets on loopback: kill -9, SIGSTOP, signals, forks
-	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER),-n 2 --dist loadfile)
+	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER),-n 3 --dist loadfile)
 
 stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
 	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)

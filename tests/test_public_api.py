@@ -14,6 +14,7 @@ import json
 import queue
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def shown() -> dict[str, list[str]]:
     return found
 
 
+@cache
 def loaded() -> griffe.ModulesCollection:
     """mirrorq and the connector, read and not run: the same under each Python."""
     extensions = griffe.load_extensions("unpack_typeddict")

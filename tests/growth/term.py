@@ -29,7 +29,7 @@ from mirrorq.replication.events import CourierReplied, Declared, NeighboursChang
 from mirrorq.replication.master.courier import courier_number
 from mirrorq.replication.state.outbox import producer_of
 
-from .instructions import Work, work_of
+from .work import Work, work_of
 
 __all__ = ["Past", "work_after"]
 

@@ -23,7 +23,7 @@ from mirrorq.replication.state.priorities import PriorityLevel
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 
-from .instructions import work_of
+from .work import work_of
 
 FEW, MANY = 1_000, 10_000
 GROWTH_MAX = 2.0

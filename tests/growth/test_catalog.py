@@ -1,7 +1,7 @@
 """What one step of a node costs at most, as the catalog grows: it does not grow with it.
 
 Three nodes with few and with many queues in their catalog. Then a queue is declared, a policy is
-set for all, a node dies, comes back and is forgotten. Of each step the bytecodes of engine,
+set for all, a node dies, comes back and is forgotten. Of each step the executed lines of engine,
 controller and catalog are counted meanwhile; those of copies are counted elsewhere.
 """
 
@@ -32,11 +32,11 @@ from mirrorq.protocol.commands import (
 from mirrorq.protocol.policy import parse, to_text
 from mirrorq.protocol.routing import Binding
 
-from .instructions import Work, work_of
+from .work import Work, work_of
 
 GROWTH_MAX = 2
-PORTION = 8
-FEW, MANY = 60, 300
+PORTION = 4
+FEW, MANY = 28, 140
 """Queues: more than a portion, and many more."""
 SLOW_FEW, SLOW_MANY = 100, 2000
 ROOMS = ("/mirrorq/engine/", "/mirrorq/cluster/")
@@ -45,7 +45,7 @@ ROOMS = ("/mirrorq/engine/", "/mirrorq/cluster/")
 
 @contextmanager
 def small_portions() -> Iterator[None]:
-    """While it lasts, a node does a quarter of what it does in one step else."""
+    """While it lasts, a node does much less in one step than else."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agenda, "JUDGED_MAX", PORTION)
         patch.setattr(hosting, "RUN_MAX", PORTION)
@@ -182,7 +182,7 @@ def test_no_step_grows_with_names_or_exchanges(characters: int, exchanges: int) 
 @pytest.mark.soak
 def test_no_step_grows_with_very_many_queues() -> None:
     """But for the return of a node: each copy is told of the new link in one step, which is some
-    thirty bytecodes for a copy (docs/sizing.md)."""
+    four lines for a copy (docs/sizing.md)."""
     with small_portions():
         assert growth_text(Large(SLOW_FEW), Large(SLOW_MANY), comes_back) == ""
 

@@ -44,7 +44,7 @@ from mirrorq.replication.state.producer import Producer
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 
-from .instructions import Work, work_of
+from .work import Work, work_of
 
 FEW, MANY = 1_000, 10_000
 GROWTH_MAX = 2.0
@@ -339,7 +339,7 @@ def stretches_of(count: int) -> tuple[Range, ...]:
 
 def test_an_unclean_promotion_says_what_is_lost_in_few_words() -> None:
     """However many pieces it is in: the op names the stretches, and ends each in one go, which
-    takes less than a bytecode a message."""
+    takes less than a line a message."""
     for count in (3 * FEW, MANY):
         replica, applied = promoted_uncleanly(count)
         assert applied.count < max(replica.state.lost, 10_000)

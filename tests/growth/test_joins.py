@@ -1,6 +1,6 @@
 """What a join does in a step depends on its parts, and what it sends on what is missing.
 
-Two members and no network: steps of both are counted in bytecodes, each message and each write in
+Two members and no network: steps of both are counted in lines, each message and each write in
 bytes. Pages and parts are small here, so that a queue of 10^3 messages has some of them, too.
 """
 
@@ -37,8 +37,8 @@ from mirrorq.replication.state.pages import COLUMNS, MESSAGES, PRODUCERS, PageCa
 from mirrorq.replication.state.queue_state import QueueState
 from mirrorq.testing.disk import QueueFiles
 
-from .instructions import work_of
 from .test_depth import FEW, GROWTH_MAX, MANY, files_of
+from .work import work_of
 
 BODY_BYTES = 100
 PART_BYTES = 8192

@@ -13,7 +13,7 @@ import pytest
 from simulation.test_minority import minority
 from simulation.world import Taker, World
 
-from .instructions import work_of
+from .work import work_of
 
 GROWTH_MAX = 1.5
 PUTS = 3
@@ -104,7 +104,7 @@ def test_work_in_hand_costs_the_same(past: Callable[[int], World], few: int, man
         works.append(work_of(lambda w=world, t=taker: _work(w, t, [f"m{i}" for i in range(PUTS)])))
     before, after = works
     assert after.count < GROWTH_MAX * before.count, (
-        f"{before.count} bytecodes, {after.growth_text(before)}"
+        f"{before.count} lines, {after.growth_text(before)}"
     )
 
 
@@ -125,5 +125,5 @@ def test_a_minority_that_is_heard_again_costs_the_same_however_long_it_was_alone
         works.append(work_of(heal))
     before, after = works
     assert after.count < GROWTH_MAX * before.count, (
-        f"{before.count} bytecodes, {after.growth_text(before)}"
+        f"{before.count} lines, {after.growth_text(before)}"
     )

@@ -21,7 +21,7 @@ from mirrorq.replication.state.pages import PageCache
 from mirrorq.replication.state.producer import LOSER_PAGES, LOST
 from mirrorq.replication.state.queue_state import QueueState
 
-from .instructions import Work, work_of
+from .work import Work, work_of
 
 FEW, MANY = 1_000, 40_000
 GROWTH_MAX = 2.0
@@ -57,7 +57,7 @@ def _work(call: Callable[[Many], None], many: Many) -> Work:
 @pytest.mark.parametrize("call", [_use, _open, _look_up])
 def test_it_costs_the_same_however_many_producers_there_are(call: Callable[[Many], None]) -> None:
     few, many = (_work(call, _deep(count)) for count in (FEW, MANY))
-    assert many.count < GROWTH_MAX * few.count, f"{few.count} bytecodes, {many.growth_text(few)}"
+    assert many.count < GROWTH_MAX * few.count, f"{few.count} lines, {many.growth_text(few)}"
 
 
 def _tick(replica: Replica, now_ms: int) -> Work:

@@ -15,7 +15,7 @@ from mirrorq.replication.events import Defined
 from mirrorq.wire.frames import pack_publish
 from mirrorq.wire.ops import FrameCodec, encode_staged
 
-from .instructions import Work, work_of
+from .work import Work, work_of
 
 FEW, MANY = 1_000, 20_000
 GROWTH_MAX = 1.5

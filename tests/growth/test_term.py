@@ -1,7 +1,7 @@
 """What a step of a queue costs: it grows with the work in hand, and with nothing else.
 
 The same few messages are put, confirmed, handed out and acked after pasts that differ in one
-dimension by a factor of fifty, and their bytecodes are counted.
+dimension by a factor of fifty, and the lines they execute are counted.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def senders_idle(size: int) -> Past:
 def test_work_in_hand_costs_the_same(dimension: Callable[[int], Past]) -> None:
     """Fifty times as much of this leaves a step what it was."""
     few, many = work_after(dimension, FEW), work_after(dimension, MANY)
-    assert many.count < GROWTH_MAX * few.count, f"{few.count} bytecodes, {many.growth_text(few)}"
+    assert many.count < GROWTH_MAX * few.count, f"{few.count} lines, {many.growth_text(few)}"
 
 
 def test_nothing_is_kept_of_queues_that_are_deleted() -> None:

@@ -6,7 +6,7 @@ import dis
 from collections.abc import Callable
 from types import FrameType
 
-from tests.bytecodes import watch
+from .bytecodes import watch
 
 __all__ = ["Interrupt", "run_interrupted"]
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.growth.instructions import work_of
+from tests.growth.work import work_of
 
 from mirrorq.errors import PolicyError
 from mirrorq.protocol.name_pattern import FOUND_MAX, STEPS_MAX, NamePattern, PatternError, is_found
@@ -33,7 +33,7 @@ UNKNOWN = {
 
 
 def instructions(pattern: str, name: str) -> int:
-    """How many bytecodes it takes to look for a pattern for the first time."""
+    """How many lines it takes to look for a pattern for the first time."""
     ready = NamePattern(pattern)
     return work_of(lambda: ready.is_in(name)).count
 

@@ -21,20 +21,15 @@ if sys.version_info >= (3, 12):
     _TOOL = sys.monitoring.DEBUGGER_ID
     _INSTRUCTION = sys.monitoring.events.INSTRUCTION
 
-    def watch(call: Callable[[], object], note: Note, under: tuple[str, ...] = ("",)) -> None:
+    def watch(call: Callable[[], object], note: Note) -> None:
         """Call it, and `note` before each bytecode of the frames below, on this thread.
 
         What `note` raises comes out of that bytecode.
-
-        Args:
-            under: only of code whose file's path has one of these in it.
         """
         thread = get_ident()
         monitoring = sys.monitoring
 
         def on_instruction(code: CodeType, offset: int) -> object:
-            if not any(part in code.co_filename for part in under):
-                return monitoring.DISABLE
             if get_ident() == thread and code is not watch.__code__:
                 note(sys._getframe(1), offset)
             return None
@@ -52,26 +47,14 @@ if sys.version_info >= (3, 12):
 
 else:
 
-    def watch(call: Callable[[], object], note: Note, under: tuple[str, ...] = ("",)) -> None:
+    def watch(call: Callable[[], object], note: Note) -> None:
         """Call it, and `note` before each bytecode of the frames below, on this thread.
 
         What `note` raises comes out of that bytecode.
-
-        Args:
-            under: only of code whose file's path has one of these in it.
         """
-        known: dict[CodeType, bool] = {}
-
-        def is_watched(code: CodeType) -> bool:
-            found = known.get(code)
-            if found is None:
-                found = known[code] = any(part in code.co_filename for part in under)
-            return found
 
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
             if event == "call":
-                if not is_watched(frame.f_code):
-                    return None
                 frame.f_trace_opcodes = True
                 frame.f_trace_lines = False
             elif event == "opcode":

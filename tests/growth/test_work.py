@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .instructions import work_of
+from .work import work_of
 
 HERE = "/growth/"
 
