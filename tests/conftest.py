@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import mirrorq
+
 # The same examples each time, on every machine; and a loaded machine is no bug.
 settings.register_profile("mirrorq", deadline=None, derandomize=True, database=None)
 settings.load_profile("mirrorq")
@@ -86,3 +88,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         GUARD.is_on = False
+
+
+@pytest.fixture
+def endpoint() -> str:
+    """Where nobody listens."""
+    from tests.kit import free_endpoint
+
+    return free_endpoint()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
+    """A cluster of one that listens on loopback."""
+    with mirrorq.Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:
+        node.wait_ready(60)
+        yield node

@@ -45,6 +45,11 @@ def is_empty(queue: MirroredQueue) -> bool:
     return status.state == "running" and status.messages == 0
 
 
+def free_endpoint() -> str:
+    """An endpoint on loopback, on a port that nobody has now."""
+    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
+
+
 def peers_of(names: Iterable[str]) -> dict[str, str]:
     """An endpoint on loopback for each name, on ports that nobody has now."""
     names = tuple(names)
@@ -70,7 +75,9 @@ def start_process(
 def nodes(
     path: Path, names: Iterable[str] = "abc", config: Config | None = None
 ) -> Iterator[dict[str, Node]]:
-    """Nodes of one cluster in this process, by their names; closed at the end."""
+    """Nodes of one cluster in this process, by their names; patient ones unless a test says more.
+    Closed at the end."""
+    config = config or Config(**PATIENT)
     peers = peers_of(names)
     with ExitStack() as stack:
         made = {

@@ -21,7 +21,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from tests.kit import until
+from tests.kit import free_endpoint, until
 
 import mirrorq
 from mirrorq.cli import main
@@ -161,7 +161,7 @@ def test_security() -> None:
     """With keys made as the page says."""
     keygen("a", "--role", "peer")
     keygen("web", "--write", "orders.*")
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     names = {"mirrorq": mirrorq, "peers": {"a": endpoint}, "endpoints": endpoint}
     run("security.md", text_of("security.md"), names)
 

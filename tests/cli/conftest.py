@@ -6,8 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-
-from mirrorq.demo.ports import free_ports
+from tests.kit import free_endpoint
 
 from .running import COMMAND_S, Run, run_alone, start_node
 
@@ -16,7 +15,7 @@ from .running import COMMAND_S, Run, run_alone, start_node
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a cluster of one node listens."""
     path = tmp_path_factory.mktemp("node")
-    where = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    where = free_endpoint()
     with start_node(path, where) as node:
         yield where
         node.terminate()

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.kit import free_endpoint, until
 
 import mirrorq
-from kit import until
 from mirrorq.cli.node import LOOK_S
-from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Run, run_alone, start_node
 
@@ -192,7 +191,7 @@ def test_unknown_queues_are_refused_in_one_line(run: Run, command: str) -> None:
 
 def test_unreachable_nodes_are_named() -> None:
     """No node answers: exit status 1 and one line that names what was tried."""
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     done = run_alone("status", "--connect", endpoint, "--wait", "0.3")
     assert done.returncode == 1
     assert endpoint.encode() in done.stderr
@@ -240,7 +239,7 @@ def test_endpoints_come_from_the_environment(run: Run, endpoint: str) -> None:
 def test_a_node_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM and Ctrl-C close a node: status 0, and its store can be opened again. Ctrl-Z for
     longer than it looks after itself does not, once it goes on."""
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     for is_stopped in (number == signal.SIGTERM, False):
         with start_node(tmp_path, endpoint) as node:
             if is_stopped:
@@ -256,7 +255,7 @@ def test_a_node_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
 
 def test_a_second_node_on_one_path_is_refused(tmp_path: Path) -> None:
     """Two nodes on one directory: the second ends with status 1 and says why."""
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     with start_node(tmp_path, endpoint) as node:
         second = run_alone("node", "run", "a", "--path", str(tmp_path / "store"))
         node.terminate()
@@ -331,8 +330,7 @@ def test_bench_measures_a_cluster(tmp_path: Path) -> None:
 
 def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
     """`node run --join` makes them nodes of the cluster; `node forget` refuses one that runs."""
-    (port,) = free_ports(1)
-    endpoint = f"tcp://127.0.0.1:{port}"
+    endpoint = free_endpoint()
     processes = [start_node(tmp_path, endpoint)]
 
     def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kit import free_endpoint
+
 import mirrorq
-from mirrorq.demo.ports import free_ports
 from mirrorq.store.environment import DATA_FILE
 
 from .running import COMMAND_S, run_alone, start_node
@@ -19,7 +20,7 @@ from .running import COMMAND_S, run_alone, start_node
 def test_the_store_of_a_killed_node_is_good(tmp_path: Path) -> None:
     """Killed at work, its store is called good; damaged, what is wrong is listed; while the node
     runs, or where none was, one line says so."""
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     path = tmp_path / "store"
     with start_node(tmp_path, endpoint) as node:
         # The last one is too large for the write-ahead log: LMDB has it, and all before it.

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 
 import mirrorq
-from kit import until
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Started, run_alone

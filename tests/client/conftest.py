@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from mirrorq.client.client import Client, connect
 from mirrorq.config import Config
-from mirrorq.node.node import Node
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    """A cluster of one that listens on loopback."""
-    with Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:
-        node.wait_ready(30)
-        yield node
-
 
 Connecting = Callable[..., Client]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,6 @@ def test_a_wrong_url_from_the_environment_says_where_it_came_from(
     monkeypatch.setenv("MIRRORQ_URL", "mirrorq://a/shop")
     with pytest.raises(ConfigError, match="variable MIRRORQ_URL: mirrorq:"):
         mirrorq.connect(timeout=0)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
-    with mirrorq.Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:*") as node:
-        yield node
 
 
 def test_a_url_from_the_environment(node: mirrorq.Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,6 @@ OTHER = 4711
 """The lineage of no cluster here."""
 
 
-@pytest.fixture
-def endpoint() -> str:
-    """Free, and free again when its node is closed."""
-    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
-
-
 def trouble(client: Client) -> str:
     return client._driver.trouble
 

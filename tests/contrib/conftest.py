@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import kombu
@@ -11,14 +10,6 @@ import pytest
 
 import mirrorq
 import mirrorq.contrib.kombu  # registers the transport
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
-    """A cluster of one that listens on loopback."""
-    with mirrorq.Node("a", path=tmp_path / "a", listen="tcp://127.0.0.1:0") as node:
-        node.wait_ready(30)
-        yield node
 
 
 @pytest.fixture

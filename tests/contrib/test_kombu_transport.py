@@ -15,11 +15,10 @@ from typing import Any
 import kombu
 import pytest
 from amqp import exceptions as amqp
-from tests.kit import until
+from tests.kit import free_endpoint, until
 
 import mirrorq
 from mirrorq.contrib.kombu import arguments as told
-from mirrorq.demo.ports import free_ports
 from mirrorq.node.local import LocalFolder
 
 Connecting = Callable[..., Any]
@@ -568,7 +567,7 @@ def test_a_reply_queue_that_went_meanwhile_is_no_error(
 def test_a_get_waits_for_its_node(tmp_path: Path) -> None:
     """While its node is away nobody knows whether there is a message: it is waited for, and that
     time is bounded."""
-    place = {"path": tmp_path / "a", "listen": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+    place = {"path": tmp_path / "a", "listen": free_endpoint()}
     url = place["listen"].replace("tcp", "mirrorq") + "//"
     with mirrorq.Node("a", **place) as node:
         node.wait_ready(DEADLINE_S)

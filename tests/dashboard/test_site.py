@@ -48,12 +48,6 @@ def state(url: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node("a", path=tmp_path / "a") as node:
-        yield node
-
-
-@pytest.fixture
 def dashboard(node: Node) -> Iterator[Dashboard]:
     with Dashboard(node, "127.0.0.1:0", admin_key=KEY) as dashboard:
         yield dashboard

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,12 +45,6 @@ class FullDisk:
         end = time.monotonic() + WAIT_S
         while not self.on_thread(holds):
             assert time.monotonic() < end
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[mirrorq.Node]:
-    with mirrorq.Node("a", path=tmp_path / "a") as made:
-        yield made
 
 
 def test_rounds_without_a_write_keep_nothing_while_a_commit_waits(node: mirrorq.Node) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.kit import until
@@ -18,12 +16,6 @@ pytestmark = pytest.mark.real
 
 PATIENCE_S = 20.0
 RAISED = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit]
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node("a", path=tmp_path) as node:
-        yield node
 
 
 @pytest.mark.parametrize("shards", [None, 2])

@@ -308,12 +308,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
         yield Scene(node)
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node("a", path=tmp_path, listen="tcp://127.0.0.1:0") as node:
-        yield node
-
-
 def _interrupt(scene: Scene, act: Act, step: int) -> int:
     at = tried = 0
     while act(scene, at):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,6 @@ DEADLINE_S = 60.0
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
     """One series, 0 when there is none."""
     return registry.get_sample_value(f"mirrorq_{name}", labels) or 0.0
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node("a", path=tmp_path / "a") as node:
-        yield node
 
 
 def test_a_scrape_tells_what_became_of_messages(node: Node) -> None:

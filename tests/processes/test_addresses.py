@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.kit import free_endpoint
 
 from mirrorq import Node, connect
 from mirrorq.demo.ports import free_ports
@@ -38,14 +39,14 @@ def test_a_node_moves_while_the_others_run(cluster: Cluster) -> None:
     assert first == [1, 3]
 
     cluster["c"].stop_cleanly()
-    cluster.endpoints["c"] = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    cluster.endpoints["c"] = free_endpoint()
     cluster.start("c")
     cluster.open("q", on="c", timeout=DEADLINE_S)
     cluster.wait_in_sync(2, on="a")
     assert cluster.ask("c", "put_many", bodies=["3"]) == [3, 4]
 
     cluster["a"].stop_cleanly()
-    cluster.endpoints["a"] = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    cluster.endpoints["a"] = free_endpoint()
     moved = cluster.launch("a", peers=None)
     moved.wait_started()
     moved.ask("wait_ready")

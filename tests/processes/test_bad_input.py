@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import free_endpoint
 
 import mirrorq
-from mirrorq.demo.ports import free_ports
 
 from .cluster import Cluster, PeerError, until
 
@@ -84,7 +84,7 @@ def test_two_nodes_with_one_name(cluster: Cluster) -> None:
     """A second node under a running one's name, elsewhere: the mistake is named in a log, and
     the cluster goes on serving."""
     cluster.serve("abc")
-    endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    endpoint = free_endpoint()
     settings = {
         "name": "b",
         "path": str(cluster.path / "second"),

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.kit import free_endpoint
 
 import mirrorq
 from mirrorq import (
@@ -24,7 +25,6 @@ from mirrorq import (
     connect,
 )
 from mirrorq.cli.keys import keygen
-from mirrorq.demo.ports import free_ports
 from mirrorq.security.roles import Key
 from mirrorq.store.node_store import Store
 from mirrorq.transport.curve import new_key_pair
@@ -86,7 +86,7 @@ def test_keys_that_stand_in_no_file(tmp_path: Path) -> None:
     public, secret = new_key_pair()
     web = Key("web", public, "client", configure=["*"], write=["*"], queues=1)  # type: ignore[arg-type]
     security = Security(loaded.secret_key, [*loaded.keys, web])
-    peers = {"a": f"tcp://127.0.0.1:{free_ports(1)[0]}"}
+    peers = {"a": free_endpoint()}
     with Node.spawn("a", path=tmp_path / "a", peers=peers, security=security) as node:
         assert node.endpoint == peers["a"]
         node.wait_ready(DEADLINE_S)

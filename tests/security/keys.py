@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirrorq.demo.ports import free_ports
 from mirrorq.security.key_files import add_key, secret_path, write_secret
 from mirrorq.security.roles import KEYS_NAME, Key, Role
 from mirrorq.security.settings import Security
@@ -12,11 +11,6 @@ from mirrorq.transport.curve import new_key_pair
 
 DEADLINE_S = 60.0
 """After this a condition is taken never to come. No test waits for it when all is well."""
-
-
-def free_endpoint() -> str:
-    """An endpoint on loopback, on a port that nobody has now."""
-    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
 
 def make(directory: Path, name: str, role: str, **patterns: list[str]) -> Key:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.security.keys import KeyRing, free_endpoint
+from tests.kit import free_endpoint
+from tests.security.keys import KeyRing
 
 from mirrorq.cli import main
 from mirrorq.client.client import connect

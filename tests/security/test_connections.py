@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import free_endpoint, peers_of, until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint, make
+from tests.security.keys import KeyRing, make
 
 from mirrorq import MirroredQueue
 from mirrorq.client.client import connect
@@ -101,7 +101,7 @@ def test_a_node_needs_its_own_key_and_those_of_its_peers(tmp_path: Path, ring: K
     """Told at start, before anything is made."""
     with pytest.raises(ConfigError, match="secret key of node 'a' is not the one"):
         Node("a", path=tmp_path / "a", security=ring.of("b"))
-    peers = {"a": free_endpoint(), "zebra": free_endpoint()}
+    peers = peers_of(("a", "zebra"))
     with pytest.raises(ConfigError, match="named 'zebra'"):
         Node("a", path=tmp_path / "a", peers=peers, security=ring.of("a"))
     with pytest.raises(ConfigError, match="name no node"):
@@ -201,7 +201,7 @@ def test_a_key_counts_from_when_it_is_listed(
 
 def test_nodes_with_keys_form_a_cluster(opening: OpenNode, ring: KeyRing) -> None:
     """Replication, confirms and a client, all with keys."""
-    peers = {name: free_endpoint() for name in "abc"}
+    peers = peers_of("abc")
     nodes = [opening(name, peers=peers, security=ring.of(name)) for name in peers]
     queue = nodes[0].queue("orders")
     assert queue.put_many([b"x"] * 100).result(30) == range(1, 101)
@@ -225,7 +225,7 @@ def test_a_node_without_keys_stays_out(
     opening: OpenNode, ring: KeyRing, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither side talks to the other, and both logs say so."""
-    peers = {name: free_endpoint() for name in "ab"}
+    peers = peers_of("ab")
     node = opening("a", peers=peers, security=ring.of("a"))
     plain = opening("b", peers=peers)
     until(lambda: "does it require keys?" in caplog.text)

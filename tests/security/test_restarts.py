@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import peers_of, until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint
+from tests.security.keys import KeyRing
 
 from mirrorq.errors import AuthenticationError, QueueNotFound
 from mirrorq.node.node import Node
@@ -31,7 +31,7 @@ def keys(ring: KeyRing) -> KeyRing:
 @pytest.fixture
 def starting(tmp_path: Path, keys: KeyRing) -> Iterator[Callable[[str], Node]]:
     """Starts a node of a cluster of two, again and again with the same store and endpoint."""
-    peers = {name: free_endpoint() for name in "ab"}
+    peers = peers_of("ab")
     with ExitStack() as stack:
 
         def start(name: str) -> Node:

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import peers_of, until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint
+from tests.security.keys import KeyRing
 
 from mirrorq.errors import AckRefused, AuthenticationError, ConfirmUnknown, Empty
 from mirrorq.node.node import Node
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 @pytest.fixture
 def nodes(tmp_path: Path, ring: KeyRing) -> Iterator[list[Node]]:
     """Three that require keys."""
-    peers = {name: free_endpoint() for name in "abc"}
+    peers = peers_of("abc")
     ring.client("worker", read=["jobs"], write=["jobs"])
     with ExitStack() as stack:
         made = [

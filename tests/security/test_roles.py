@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import peers_of, until
 from tests.security.conftest import Connecting
-from tests.security.keys import KeyRing, free_endpoint
+from tests.security.keys import KeyRing
 
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client, connect
@@ -296,7 +296,7 @@ def test_a_key_that_is_taken_off_the_list_is_out(
 def test_rights_hold_at_the_next_entry_node_too(tmp_path: Path, ring: KeyRing) -> None:
     """After a failover the same client may do the same, and no more."""
     ring.client("reader", read=["orders"])
-    peers = {name: free_endpoint() for name in "abc"}
+    peers = peers_of("abc")
     nodes = {
         name: Node(name, path=tmp_path / name, peers=peers, security=ring.of(name))
         for name in peers

@@ -11,16 +11,10 @@ import pytest
 
 import mirrorq
 from mirrorq import aio
-from mirrorq.demo.ports import free_ports
 
 pytestmark = pytest.mark.real
 
 WAIT_S = 30
-
-
-@pytest.fixture
-def endpoint() -> str:
-    return f"tcp://127.0.0.1:{free_ports(1)[0]}"
 
 
 def run(body: Coroutine[Any, Any, None]) -> None:

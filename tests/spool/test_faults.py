@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit import free_endpoint
 
 import mirrorq
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.demo.ports import free_ports
 from mirrorq.spool.local import Aside, LocalStore, Record
 
 pytestmark = pytest.mark.real
@@ -31,7 +31,7 @@ class Site:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.endpoint = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+        self.endpoint = free_endpoint()
         self.node: mirrorq.Node | None = None
         self.clients: list[Any] = []
 
