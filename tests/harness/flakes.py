@@ -3,14 +3,16 @@
     python -m harness.flakes --runs 50 tests/processes/test_failover.py
     python -m harness.flakes --runs 20 -- -m smoke
 
-All runs share one core with busy loops and a loop that flushes a file. The tests come in another
-order in each run. Exit status 1 when any test has failed once.
+All runs share one core with busy loops and a loop that flushes a file: `taskset -c 1` before the
+command chooses another core than the first. The tests come in another order in each run. Exit
+status 1 when any test has failed once.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,9 +70,12 @@ def main() -> int:
     """Print a line for each run, then a line for each test that has failed."""
     parser = argparse.ArgumentParser(prog="python -m harness.flakes", description=__doc__)
     parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run's order")
     parser.add_argument("--busy", type=int, default=2 * (os.cpu_count() or 1), help="busy loops")
     parser.add_argument("arguments", nargs="*", help="of pytest; options behind --")
     options = parser.parse_args()
+    # The loops end with this process.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     log = Path(tempfile.mkdtemp(prefix="flakes-"))
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     passed: Counter[str] = Counter()
@@ -78,7 +83,7 @@ def main() -> int:
     with ExitStack() as load:
         for code in (*[BUSY] * options.busy, FLUSHING):
             load.enter_context(beside(code))
-        for number in range(options.runs):
+        for number in range(options.first, options.first + options.runs):
             found = run_once(number, options.arguments, log)
             for name, is_well in found.items():
                 (passed if is_well else failed)[name] += 1
