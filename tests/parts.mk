@@ -8,7 +8,7 @@ STALL_SEED ?= 1
 # What `make thread-stalls` runs; tests/client only by itself, as tests/transport.
 STALLED ?= tests/aio tests/queue tests/spool tests/interrupts
 
-.PHONY: rest lint types pure smoke slow define real stalls thread-stalls spark-tests spark-cluster test-browser more flakes sanitize
+.PHONY: rest lint types pure smoke slow define real stalls thread-stalls spark-tests spark-cluster test-browser more more-real flakes sanitize
 
 rest: types docs slow real spark-tests  ## what `make test-all` runs after `make test`
 
@@ -65,6 +65,9 @@ test-browser: $(STAMP)  ## the dashboard, and the search of the docs, in a real 
 
 more: $(STAMP)  ## more seeds of what `make test` runs a few of: minutes
 	$(PYTEST) -m 'soak and not real'
+
+more-real: $(STAMP)  ## more real processes than `make test-all` starts, and with more values: minutes
+	$(PYTEST) -n 2 --dist loadfile -m 'soak and real' tests --ignore=$(SPARK) --ignore=tests/contrib/test_framework_faults.py
 
 flakes: $(STAMP)  ## tests again and again beside busy loops, and how often each passes: N=50 TESTS=tests/processes
 	$(HARNESS).flakes --runs $(N) -- $(TESTS)

@@ -244,7 +244,9 @@ UVICORN = ("-m", "uvicorn", "service:app", "--port", "0")
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize(
     "text",
     [SERVICE % 'queue("q", timeout=None)', SERVICE % "wait_ready()", CLIENT_SERVICE % "nodes()"],

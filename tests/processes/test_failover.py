@@ -23,7 +23,14 @@ def test_scenario_1_master_goes_under_traffic(cluster: Cluster, how: str) -> Non
     assert cluster.wait_master("bc", on="b") == "b"
 
 
-@pytest.mark.parametrize("order", ["abc", pytest.param("cab", marks=pytest.mark.smoke), "bca"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "abc",
+        pytest.param("cab", marks=pytest.mark.smoke),
+        pytest.param("bca", marks=pytest.mark.soak),
+    ],
+)
 def test_scenario_12_all_stopped_then_started_in_any_order(cluster: Cluster, order: str) -> None:
     """Everything confirmed is back as soon as a majority is, whoever they are; what was acked
     stays acked."""

@@ -91,7 +91,7 @@ def open_to_others(top: Path) -> list[str]:
     return [str(one) for one in found if stat.S_IMODE(one.lstat().st_mode) & 0o077]
 
 
-@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("mask", [0, pytest.param(0o022, marks=pytest.mark.soak), 0o077])
 def test_everything_is_made_for_one_user(place: Path, mask: int) -> None:
     """Stores, logs, sockets, spools, backups and secret keys, whatever the umask says."""
     with umask(mask):

@@ -56,7 +56,7 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
     caplog.clear()
     socket = worker._driver._home.socket
     with caplog.at_level(logging.WARNING):
-        until(lambda: socket._lap_ms() >= 2000)
+        until(lambda: socket._lap_ms() >= 500)
         calls = (
             lambda: jobs.get(timeout=0.1),
             lambda: jobs.qsize(),
