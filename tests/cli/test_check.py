@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -12,6 +11,7 @@ import attrs
 import pytest
 from click.testing import CliRunner, Result
 from tests import kit
+from tests.kit import until
 
 import mirrorq
 from mirrorq.cli import main
@@ -119,13 +119,12 @@ def check_until(
     endpoint: str, status: int, *arguments: str, is_it: Callable[[Result], bool] = lambda _: True
 ) -> Result:
     """Its outcome once its exit status is this, and all else is as wanted."""
-    end = time.monotonic() + COMMAND_S
-    while True:
+
+    def look() -> Result | None:
         done = CliRunner().invoke(main, ["check", "--connect", endpoint, *arguments])
-        if done.exit_code == status and is_it(done):
-            return done
-        assert time.monotonic() < end, done.output
-        time.sleep(0.05)
+        return done if done.exit_code == status and is_it(done) else None
+
+    return until(look, status)
 
 
 def told(found: Result) -> list[str]:

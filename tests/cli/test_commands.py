@@ -25,9 +25,8 @@ def test_lines_go_through_a_queue(run: Run) -> None:
     lines = b"one\ntwo\n\nlast without an end"
     assert run("queue", "put", "through", given=lines).stdout == b"confirmed: 4\n"
     assert run("queue", "get", "through", "-n", "3").stdout == b"one\ntwo\n\n"
-    end = time.monotonic() + COMMAND_S
-    while not (rest := run("queue", "get", "through", "--all", "--timeout", "1").stdout):
-        assert time.monotonic() < end  # a message may take more than that second
+    # A message may take more than that second.
+    rest = until(lambda: run("queue", "get", "through", "--all", "--timeout", "1").stdout)
     assert rest == b"last without an end\n"
     over = run("queue", "get", "through", "--timeout", "2")
     assert over.returncode == 1
@@ -290,9 +289,7 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
         assert publishing.stdin is not None
         publishing.stdin.write(b"1\n2\n3\n")
         publishing.stdin.flush()
-        end = time.monotonic() + COMMAND_S
-        while not run("queue", "browse", "endless", "--json").stdout:
-            assert time.monotonic() < end
+        until(lambda: run("queue", "browse", "endless", "--json").stdout)
         publishing.send_signal(signal.SIGINT)
         publishing.wait(COMMAND_S)
         assert publishing.stderr is not None
@@ -337,9 +334,7 @@ def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
         return run_alone(*arguments, "--connect", endpoint)
 
     def wait_for(*wanted: str) -> None:
-        end = time.monotonic() + COMMAND_S
-        while (found := names(command("status", "--json"))) != list(wanted):
-            assert time.monotonic() < end, found
+        until(lambda: names(command("status", "--json")) == list(wanted), wanted)
 
     try:
         for name in "bc":
@@ -358,10 +353,7 @@ def test_nodes_join_and_are_forgotten(tmp_path: Path) -> None:
         assert b"node c is alive" in refused.stderr
         assert b"has no node 'nobody'" in command("node", "forget", "nobody").stderr
         processes[2].kill()
-        end = time.monotonic() + COMMAND_S
-        while (forgotten := command("node", "forget", "c")).returncode:
-            assert time.monotonic() < end, forgotten.stderr
-        assert forgotten.stdout == b"forgotten: c\n"
+        until(lambda: command("node", "forget", "c").stdout == b"forgotten: c\n")
         wait_for("a", "b")
     finally:
         for process in processes:

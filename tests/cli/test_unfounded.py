@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.kit import peers_of
+from tests.kit import free_endpoint, peers_of, until
 
 from mirrorq import Node, NoQuorum, connect
 from mirrorq.cli import main
 from mirrorq.dashboard.observer import Observer
-from mirrorq.demo.ports import free_ports
 from mirrorq.node import calls as node_calls
 from mirrorq.node import watch
 
@@ -182,16 +180,12 @@ def test_a_node_that_runs_by_itself_says_it(
     one that is to join a cluster that is not there."""
     monkeypatch.setattr(watch, "WAIT_MS", 0)
     monkeypatch.setattr(watch, "LOOK_MS", 50)
-    (own,) = free_ports(1)
     told: list[str] = []
-    with Node("j", path=tmp_path, listen=f"tcp://127.0.0.1:{own}", join=peers["b"]) as node:
+    with Node("j", path=tmp_path, listen=free_endpoint(), join=peers["b"]) as node:
         node.add_listener(lambda notice: told.append(notice.text) if notice.kind == "waits" else 0)
         with pytest.raises(NoQuorum, match="waits to be admitted by the cluster at"):
             node.wait_ready(1.0)
-        end = time.monotonic() + WAIT_S
-        while not told:
-            assert time.monotonic() < end, "it has not said it"
-            time.sleep(0.01)
+        until(lambda: told)
     assert told == [f"waits to be admitted by the cluster at {peers['b']}"]
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from test_entry import RawClient
-from tests.kit import until
+from tests.kit import peers_of, until
 
 from conftest import Connecting
 from mirrorq.cli.booting import go_on_alone
 from mirrorq.client.client import Client
 from mirrorq.config import Config
-from mirrorq.demo.ports import free_ports
 from mirrorq.errors import MirrorQError
 from mirrorq.node.node import Node
 from mirrorq.protocol.clients import ClientHello, ClientPing, ClientRefused, ClientWelcome
@@ -77,8 +76,7 @@ def test_a_node_that_learns_its_cluster_later_refuses_who_is_of_another(
     tmp_path: Path,
 ) -> None:
     """Until then it serves him, and has no queue for him."""
-    ports = free_ports(2)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("ab", ports, strict=True)}
+    peers = peers_of("ab")
     # Nobody is taken for gone who gives no sign of life meanwhile.
     config = Config(session_expiry_ms=60_000)
     with ExitStack() as stack:

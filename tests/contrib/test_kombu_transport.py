@@ -84,10 +84,10 @@ def held_and_ready(node: mirrorq.Node, queue: str) -> tuple[int, int]:
 
 def settles_to(node: mirrorq.Node, queue: str, held: int, ready: int) -> None:
     """Wait until a queue has so many messages."""
-    end = time.monotonic() + DEADLINE_S
-    while held_and_ready(node, queue) != (held, ready):
-        assert time.monotonic() < end, held_and_ready(node, queue)
-        time.sleep(0.01)
+    until(
+        lambda: held_and_ready(node, queue) == (held, ready),
+        lambda: held_and_ready(node, queue),
+    )
 
 
 def test_properties_and_headers_travel(channel: Any) -> None:
@@ -347,10 +347,7 @@ def test_auto_delete_and_exclusive(node: mirrorq.Node, connecting: Connecting) -
     assert connection.channel().basic_get("mine", no_ack=True) is not None
     channel.basic_cancel(Sink(channel, "auto").tag)
     connection.close()
-    end = time.monotonic() + DEADLINE_S
-    while node.queues():
-        assert time.monotonic() < end, node.queues()
-        time.sleep(0.01)
+    until(lambda: not node.queues(), node.queues)
 
 
 def test_a_queue_ends_its_consumer(node: mirrorq.Node, channel: Any) -> None:
@@ -515,10 +512,7 @@ def test_confirms_that_are_not_waited_for(
     put(channel, "q", "fits")
     settles_to(node, "q", 0, 1)
     put(channel, "q", "does not")
-    end = time.monotonic() + DEADLINE_S
-    while "a message whose confirm nobody waited for is lost" not in caplog.text:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: "a message whose confirm nobody waited for is lost" in caplog.text)
 
 
 def test_an_option_that_is_none(connecting: Connecting) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
+from tests.kit import peers_of, until
 
 from mirrorq import Config, Node
-from mirrorq.demo.ports import free_ports
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
 
@@ -22,18 +20,10 @@ PATIENT = {"failure_ms": 4000, "session_expiry_ms": 4000, "election_ms": 2000}
 CONFIG = Config(message_bytes_max=64 << 10, frame_bytes_max=512 << 10, **PATIENT)
 
 
-def _until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_a_node_joins_a_queue_whose_state_is_larger_than_a_message(tmp_path: Path) -> None:
     """Messages of different sizes: 16 bytes of state each. All of them are on both disks."""
     random = Random(1)
-    ports = free_ports(2)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("ab", ports, strict=True)}
+    peers = peers_of("ab")
     with Node("a", path=tmp_path / "a", listen=peers["a"], config=CONFIG) as first:
         jobs = first.queue("jobs")
         for _ in range(COUNT // BATCH):
@@ -42,5 +32,5 @@ def test_a_node_joins_a_queue_whose_state_is_larger_than_a_message(tmp_path: Pat
         assert replica.state.bytes_about > CONFIG.frame_bytes_max + (4 << 20)
         joins = peers["a"]
         with Node("b", path=tmp_path / "b", listen=peers["b"], join=joins, config=CONFIG):
-            _until(lambda: jobs.status().synchronised_mirrors == ("b",))
+            until(lambda: jobs.status().synchronised_mirrors == ("b",))
             assert jobs.status().messages == COUNT

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.kit import until
 
 import mirrorq
 from mirrorq.errors import StoreFull
@@ -42,9 +42,7 @@ class FullDisk:
 
     def until(self, holds: Callable[[], object]) -> None:
         """Wait until this is so on the node thread."""
-        end = time.monotonic() + WAIT_S
-        while not self.on_thread(holds):
-            assert time.monotonic() < end
+        until(lambda: self.on_thread(holds))
 
 
 def test_rounds_without_a_write_keep_nothing_while_a_commit_waits(node: mirrorq.Node) -> None:

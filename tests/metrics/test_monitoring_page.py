@@ -7,10 +7,10 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from tests.kit import until
 
 from mirrorq import Node, connect
 from mirrorq.protocol.effects import Notice
@@ -94,10 +94,7 @@ def test_changes_of_state_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO, "mirrorq"), Node("a", path=tmp_path / "a") as node:
         node.add_listener(heard.append)
         node.queue("orders").close()
-        end = time.monotonic() + DEADLINE_S
-        while not any(notice.kind == "view" for notice in heard):
-            assert time.monotonic() < end, "the listener was never told"
-            time.sleep(0.01)
+        until(lambda: any(notice.kind == "view" for notice in heard))
     lines = [record.getMessage() for record in caplog.records]
     assert sum("leads the catalog in term" in line for line in lines) == 1
     views = [line for line in lines if "queue 'orders': epoch 1, master a" in line]

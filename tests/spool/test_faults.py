@@ -8,13 +8,13 @@ import resource
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit import free_endpoint
+from tests.kit import free_endpoint, until
 
 import mirrorq
 from mirrorq import clock
@@ -57,13 +57,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)
     yield made
     made.close()
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def bodies_in(node: mirrorq.Node, name: str) -> list[bytes]:

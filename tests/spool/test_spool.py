@@ -6,17 +6,16 @@ import asyncio
 import os
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from tests.kit import peers_of, until
 
 import mirrorq
 from mirrorq.client.spooled import SpoolClient
 from mirrorq.config import Config
-from mirrorq.demo.ports import free_ports
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 
@@ -394,16 +393,8 @@ def test_who_waits_is_told_that_the_spool_was_closed(place: Place) -> None:
     assert [type(error) for error in heard] == [mirrorq.ConfirmUnknown]
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_other_nodes_tell_what_a_node_has_spooled(tmp_path: Path) -> None:
-    ports = free_ports(2)
-    peers = {name: f"tcp://127.0.0.1:{port}" for name, port in zip("ab", ports, strict=True)}
+    peers = peers_of("ab")
     a, b = (mirrorq.Node(name, path=tmp_path / name, peers=peers) for name in peers)
 
     def told() -> int:
