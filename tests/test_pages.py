@@ -21,7 +21,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from tests.kit import free_endpoint, until
+from tests.kit import DEADLINE_S, free_endpoint, until
 
 import mirrorq
 from mirrorq.cli import main
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-DEADLINE_S = 60
 RUN_HERE = {
     "README.md",
     "arrow.md",

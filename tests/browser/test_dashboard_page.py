@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kit import peers_of
+from tests.kit import DEADLINE_S, peers_of
 
 from mirrorq import Config, Node
 from mirrorq.dashboard import Dashboard
@@ -19,7 +19,6 @@ from .chromium import BROWSER, DRIVER, Chromium
 pytestmark = pytest.mark.skipif(
     BROWSER is None or DRIVER is None, reason="apt-get install chromium chromium-driver"
 )
-DEADLINE_S = 60.0
 PATIENT = Config(failure_ms=5000, lag_ms_max=10_000)
 """Three nodes in one process beside a browser: none is dead because the machine is busy."""
 ADMIN_KEY = "a key that nobody guesses"

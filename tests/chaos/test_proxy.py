@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.kit import DEADLINE_S
 
 from harness.chaos.proxy import Proxies
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 60.0
 
 
 class Echo:
@@ -57,8 +56,8 @@ def proxies() -> Iterator[Proxies]:
 
 def connected(proxies: Proxies) -> socket.socket:
     host, port = proxies.seen_by["a"]["b"].removeprefix("tcp://").split(":")
-    made = socket.create_connection((host, int(port)), WAIT_S)
-    made.settimeout(WAIT_S)
+    made = socket.create_connection((host, int(port)), DEADLINE_S)
+    made.settimeout(DEADLINE_S)
     return made
 
 
@@ -80,7 +79,7 @@ def comes_in(made: socket.socket, seconds: float) -> bool:
     except TimeoutError:
         return False
     finally:
-        made.settimeout(WAIT_S)
+        made.settimeout(DEADLINE_S)
 
 
 def test_bytes_pass_in_order(proxies: Proxies) -> None:
@@ -96,7 +95,7 @@ def test_what_is_held_comes_later(proxies: Proxies, how: str) -> None:
         made.sendall(b"2")
         assert not comes_in(made, 0.1)
         proxies.heal()
-        assert comes_in(made, WAIT_S)
+        assert comes_in(made, DEADLINE_S)
         assert comes_back(made, b"3")
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.kit import free_endpoint, peers_of, until
+from tests.kit import DEADLINE_S, free_endpoint, peers_of, until
 
 from mirrorq import Node, NoQuorum, connect
 from mirrorq.cli import main
@@ -20,7 +20,6 @@ from mirrorq.dashboard.observer import Observer
 from mirrorq.node import calls as node_calls
 from mirrorq.node import watch
 
-WAIT_S = 60.0
 Said = TypeVar("Said")
 LOOKS = (
     ("status",),
@@ -84,7 +83,7 @@ def whom(peers: dict[str, str]) -> str:
 def heard(call: Callable[[float], Said], is_told: Callable[[Said], object]) -> tuple[float, Said]:
     """What is said by who waits for a moment. A machine that is too busy for its node to say
     anything within that gets more, and then as much as anybody needs."""
-    for wait_s in (0.2, 2.0, WAIT_S):
+    for wait_s in (0.2, 2.0, DEADLINE_S):
         said = call(wait_s)
         if is_told(said):
             break
@@ -100,7 +99,7 @@ def test_who_looks_is_told(
     alone: Node, peers: dict[str, str], whom: str, command: tuple[str, ...]
 ) -> None:
     """At once, on standard error and with exit status 1; nothing on standard output."""
-    done = mirrorq(*command, "--connect", peers["a"], "--wait", str(WAIT_S))
+    done = mirrorq(*command, "--connect", peers["a"], "--wait", str(DEADLINE_S))
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"mirrorq: {whom}\n")
 
 
@@ -120,7 +119,7 @@ def test_who_wants_something_done_is_told(
 
 def test_all_endpoints_are_tried_before(alone: Node, peers: dict[str, str], whom: str) -> None:
     """Another node may be of a cluster; when none is it is not waited for any longer."""
-    done = mirrorq("status", "--connect", ",".join(peers.values()), "--wait", str(10 * WAIT_S))
+    done = mirrorq("status", "--connect", ",".join(peers.values()), "--wait", str(10 * DEADLINE_S))
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", f"mirrorq: {whom}\n")
 
 
@@ -153,7 +152,7 @@ def test_calls_on_a_node_say_it(
 
 def test_calls_on_a_client_say_it(alone: Node, peers: dict[str, str], whom: str) -> None:
     """Its error names whom its node waits for."""
-    with connect(peers["a"], timeout=WAIT_S) as client:
+    with connect(peers["a"], timeout=DEADLINE_S) as client:
 
         def error(call: Callable[..., object], wait_s: float) -> str:
             with pytest.raises(NoQuorum) as caught:
@@ -195,12 +194,12 @@ def test_without_a_majority_who_looks_sees_what_was_known(tmp_path: Path) -> Non
     peers = peers_of("abc")
     nodes = [Node(name, path=tmp_path / name, peers=peers) for name in peers]
     try:
-        nodes[0].queue("orders", timeout=WAIT_S).close()
+        nodes[0].queue("orders", timeout=DEADLINE_S).close()
         for node in nodes:
-            node.wait_ready(WAIT_S)
+            node.wait_ready(DEADLINE_S)
         for node in nodes[1:]:
             node.close()
-        with connect(peers["a"], timeout=WAIT_S) as client:
+        with connect(peers["a"], timeout=DEADLINE_S) as client:
             while not client.is_paused:
                 client._queue_status(0)
         done = mirrorq("queue", "ls", "name", "--connect", peers["a"])

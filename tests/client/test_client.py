@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.client.conftest import Connecting
 from tests.kit import is_empty, until
 
 import mirrorq
-from conftest import Connecting
 from mirrorq.client.client import Client
 from mirrorq.config import Config
 from mirrorq.errors import (

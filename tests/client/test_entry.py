@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import msgspec
 import pytest
+from tests.client.conftest import Connecting
 from tests.kit import until
 
-from conftest import Connecting
 from mirrorq.config import Config
 from mirrorq.node.gateway.gateway import Gateway
 from mirrorq.node.node import Node

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from test_entry import RawClient
+from tests.client.conftest import Connecting
 from tests.kit import peers_of, until
 
-from conftest import Connecting
 from mirrorq.cli.booting import go_on_alone
 from mirrorq.client.client import Client
 from mirrorq.config import Config

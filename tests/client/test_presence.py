@@ -6,9 +6,9 @@ import contextlib
 import threading
 
 import pytest
-from tests.kit import is_empty, until
+from tests.client.conftest import Connecting
+from tests.kit import DEADLINE_S, is_empty, until
 
-from conftest import Connecting
 from mirrorq import Client, Consumer
 from mirrorq.api.message import Message
 from mirrorq.client.driver import ClientDriver
@@ -33,8 +33,6 @@ from mirrorq.node.bans import NAMES_MAX, Bans, outcome_of
 from mirrorq.node.node import Node
 from mirrorq.protocol.effects import Notice
 
-WAIT_S = 60.0
-
 
 def ignore(_: Message) -> None:
     """A callback that keeps what it is given."""
@@ -49,8 +47,8 @@ def test_clients_and_consumers_are_listed(node: Node, connecting: Connecting) ->
     one, two = connecting(node.listening), connecting(node.listening)
     orders = one.queue("orders")
     bills = two.queue("bills")
-    orders.put_many([b"1", b"2", b"3", b"4"]).result(WAIT_S)
-    bills.put(b"bill").result(WAIT_S)
+    orders.put_many([b"1", b"2", b"3", b"4"]).result(DEADLINE_S)
+    bills.put(b"bill").result(DEADLINE_S)
     consumer = orders.consume(ignore, ack="manual", prefetch=3)
     own = node.queue("bills").consume(ignore, ack="manual", prefetch=7)
     until(lambda: sum(each.messages_unacknowledged for each in node.consumers()) == 4)
@@ -83,12 +81,12 @@ def test_what_get_holds_counts_for_its_client(node: Node, connecting: Connecting
     """A handle that takes with get() is no consumer, and holds messages all the same."""
     client = connecting(node.listening)
     orders = client.queue("orders")
-    orders.put(b"one").result(WAIT_S)
-    message = orders.get(timeout=WAIT_S)
+    orders.put(b"one").result(DEADLINE_S)
+    message = orders.get(timeout=DEADLINE_S)
     (seen,) = node.clients()
     assert (seen.consumers, seen.messages_unacknowledged) == (0, 1)
     assert node.consumers() == []
-    message.ack().result(WAIT_S)
+    message.ack().result(DEADLINE_S)
     until(lambda: node.clients()[0].messages_unacknowledged == 0)
 
 
@@ -108,14 +106,14 @@ def test_a_disconnected_client_ends_and_its_messages_come_back(
     bad.add_listener(heard.append)
     orders = bad.queue("orders")
     mine = bad.queue("mine", exclusive=True)
-    orders.put_many([b"1", b"2", b"3"]).result(WAIT_S)
+    orders.put_many([b"1", b"2", b"3"]).result(DEADLINE_S)
     consumer = orders.consume(ignore, ack="manual", prefetch=2, on_cancel=on_cancel)
     until(lambda: node.clients() and node.consumers("orders")[0].messages_unacknowledged == 2)
 
     good.disconnect(bad.name, "it hangs\non batch 7")
 
     why = "disconnected by an administrator at node a: it hangs on batch 7. connect() again"
-    assert told.wait(WAIT_S)
+    assert told.wait(DEADLINE_S)
     assert cancelled == [consumer]
     assert not consumer.is_active
     assert why in consumer.refused
@@ -126,7 +124,7 @@ def test_a_disconnected_client_ends_and_its_messages_come_back(
     until(lambda: [each.text for each in heard if why in each.text])
     until(lambda: not listed(node, bad))
     left = good.queue("orders")
-    taken = [left.get(timeout=WAIT_S) for _ in range(3)]
+    taken = [left.get(timeout=DEADLINE_S) for _ in range(3)]
     assert [(each.body, each.redelivered) for each in taken] == [
         (b"1", True),
         (b"2", True),
@@ -140,7 +138,7 @@ def test_one_consumer_is_disconnected(node: Node, connecting: Connecting) -> Non
     """By its tag: what it holds is another's, and the rest of its program goes on."""
     client = connecting(node.listening)
     orders = client.queue("orders")
-    orders.put_many([b"1", b"2"]).result(WAIT_S)
+    orders.put_many([b"1", b"2"]).result(DEADLINE_S)
     ended: list[Consumer] = []
     stuck = orders.consume(ignore, ack="manual", prefetch=2, on_cancel=ended.append)
     until(lambda: [each.messages_unacknowledged for each in node.consumers("orders")] == [2])
@@ -153,9 +151,9 @@ def test_one_consumer_is_disconnected(node: Node, connecting: Connecting) -> Non
     assert stuck.refused.startswith("disconnected by an administrator at node a: it hangs. ")
     until(lambda: node.consumers("orders") == [])
     assert listed(node, client)
-    taken = [orders.get(timeout=WAIT_S) for _ in range(2)]
+    taken = [orders.get(timeout=DEADLINE_S) for _ in range(2)]
     assert [(each.body, each.redelivered) for each in taken] == [(b"1", True), (b"2", True)]
-    orders.ack_many(taken).result(WAIT_S)
+    orders.ack_many(taken).result(DEADLINE_S)
     with pytest.raises(PreconditionFailed, match=r"no queue has a consumer .a.*lists those"):
         node.disconnect(seen.tag)
 
@@ -168,7 +166,7 @@ def test_a_consumer_of_a_nodes_own_process_is_disconnected(node: Node) -> None:
     node.disconnect(tags[str(first._number)])
     until(lambda: not first.is_active)
     assert second.is_active
-    orders.put(b"1").result(WAIT_S)
+    orders.put(b"1").result(DEADLINE_S)
     until(lambda: is_empty(orders))
     second.cancel()
 
@@ -188,14 +186,14 @@ def test_open_puts_end_as_the_truth_is(node: Node, connecting: Connecting) -> No
     """What waits for a second copy is not confirmed: it ends as not known, and once."""
     client = connecting(node.listening)
     orders = client.queue("orders")
-    orders.put(b"1").result(WAIT_S)
+    orders.put(b"1").result(DEADLINE_S)
     node.set_policy("two", "^orders$", {"min-in-sync": 2})
-    waiting = [orders.put(b"%d" % number, timeout=WAIT_S) for number in (2, 3)]
+    waiting = [orders.put(b"%d" % number, timeout=DEADLINE_S) for number in (2, 3)]
     node.disconnect(client.name)
     for put in waiting:
-        assert isinstance(put.exception(WAIT_S), ConfirmUnknown | NotConfirmed)
+        assert isinstance(put.exception(DEADLINE_S), ConfirmUnknown | NotConfirmed)
     with pytest.raises(ShutDown):
-        orders.put(b"4", timeout=WAIT_S)
+        orders.put(b"4", timeout=DEADLINE_S)
 
 
 def test_one_that_missed_the_reason_is_told_when_it_comes_again(

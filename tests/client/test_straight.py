@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.kit import DEADLINE_S
 
 from mirrorq import Message
 from mirrorq.client.client import Client
 from mirrorq.testing import SimulatedCluster
-
-WAIT_S = 60.0
-"""Virtual."""
 
 
 def serving(cluster: SimulatedCluster, at: str = "b") -> list[str]:
@@ -20,7 +18,7 @@ def serving(cluster: SimulatedCluster, at: str = "b") -> list[str]:
 
 def declared(cluster: SimulatedCluster, to: str) -> Client:
     """Return a client, after node a has become the master of `orders`."""
-    cluster.node("a").queue("orders").put(b"0").result(WAIT_S)
+    cluster.node("a").queue("orders").put(b"0").result(DEADLINE_S)
     return cluster.connect("web", to=to)
 
 
@@ -32,14 +30,14 @@ def bodies(messages: list[Message]) -> list[bytes]:
 def test_a_handle_is_served_by_its_queues_master(to: str) -> None:
     with SimulatedCluster(nodes="abc", seed=1) as cluster:
         orders = declared(cluster, to).queue("orders")
-        orders.put(b"1").result(WAIT_S)
+        orders.put(b"1").result(DEADLINE_S)
         assert serving(cluster) == ["a"]
-        assert bodies(orders.get_many(2, WAIT_S)) == [b"0", b"1"]
+        assert bodies(orders.get_many(2, DEADLINE_S)) == [b"0", b"1"]
 
 
 def test_a_handle_goes_to_no_endpoint_that_its_client_was_not_given() -> None:
     with SimulatedCluster(nodes="abc", seed=2) as cluster:
-        declared(cluster, to="c").queue("orders").put(b"1").result(WAIT_S)
+        declared(cluster, to="c").queue("orders").put(b"1").result(DEADLINE_S)
         assert serving(cluster) == ["c"]
 
 
@@ -47,13 +45,13 @@ def test_queues_of_two_masters_are_served_by_both() -> None:
     """Calls, and the order of each queue, know nothing of it."""
     with SimulatedCluster(nodes="abc", seed=3) as cluster:
         client = declared(cluster, to="cab")
-        cluster.node("b").queue("others").put(b"0").result(WAIT_S)
+        cluster.node("b").queue("others").put(b"0").result(DEADLINE_S)
         masters = {"orders": "a", "others": "b"}
         for name, master in masters.items():
             assert cluster.master(name) == master
             queue = client.queue(name)
-            queue.put(b"1").result(WAIT_S)
-            assert bodies(queue.get_many(2, WAIT_S)) == [b"0", b"1"]
+            queue.put(b"1").result(DEADLINE_S)
+            assert bodies(queue.get_many(2, DEADLINE_S)) == [b"0", b"1"]
         assert serving(cluster) == ["a", "b"]
 
 
@@ -64,7 +62,7 @@ def test_an_endpoint_that_does_not_answer_is_done_without(silent: bool) -> None:
         client = declared(cluster, to="cab")
         cluster.cut("web", "a", silent=silent)
         began_s = cluster.now
-        client.queue("orders").put(b"1").result(WAIT_S)
+        client.queue("orders").put(b"1").result(DEADLINE_S)
         assert cluster.now - began_s < 0.5
         assert serving(cluster) == ["c"]
 
@@ -73,14 +71,16 @@ def test_a_straight_connection_breaks() -> None:
     """The master goes on. What the user holds can still be acked, and each put is stored once."""
     with SimulatedCluster(nodes="abc", seed=5) as cluster:
         orders = declared(cluster, to="cab").queue("orders")
-        held = orders.get(timeout=WAIT_S)
+        held = orders.get(timeout=DEADLINE_S)
         cluster.cut("web", "a")
         puts = [orders.put(b"%d" % number) for number in range(1, 50)]
-        held.ack().result(WAIT_S)
+        held.ack().result(DEADLINE_S)
         for put in puts:
-            put.result(WAIT_S)
+            put.result(DEADLINE_S)
         cluster.run_until(lambda: serving(cluster) == ["c"])
-        assert bodies(orders.get_many(49, WAIT_S)) == [b"%d" % number for number in range(1, 50)]
+        assert bodies(orders.get_many(49, DEADLINE_S)) == [
+            b"%d" % number for number in range(1, 50)
+        ]
         assert cluster.master("orders") == "a"
 
 
@@ -88,24 +88,24 @@ def test_a_straight_connection_falls_silent() -> None:
     """The handle goes on at the home entry; only what it held has gone back."""
     with SimulatedCluster(nodes="abc", seed=5) as cluster:
         orders = declared(cluster, to="cab").queue("orders")
-        orders.put(b"1").result(WAIT_S)
+        orders.put(b"1").result(DEADLINE_S)
         cluster.cut("web", "a", silent=True)
         puts = [orders.put(b"%d" % number) for number in range(2, 50)]
         for put in puts:
-            put.result(WAIT_S)
-        assert bodies(orders.get_many(50, WAIT_S)) == [b"%d" % number for number in range(50)]
+            put.result(DEADLINE_S)
+        assert bodies(orders.get_many(50, DEADLINE_S)) == [b"%d" % number for number in range(50)]
         assert cluster.master("orders") == "a"
 
 
 def test_a_handle_follows_its_queues_master() -> None:
     with SimulatedCluster(nodes="abc", seed=6) as cluster:
         orders = declared(cluster, to="cab").queue("orders")
-        orders.put(b"1").result(WAIT_S)
+        orders.put(b"1").result(DEADLINE_S)
         cluster.crash("a")
-        orders.put(b"2").result(WAIT_S)
+        orders.put(b"2").result(DEADLINE_S)
         master = cluster.master("orders")
         assert serving(cluster) == [master]
-        assert bodies(orders.get_many(3, WAIT_S))[-2:] == [b"1", b"2"]
+        assert bodies(orders.get_many(3, DEADLINE_S))[-2:] == [b"1", b"2"]
 
 
 def test_the_home_entry_ends_and_the_handle_stays_with_its_master() -> None:
@@ -113,9 +113,9 @@ def test_the_home_entry_ends_and_the_handle_stays_with_its_master() -> None:
     with SimulatedCluster(nodes="abc", seed=7) as cluster:
         client = declared(cluster, to="cab")
         orders = client.queue("orders")
-        held = orders.get(timeout=WAIT_S)
+        held = orders.get(timeout=DEADLINE_S)
         cluster.crash("c")
-        held.ack().result(WAIT_S)
+        held.ack().result(DEADLINE_S)
         assert serving(cluster) == ["a"]
         assert cluster.master("orders") == "a"
 
@@ -125,11 +125,11 @@ def test_the_owner_of_an_exclusive_queue_stays_at_home() -> None:
     with SimulatedCluster(nodes="abc", seed=8) as cluster:
         client = cluster.connect("web", to="cab")
         replies = client.queue("replies", exclusive=True)
-        replies.put(b"1").result(WAIT_S)
+        replies.put(b"1").result(DEADLINE_S)
         for _ in range(3):
             cluster.run(1)
             assert serving(cluster) == [client.entry_node]
         master = cluster.master("replies")
         if master and master != client.entry_node:
             cluster.cut("web", master, silent=False)
-        assert replies.get(timeout=WAIT_S).body == b"1"
+        assert replies.get(timeout=DEADLINE_S).body == b"1"

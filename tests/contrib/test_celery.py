@@ -11,12 +11,9 @@ from typing import Any
 import celery
 import pytest
 from shop import CELERY_WORKER, Shop
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq
-
-DEADLINE_S = 60.0
-"""After this something is taken never to come. No test waits for it when all is well."""
 
 
 @pytest.fixture

@@ -15,15 +15,13 @@ from typing import Any
 import kombu
 import pytest
 from amqp import exceptions as amqp
-from tests.kit import free_endpoint, until
+from tests.kit import DEADLINE_S, free_endpoint, until
 
 import mirrorq
 from mirrorq.contrib.kombu import arguments as told
 from mirrorq.node.local import LocalFolder
 
 Connecting = Callable[..., Any]
-DEADLINE_S = 30.0
-"""After this something is taken never to come. No test waits for it when all is well."""
 NEVER_S = 0.3
 """So long it is waited for what must not come."""
 

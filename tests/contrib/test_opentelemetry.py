@@ -18,13 +18,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import (
     InMemorySpanExporter,
 )
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq
 from mirrorq import aio
 from mirrorq.contrib.opentelemetry import MirrorQInstrumentor, context_of
-
-DEADLINE_S = 60
 
 
 @pytest.fixture

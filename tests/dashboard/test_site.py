@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq.dashboard
 from mirrorq import ConfigError, Node
@@ -24,7 +24,6 @@ from mirrorq.demo.ports import free_ports
 
 pytestmark = pytest.mark.real
 
-DEADLINE_S = 60.0
 KEY = "0123456789abcdef"
 PAGE = Path(mirrorq.dashboard.__file__).parent / "page"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

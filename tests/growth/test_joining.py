@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 
 from mirrorq import Config, Node
 
@@ -15,7 +15,6 @@ pytestmark = [pytest.mark.real, pytest.mark.soak]
 COUNT = 400_000
 """Their sizes alone are larger than what one message may carry here."""
 BATCH = 10_000
-DEADLINE_S = 60
 PATIENT = {"failure_ms": 4000, "session_expiry_ms": 4000, "election_ms": 2000}
 CONFIG = Config(message_bytes_max=64 << 10, frame_bytes_max=512 << 10, **PATIENT)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq
 from mirrorq.errors import StoreFull
@@ -15,7 +15,6 @@ from mirrorq.node.driver import WAITING_SENDS_MAX
 
 pytestmark = pytest.mark.real
 
-WAIT_S = 60
 ROUNDS = 3000
 
 
@@ -37,7 +36,7 @@ class FullDisk:
         """Have the node thread do something in a round of its own; wait for that."""
         done, results = threading.Event(), []
         self.driver.call(lambda: (results.append(function()), done.set()))
-        assert done.wait(WAIT_S)
+        assert done.wait(DEADLINE_S)
         return results[0]
 
     def until(self, holds: Callable[[], object]) -> None:
@@ -48,7 +47,7 @@ class FullDisk:
 def test_rounds_without_a_write_keep_nothing_while_a_commit_waits(node: mirrorq.Node) -> None:
     """Thousands of rounds behind one put whose commit is refused: one round waits, and a few."""
     jobs = node.queue("jobs")
-    jobs.put(b"one").result(WAIT_S)
+    jobs.put(b"one").result(DEADLINE_S)
     disk = FullDisk(node)
     disk.is_full = True
     waiting = jobs.put(b"two")
@@ -58,14 +57,14 @@ def test_rounds_without_a_write_keep_nothing_while_a_commit_waits(node: mirrorq.
         disk.on_thread()
     assert disk.on_thread(lambda: len(disk.driver._commits)) <= before + 5
     disk.is_full = False
-    assert waiting.result(WAIT_S) == 2
+    assert waiting.result(DEADLINE_S) == 2
 
 
 def test_what_is_to_be_said_after_a_commit_that_waits_has_a_bound(node: mirrorq.Node) -> None:
     """Signs of life and the like of days: the newest stay, and what is lost is said again as
     after a break."""
     jobs = node.queue("jobs")
-    jobs.put(b"one").result(WAIT_S)
+    jobs.put(b"one").result(DEADLINE_S)
     disk = FullDisk(node)
     disk.is_full = True
     jobs.put(b"two")
@@ -83,4 +82,4 @@ def test_what_is_to_be_said_after_a_commit_that_waits_has_a_bound(node: mirrorq.
     assert disk.driver._sends_lost
     disk.is_full = False
     disk.until(lambda: not disk.driver._commits)
-    assert jobs.put(b"three").result(WAIT_S) == 3
+    assert jobs.put(b"three").result(DEADLINE_S) == 3

@@ -7,14 +7,13 @@ import logging
 import threading
 
 import pytest
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 from mirrorq import Confirmation, Consumer, Message, Node
 from mirrorq.protocol.effects import Notice
 
 pytestmark = pytest.mark.real
 
-PATIENCE_S = 20.0
 RAISED = [SystemExit, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit]
 
 
@@ -34,9 +33,9 @@ def test_a_consumer_goes_on(
         message.ack()
 
     consumer = queue.consume(work)
-    queue.put(b"bad").result(PATIENCE_S)
+    queue.put(b"bad").result(DEADLINE_S)
     until(lambda: (b"bad", 1) in seen)
-    queue.put(b"good").result(PATIENCE_S)
+    queue.put(b"good").result(DEADLINE_S)
     until(lambda: {(b"good", 1), (b"bad", 2)} <= set(seen), "both are served")
     assert consumer.is_active
     assert "a callback failed on message" in caplog.text
@@ -105,11 +104,11 @@ def test_a_consumer_that_fails_says_so(node: Node, caplog: pytest.LogCaptureFixt
         raise RuntimeError("made by a test")
 
     consumer._handle_one = fail  # type: ignore[method-assign]
-    queue.put_many([b"one", b"two", b"three"]).result(PATIENCE_S)
+    queue.put_many([b"one", b"two", b"three"]).result(DEADLINE_S)
     until(lambda: cancelled == [consumer], "its user is told")
     assert not consumer.is_active
     assert "has failed: its messages go back" in caplog.text
-    assert {queue.get(timeout=PATIENCE_S).body for _ in range(3)} == {b"one", b"two", b"three"}
+    assert {queue.get(timeout=DEADLINE_S).body for _ in range(3)} == {b"one", b"two", b"three"}
 
 
 def test_a_log_handler_that_exits_ends_no_thread_unnoticed(node: Node) -> None:

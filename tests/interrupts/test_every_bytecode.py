@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.interrupts.opcodes import run_interrupted
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 from mirrorq import AckRefused, Confirmation, Message, MirroredQueue, Node, Settlement, connect
 from mirrorq.client.client import Client
 
-PATIENCE_S = 20.0
 BYTECODES_MAX = 100_000
 """A call has fewer, or does not end."""
 
@@ -31,19 +30,19 @@ class Scene:
         self.is_sharded = shards is not None
         self.queue = node.queue("used", shards=shards)
         self.watcher = node.queue("watched")
-        self.watcher.put(b"first").result(PATIENCE_S)
-        self.queue.put(b"first").result(PATIENCE_S)
-        self.queue.get(timeout=PATIENCE_S).ack().result(PATIENCE_S)
+        self.watcher.put(b"first").result(DEADLINE_S)
+        self.queue.put(b"first").result(DEADLINE_S)
+        self.queue.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
 
     def check(self) -> None:
         """The node works, for this handle and for others."""
-        self.watcher.put(b"works").result(PATIENCE_S)
-        assert self.queue.wait_for_confirms(PATIENCE_S)
+        self.watcher.put(b"works").result(DEADLINE_S)
+        assert self.queue.wait_for_confirms(DEADLINE_S)
         counts = self.queue._handle.counts()
         assert (counts.unacknowledged, counts.ready) == (0, 0)
 
     def take(self) -> Message:
-        return self.queue.get(timeout=PATIENCE_S)
+        return self.queue.get(timeout=DEADLINE_S)
 
     def drain(self) -> list[bytes]:
         """What is in the queue, which is empty then."""
@@ -53,7 +52,7 @@ class Scene:
             if not messages:
                 return found
             found += [message.body for message in messages]
-            self.queue.ack_many(messages).result(PATIENCE_S)
+            self.queue.ack_many(messages).result(DEADLINE_S)
 
 
 Act = Callable[[Scene, int], bool]
@@ -86,30 +85,30 @@ def transaction(scene: Scene, at: int) -> bool:
 def _published(scene: Scene, at: int, call: Callable[[], None], bodies: list[bytes]) -> bool:
     """What was interrupted is there once or not at all; what comes after it is confirmed."""
     was_raised = run_interrupted(call, at)
-    first = scene.queue.put(b"after").result(PATIENCE_S)
-    scene.watcher.put(b"works").result(PATIENCE_S)
+    first = scene.queue.put(b"after").result(DEADLINE_S)
+    scene.watcher.put(b"works").result(DEADLINE_S)
     found = scene.drain()
     if scene.is_sharded:
         found.sort(key=[*bodies, b"after"].index)  # each shard has an order of its own
     assert found in ([*bodies, b"after"], [b"after"])
     assert was_raised or found == [*bodies, b"after"]
     # No gap: the numbers of the next one follow.
-    following = scene.queue.put(b"next").result(PATIENCE_S)
+    following = scene.queue.put(b"next").result(DEADLINE_S)
     assert scene.is_sharded or following == first + 1
     assert scene.drain() == [b"next"]
     return was_raised
 
 
 def get_waiting(scene: Scene, at: int) -> bool:
-    scene.watcher.put(b"works").result(PATIENCE_S)
-    scene.queue.put(b"one").result(PATIENCE_S)
+    scene.watcher.put(b"works").result(DEADLINE_S)
+    scene.queue.put(b"one").result(DEADLINE_S)
     return _got(scene, at, [b"one"])
 
 
 def get_ahead(scene: Scene, at: int) -> bool:
     bodies = [b"%d" % number for number in range(4)]
-    scene.queue.put_many(bodies).result(PATIENCE_S)
-    scene.take().ack().result(PATIENCE_S)
+    scene.queue.put_many(bodies).result(DEADLINE_S)
+    scene.take().ack().result(DEADLINE_S)
     return _got(scene, at, bodies[1:])
 
 
@@ -117,7 +116,7 @@ def _got(scene: Scene, at: int, expected: list[bytes]) -> bool:
     got: list[Message] = []
 
     def call() -> None:
-        got.append(scene.queue.get(timeout=PATIENCE_S))
+        got.append(scene.queue.get(timeout=DEADLINE_S))
 
     was_raised = run_interrupted(call, at)
     # What the call has not returned comes again, at its place, as if it had never been away.
@@ -126,24 +125,24 @@ def _got(scene: Scene, at: int, expected: list[bytes]) -> bool:
     assert [message.body for message in got] == expected
     assert [message.delivery_count for message in got] == [1] * len(expected)
     for message in got:
-        message.ack().result(PATIENCE_S)
+        message.ack().result(DEADLINE_S)
     scene.check()
     return was_raised
 
 
 def get_many(scene: Scene, at: int) -> bool:
     bodies = [b"%d" % number for number in range(5)]
-    scene.queue.put_many(bodies).result(PATIENCE_S)
+    scene.queue.put_many(bodies).result(DEADLINE_S)
     got: list[Message] = []
 
     def call() -> None:
-        got.extend(scene.queue.get_many(3, PATIENCE_S))
+        got.extend(scene.queue.get_many(3, DEADLINE_S))
 
     was_raised = run_interrupted(call, at)
     while len(got) < len(bodies):
-        got += scene.queue.get_many(5, PATIENCE_S)
+        got += scene.queue.get_many(5, DEADLINE_S)
     assert [message.body for message in got] == bodies
-    scene.queue.ack_many(got).result(PATIENCE_S)
+    scene.queue.ack_many(got).result(DEADLINE_S)
     scene.check()
     return was_raised
 
@@ -152,16 +151,16 @@ def _settled(
     scene: Scene, at: int, settle: Callable[[list[Message]], Settlement], bodies: list[bytes]
 ) -> bool:
     """Interrupted and called again, it has taken effect once."""
-    scene.queue.put_many(bodies).result(PATIENCE_S)
+    scene.queue.put_many(bodies).result(DEADLINE_S)
     messages: list[Message] = []
     while len(messages) < len(bodies):
-        messages += scene.queue.get_many(len(bodies), PATIENCE_S)
+        messages += scene.queue.get_many(len(bodies), DEADLINE_S)
 
     def call() -> None:
         settle(messages)
 
     was_raised = run_interrupted(call, at)
-    error = settle(messages).exception(PATIENCE_S)
+    error = settle(messages).exception(DEADLINE_S)
     assert error is None or (isinstance(error, AckRefused) and "settled before" in str(error))
     return was_raised
 
@@ -182,7 +181,7 @@ def nack(scene: Scene, at: int) -> bool:
     was_raised = _settled(scene, at, lambda messages: messages[0].nack(), [b"one"])
     again = scene.take()
     assert (again.body, again.delivery_count) == (b"one", 2)
-    again.ack().result(PATIENCE_S)
+    again.ack().result(DEADLINE_S)
     scene.check()
     return was_raised
 
@@ -212,8 +211,8 @@ def _left(scene: Scene, was_raised: bool) -> bool:
     until(lambda: scene.queue._handle.counts().consumers == 0, "no consumer is left")
     assert not scene.queue._handle.consumers
     assert not any(ring.subscriptions for ring in scene.queue._handle.rings())
-    scene.queue.put(b"mine").result(PATIENCE_S)
-    scene.take().ack().result(PATIENCE_S)
+    scene.queue.put(b"mine").result(DEADLINE_S)
+    scene.take().ack().result(DEADLINE_S)
     scene.check()
     return was_raised
 
@@ -247,11 +246,11 @@ def adapter_get(scene: Scene, at: int) -> bool:
     got: list[bytes] = []
 
     def call() -> None:
-        got.append(queue.get(timeout=PATIENCE_S))
+        got.append(queue.get(timeout=DEADLINE_S))
 
     was_raised = run_interrupted(call, at)
     if not got and queue.qsize():
-        got.append(queue.get(timeout=PATIENCE_S))
+        got.append(queue.get(timeout=DEADLINE_S))
     for _ in got:
         queue.task_done()
     queue.join()
@@ -263,7 +262,7 @@ def adapter_task_done(scene: Scene, at: int) -> bool:
     """Interrupted and called again, it has ended one item; a third call has none left."""
     queue = scene.queue.as_queue(ack="task_done")
     queue.put(b"one")
-    queue.get(timeout=PATIENCE_S)
+    queue.get(timeout=DEADLINE_S)
     was_raised = run_interrupted(queue.task_done, at)
     with contextlib.suppress(ValueError):
         queue.task_done()
@@ -339,11 +338,11 @@ def test_of_a_sharded_queue(node: Node, act: Act) -> None:
 OUTER: dict[str, Callable[[MirroredQueue, list[Message]], object]] = {
     "put": lambda queue, _: queue.put(b"outer"),
     "put_many": lambda queue, _: queue.put_many([b"outer"]),
-    "get": lambda queue, held: held.append(queue.get(timeout=PATIENCE_S)),
+    "get": lambda queue, held: held.append(queue.get(timeout=DEADLINE_S)),
     "ack": lambda _, held: held[0].ack(),
     "nack": lambda _, held: held[0].nack(),
     "add_done_callback": lambda queue, _: queue.put(b"one").add_done_callback(print_nothing),
-    "result": lambda queue, _: queue.put(b"one").result(PATIENCE_S),
+    "result": lambda queue, _: queue.put(b"one").result(DEADLINE_S),
 }
 
 
@@ -354,10 +353,10 @@ def print_nothing(confirmation: Confirmation) -> None:
 def _handled(scene: Scene, name: str, at: int) -> bool:
     """One call, with a handler that puts and acks at one of its bytecodes."""
     queue = scene.queue
-    queue.put_many([b"held"] * 3).result(PATIENCE_S)
+    queue.put_many([b"held"] * 3).result(DEADLINE_S)
     held: list[Message] = []
     while len(held) < 2:
-        held += queue.get_many(2 - len(held), PATIENCE_S)
+        held += queue.get_many(2 - len(held), DEADLINE_S)
     acked = held.pop()
     inner: list[Confirmation | Settlement] = []
 
@@ -370,10 +369,10 @@ def _handled(scene: Scene, name: str, at: int) -> bool:
     is_inside = run_interrupted(call, at, handle)
     assert bool(inner) == is_inside
     for each in inner:
-        each.result(PATIENCE_S)
-    assert queue.wait_for_confirms(PATIENCE_S)
+        each.result(DEADLINE_S)
+    assert queue.wait_for_confirms(DEADLINE_S)
     for message in held:
-        message.ack().exception(PATIENCE_S)
+        message.ack().exception(DEADLINE_S)
     scene.drain()
     return is_inside
 
@@ -392,7 +391,7 @@ def test_a_handler_may_call(scene: Scene, name: str) -> None:
     # On a thread of its own: what hangs is seen, and ends with the process.
     thread = threading.Thread(target=use, daemon=True)
     thread.start()
-    thread.join(6 * PATIENCE_S)
+    thread.join(6 * DEADLINE_S)
     assert not thread.is_alive(), "it hangs"
     assert reached
     assert reached[0] > 15

@@ -13,7 +13,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 
 from mirrorq import Node
 from mirrorq.cli import main
@@ -35,7 +35,6 @@ from mirrorq.node.watch import Watch
 from mirrorq.protocol.raft import InstallSnapshot
 from mirrorq.protocol.ring import TransferState
 
-DEADLINE_S = 60.0
 WELL = Measures(
     damaged=(),
     damage_count=0,

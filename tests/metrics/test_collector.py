@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests import kit
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 
 from mirrorq import ConfigError, Node, aio
 from mirrorq.demo.ports import free_ports
@@ -24,7 +24,6 @@ from mirrorq.transport.endpoint import split_address
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60.0
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:

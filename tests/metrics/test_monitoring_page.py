@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 from mirrorq import Node, connect
 from mirrorq.protocol.effects import Notice
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.real
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-DEADLINE_S = 60.0
 
 
 def test_every_python_block_runs(tmp_path: Path) -> None:

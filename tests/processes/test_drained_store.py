@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests import kit
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 from mirrorq import (
     Config,
@@ -33,7 +33,6 @@ MIB = 1 << 20
 WAITING_BYTES = 33 * MIB
 """More than a handle may have unconfirmed: some wait in `put`."""
 WAITING_COUNT = 8000
-DEADLINE_S = 60
 DISK_MIB = 32
 
 

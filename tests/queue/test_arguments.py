@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit import DEADLINE_S
 
 import mirrorq
 from mirrorq import ConfigError
 
 pytestmark = pytest.mark.real
 
-DEADLINE_S = 60
 HUGE = 2**70
 
 

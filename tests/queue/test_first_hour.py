@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq
 import mirrorq.aio
@@ -33,8 +33,6 @@ from mirrorq.transport.endpoint import parse_endpoint
 from mirrorq.transport.greeting import silence_of
 
 pytestmark = pytest.mark.real
-
-DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from mirrorq.security.roles import KEYS_NAME, Key, Role
 from mirrorq.security.settings import Security
 from mirrorq.transport.curve import new_key_pair
 
-DEADLINE_S = 60.0
-"""After this a condition is taken never to come. No test waits for it when all is well."""
-
 
 def make(directory: Path, name: str, role: str, **patterns: list[str]) -> Key:
     """What `mirrorq key new` does."""

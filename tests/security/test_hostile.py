@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 from tests.security.keys import KeyRing
 
 from mirrorq.api.publish_options import PLAIN
@@ -40,7 +40,6 @@ from mirrorq.wire.messages import encode
 
 pytestmark = pytest.mark.real
 
-WAIT_S = 60.0
 CONNECTIONS_MAX = 40
 GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00CURVE" + bytes(15) + b"\0" + bytes(31)
 """Of ZMTP 3.0, as a client that will speak CURVE sends it."""
@@ -73,27 +72,27 @@ def small(tmp_path: Path, ring: KeyRing, evil: Security) -> Iterator[Node]:
 def good(small: Node, ring: KeyRing, stack: ExitStack) -> MirroredQueue:
     """A good client's handle."""
     client = stack.enter_context(
-        connect(small.endpoint, security=ring.of("admin"), config=SMALL, timeout=WAIT_S)
+        connect(small.endpoint, security=ring.of("admin"), config=SMALL, timeout=DEADLINE_S)
     )
     return client.queue("good")
 
 
 def check_works(queue: MirroredQueue) -> None:
     """Put and take: everything comes, once."""
-    first = queue.put(b"first").result(WAIT_S)
-    assert queue.put_many([b"x"] * 50).result(WAIT_S) == range(first + 1, first + 51)
+    first = queue.put(b"first").result(DEADLINE_S)
+    assert queue.put_many([b"x"] * 50).result(DEADLINE_S) == range(first + 1, first + 51)
     taken = []
     while len(taken) < 51:
-        found = queue.get_many(51, timeout=WAIT_S)
+        found = queue.get_many(51, timeout=DEADLINE_S)
         assert found, f"only {len(taken)} of 51 came"
         taken += found
     assert [message.sequence for message in taken] == list(range(first, first + 51))
-    queue.ack_many(taken).result(WAIT_S)
+    queue.ack_many(taken).result(DEADLINE_S)
 
 
 def raw(node: Node, stack: ExitStack) -> socket.socket:
     host, port = node.endpoint.removeprefix("tcp://").split(":")
-    return stack.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+    return stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
 
 
 class Dealer:
@@ -105,7 +104,7 @@ class Dealer:
         LinkKeys(security.secret_key, security.node_keys()[0]).apply(self.socket)
         self.socket.setsockopt(zmq.ROUTING_ID, identity or b"C" + os.urandom(16))
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDTIMEO, int(WAIT_S * 1000))
+        self.socket.setsockopt(zmq.SNDTIMEO, int(DEADLINE_S * 1000))
         self.monitor = self.socket.get_monitor_socket(int(zmq.EVENT_DISCONNECTED))
         self.socket.connect(endpoint)
 
@@ -180,7 +179,7 @@ def test_connections_are_bounded(small: Node, good: MirroredQueue, stack: ExitSt
             small.endpoint,
             security=good._handle.host._security,
             config=SMALL,
-            timeout=WAIT_S,  # type: ignore[attr-defined]
+            timeout=DEADLINE_S,  # type: ignore[attr-defined]
         )
     )
     check_works(client.queue("another"))
@@ -219,7 +218,7 @@ def bare(ring: KeyRing) -> Iterator[Bare]:
 def test_bytes_before_a_handshake_are_few(bare: Bare, stack: ExitStack) -> None:
     """A frame of megabytes in the handshake is not waited for, though libzmq would."""
     host, port = bare.transport.endpoint.removeprefix("tcp://").split(":")
-    pouring = stack.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+    pouring = stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
     pouring.sendall(GREETING + b"\x06" + struct.pack(">Q", 4_000_000))
     pouring.setblocking(False)
     poured = 0
@@ -248,7 +247,7 @@ def test_a_message_without_an_end_is_ended(stack: ExitStack) -> None:
     door = Door(context, listener, CONNECTIONS_MAX, 1_000_000)
     stack.callback(door.close)
     port = listener.bind_to_random_port("tcp://127.0.0.1")
-    endless = stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT_S))
+    endless = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
     plain = GREETING.replace(b"CURVE", b"NULL\0")
     endless.sendall(plain)
     heard(endless, 64)
@@ -256,7 +255,7 @@ def test_a_message_without_an_end_is_ended(stack: ExitStack) -> None:
     # As a client does: what follows the handshake at once may lie in libzmq until more comes.
     heard(endless, len(b"\x04\x1c\x05READY"))
     endless.sendall(b"\x00\x05whole")
-    assert listener.poll(int(WAIT_S * 1000))
+    assert listener.poll(int(DEADLINE_S * 1000))
     first = listener.recv(copy=False)
     assert listener.recv() == b"whole"
     assert door.attend() == []
@@ -360,7 +359,7 @@ def test_replayed_messages_do_nothing_again(
 ) -> None:
     """Each message that a client sends is sent three times: put and ack happen once."""
     client = stack.enter_context(
-        connect(small.endpoint, security=evil, config=SMALL, timeout=WAIT_S)
+        connect(small.endpoint, security=evil, config=SMALL, timeout=DEADLINE_S)
     )
     handle = client.queue("good", passive=True)
     sending = client._driver._home.socket.send
@@ -371,14 +370,14 @@ def test_replayed_messages_do_nothing_again(
 
     client._driver._home.socket.send = thrice  # type: ignore[assignment]
     for number in range(20):
-        assert handle.put(b"%d" % number).result(WAIT_S) == number + 1
+        assert handle.put(b"%d" % number).result(DEADLINE_S) == number + 1
     for number in range(10):
-        message = handle.get(timeout=WAIT_S)
+        message = handle.get(timeout=DEADLINE_S)
         assert message.body == b"%d" % number
-        message.ack().result(WAIT_S)
+        message.ack().result(DEADLINE_S)
     client.close()
     until(lambda: good.status().messages_ready == 10)
-    assert [message.body for message in good.get_many(20, timeout=WAIT_S)] == [
+    assert [message.body for message in good.get_many(20, timeout=DEADLINE_S)] == [
         b"%d" % number for number in range(10, 20)
     ]
 
@@ -386,7 +385,7 @@ def test_replayed_messages_do_nothing_again(
 def stolen_settle(thief: MirroredQueue, message: object, kind: str) -> None:
     """Settle a delivery of somebody else's; refused."""
     with pytest.raises(AckRefused):
-        thief._handle.settle(kind, (message,)).result(WAIT_S)  # type: ignore[arg-type]
+        thief._handle.settle(kind, (message,)).result(DEADLINE_S)  # type: ignore[arg-type]
 
 
 def test_nobody_settles_what_another_holds(
@@ -394,24 +393,24 @@ def test_nobody_settles_what_another_holds(
 ) -> None:
     """Acks and returns of another's delivery are refused; its own ack then counts."""
     client = stack.enter_context(
-        connect(small.endpoint, security=evil, config=SMALL, timeout=WAIT_S)
+        connect(small.endpoint, security=evil, config=SMALL, timeout=DEADLINE_S)
     )
     thief = client.queue("good", passive=True)
-    good.put_many([b"1", b"2", b"3"]).result(WAIT_S)
-    held = [good.get(timeout=WAIT_S) for _ in range(2)]
+    good.put_many([b"1", b"2", b"3"]).result(DEADLINE_S)
+    held = [good.get(timeout=DEADLINE_S) for _ in range(2)]
     for kind in ("ack", "nack", "reject"):
         stolen_settle(thief, held[0], kind)
     held[0]._is_settled = False
     step = thief._handle.part_of(None).transact([b"in exchange"], [b""], PLAIN, [held[0]])
     exchange = in_thread(step)
     with pytest.raises(AckRefused):
-        exchange.result(WAIT_S)
+        exchange.result(DEADLINE_S)
     for message in held:
-        message.ack().result(WAIT_S)
-    assert good.get(timeout=WAIT_S).body == b"3"
+        message.ack().result(DEADLINE_S)
+    assert good.get(timeout=DEADLINE_S).body == b"3"
     stale = held[0]
     with pytest.raises(AckRefused):
-        good._handle.settle("nack", (stale,)).result(WAIT_S)
+        good._handle.settle("nack", (stale,)).result(DEADLINE_S)
     until(lambda: good.status().messages == 1)
 
 
@@ -421,10 +420,10 @@ def test_nobody_publishes_in_anothers_numbers(
     """A producer's id is easily guessed: under another key it is refused, and no number of the
     victim's is used up."""
     client = stack.enter_context(
-        connect(small.endpoint, security=evil, config=SMALL, timeout=WAIT_S)
+        connect(small.endpoint, security=evil, config=SMALL, timeout=DEADLINE_S)
     )
     thief = client.queue("good", passive=True)
-    assert good.put(b"1").result(WAIT_S) == 1
+    assert good.put(b"1").result(DEADLINE_S) == 1
     victims, thiefs = good._ring_for("this").session, thief._ring_for("this").session
     assert victims is not None
     assert thiefs is not None
@@ -435,10 +434,10 @@ def test_nobody_publishes_in_anothers_numbers(
 
     thief._handle.on_host(steal)
     with pytest.raises(ConfirmUnknown):
-        thief.put(b"forged").result(WAIT_S)
-    assert good.put(b"2").result(WAIT_S) == 2
-    assert [message.body for message in good.get_many(9, timeout=WAIT_S)] == [b"1", b"2"]
-    assert thief.put(b"its own").result(WAIT_S) == 3
+        thief.put(b"forged").result(DEADLINE_S)
+    assert good.put(b"2").result(DEADLINE_S) == 2
+    assert [message.body for message in good.get_many(9, timeout=DEADLINE_S)] == [b"1", b"2"]
+    assert thief.put(b"its own").result(DEADLINE_S) == 3
 
 
 def test_nobody_speaks_for_another_client(small: Node, good: MirroredQueue, evil: Security) -> None:
@@ -450,7 +449,7 @@ def test_nobody_speaks_for_another_client(small: Node, good: MirroredQueue, evil
     assert isinstance(entry, Gateway)
     parts = [bytes(part) for part in encode(ClientBye())]
     forged = ClientMessage(identity, parts, DATA, evil.public_key)
-    small._calls.run(lambda: entry.on_message(forged), WAIT_S, None)
+    small._calls.run(lambda: entry.on_message(forged), DEADLINE_S, None)
     assert entry.client_count == 1
     check_works(good)
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing
 
@@ -16,8 +16,6 @@ from mirrorq.errors import AuthenticationError, QueueNotFound
 from mirrorq.node.node import Node
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -48,16 +46,16 @@ def test_sessions_of_a_key_outlive_the_restart_of_their_cluster(
     """Those that take, those that put, and those that put by the right to an exchange. Their entry
     node is back first, and applies its catalog only when the other one is."""
     nodes = [starting(name) for name in "ab"]
-    nodes[0].wait_ready(WAIT_S)
+    nodes[0].wait_ready(DEADLINE_S)
     nodes[0].queue("jobs", max_length=1000)
     nodes[0].queue("log")
     nodes[0].exchange("news", "fanout").bind("log")
     worker = connecting(nodes[0].endpoint, keys.of("worker"))
     jobs = [worker.queue("jobs") for _ in range(8)]
-    jobs[0].put(b"m1").result(WAIT_S)
+    jobs[0].put(b"m1").result(DEADLINE_S)
     publisher = connecting(nodes[0].endpoint, keys.of("publisher"))
     news = publisher.exchange("news", passive=True)
-    assert news.publish("", b"n1").result(WAIT_S) == {"log": 1}
+    assert news.publish("", b"n1").result(DEADLINE_S) == {"log": 1}
     for node in nodes:
         node.close()
     entry = starting("a")
@@ -66,9 +64,9 @@ def test_sessions_of_a_key_outlive_the_restart_of_their_cluster(
     until(lambda: len(entry._driver.gateway._clients) == 2)
     starting("b")
     for queue in jobs:
-        queue.get(timeout=WAIT_S).nack().result(WAIT_S)
+        queue.get(timeout=DEADLINE_S).nack().result(DEADLINE_S)
         queue.close()
-    assert news.publish("", b"n2").result(WAIT_S) == {"log": 2}
+    assert news.publish("", b"n2").result(DEADLINE_S) == {"log": 2}
 
 
 def test_a_call_to_a_node_that_starts_is_judged_when_that_knows_its_queues(
@@ -76,17 +74,17 @@ def test_a_call_to_a_node_that_starts_is_judged_when_that_knows_its_queues(
 ) -> None:
     """A key that may not make a queue opens one that exists; one that does not exist is refused."""
     nodes = [starting(name) for name in "ab"]
-    nodes[0].wait_ready(WAIT_S)
-    nodes[0].queue("jobs").put(b"m1").result(WAIT_S)
+    nodes[0].wait_ready(DEADLINE_S)
+    nodes[0].queue("jobs").put(b"m1").result(DEADLINE_S)
     for node in nodes:
         node.close()
     worker = connecting(starting("a").endpoint, keys.of("worker"))
     with ThreadPoolExecutor(2) as pool:
-        opened = pool.submit(worker.queue, "jobs", timeout=WAIT_S)
-        refused = pool.submit(worker.queue, "other", timeout=WAIT_S)
+        opened = pool.submit(worker.queue, "jobs", timeout=DEADLINE_S)
+        refused = pool.submit(worker.queue, "other", timeout=DEADLINE_S)
         until(lambda: len(worker._driver._asked) == 2 or opened.done() or refused.done())
         starting("b")
-        assert opened.result().get(timeout=WAIT_S).body == b"m1"
+        assert opened.result().get(timeout=DEADLINE_S).body == b"m1"
         with pytest.raises(AuthenticationError, match="may not configure"):
             refused.result()
 
@@ -96,10 +94,10 @@ def test_a_queue_that_is_no_more_is_not_the_keys_fault(
 ) -> None:
     """Whoever deletes what another has deleted hears QueueNotFound."""
     nodes = [starting(name) for name in "ab"]
-    nodes[0].wait_ready(WAIT_S)
+    nodes[0].wait_ready(DEADLINE_S)
     owner = connecting(nodes[0].endpoint, keys.of("owner"))
     queue = owner.queue("own")
     nodes[0].queue("own").delete()
     until(lambda: not nodes[0].queues())
     with pytest.raises(QueueNotFound):
-        owner._delete_queue(queue._handle.queue_id, if_empty=False, timeout=WAIT_S)
+        owner._delete_queue(queue._handle.queue_id, if_empty=False, timeout=DEADLINE_S)

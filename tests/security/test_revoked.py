@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing
 
@@ -16,8 +16,6 @@ from mirrorq.errors import AckRefused, AuthenticationError, ConfirmUnknown, Empt
 from mirrorq.node.node import Node
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def nodes(tmp_path: Path, ring: KeyRing) -> Iterator[list[Node]]:
             )
             for name in "abc"
         ]
-        made[0].wait_ready(WAIT_S)
+        made[0].wait_ready(DEADLINE_S)
         yield made
 
 
@@ -48,7 +46,7 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
     endpoints = ",".join(node.endpoint for node in nodes)
     worker = connecting(endpoints, ring.of("worker"))
     jobs = worker.queue("jobs")
-    jobs.put(b"m1").result(WAIT_S)
+    jobs.put(b"m1").result(DEADLINE_S)
     listed = ring.directory / "keys.toml"
     text = listed.read_text()
     listed.write_text(text[: text.index('["worker"]')])
@@ -60,7 +58,7 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
         calls = (
             lambda: jobs.get(timeout=0.1),
             lambda: jobs.qsize(),
-            lambda: worker.queue("jobs", timeout=WAIT_S),
+            lambda: worker.queue("jobs", timeout=DEADLINE_S),
             lambda: worker.queues(),
             lambda: worker.wait_ready(0.1),
             lambda: jobs.put(b"m2").result(0.1),
@@ -73,8 +71,8 @@ def test_calls_of_a_client_whose_key_was_removed_say_so(
     said = [record for record in caplog.records if record.message.startswith("client client-")]
     assert len(said) <= 6, [record.message for record in said]
     listed.write_text(text)
-    assert jobs.get(timeout=WAIT_S).body == b"m1"
-    assert jobs.get(timeout=WAIT_S).body == b"m2"
+    assert jobs.get(timeout=DEADLINE_S).body == b"m1"
+    assert jobs.get(timeout=DEADLINE_S).body == b"m2"
 
 
 def raises_refusal(call: Callable[[], object]) -> bool:
@@ -97,16 +95,16 @@ def test_a_handle_that_has_put_and_taken_keeps_the_right_that_is_left(
     worker = connecting(",".join(node.endpoint for node in nodes), ring.of("worker"))
     jobs = worker.queue("jobs", shards=shards)
     for number in range(4):
-        jobs.put(f"m{number}".encode(), key=str(number)).result(WAIT_S)
-    held = jobs.get(timeout=WAIT_S)
+        jobs.put(f"m{number}".encode(), key=str(number)).result(DEADLINE_S)
+    held = jobs.get(timeout=DEADLINE_S)
     listed = ring.directory / "keys.toml"
     listed.write_text(without(listed.read_text(), "write"))
     until(lambda: raises_refusal(lambda: jobs.put(b"more", key="1").result(0.1)))
     with pytest.raises(AuthenticationError, match="may not write queue 'jobs"):
         jobs.put_many([b"more"], key="1")
-    held.ack().result(WAIT_S)
+    held.ack().result(DEADLINE_S)
     for _ in range(3):
-        jobs.get(timeout=WAIT_S).ack().result(WAIT_S)
+        jobs.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
 
 
 def test_a_handle_that_may_not_read_any_more_goes_on_putting(
@@ -116,19 +114,19 @@ def test_a_handle_that_may_not_read_any_more_goes_on_putting(
     jobs = nodes[0].queue("jobs")
     worker = connecting(",".join(node.endpoint for node in nodes), ring.of("worker"))
     both = worker.queue("jobs")
-    both.put(b"held").result(WAIT_S)
-    held = both.get(timeout=WAIT_S)
+    both.put(b"held").result(DEADLINE_S)
+    held = both.get(timeout=DEADLINE_S)
     consumer = both.consume(lambda _: None)
     listed = ring.directory / "keys.toml"
     listed.write_text(without(listed.read_text(), "read"))
     until(lambda: raises_refusal(lambda: both.get(timeout=0.1)))
-    with jobs.get(timeout=WAIT_S) as again:
+    with jobs.get(timeout=DEADLINE_S) as again:
         assert (again.body, again.redelivered) == (b"held", True)
     with pytest.raises(AckRefused):
-        held.ack().result(WAIT_S)
+        held.ack().result(DEADLINE_S)
     until(lambda: "may not read queue 'jobs'" in consumer.refused)
-    assert both.put(b"more").result(WAIT_S) == 2
-    with jobs.get(timeout=WAIT_S) as more:
+    assert both.put(b"more").result(DEADLINE_S) == 2
+    with jobs.get(timeout=DEADLINE_S) as more:
         assert more.body == b"more"
 
 

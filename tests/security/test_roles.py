@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing
 
@@ -24,7 +24,6 @@ from mirrorq.node.node import Node
 
 pytestmark = pytest.mark.real
 
-WAIT_S = 60.0
 SHORT_S = 0.2
 
 EVERYTHING = {"write": ["*"], "read": ["*"], "configure": ["*"]}
@@ -41,7 +40,7 @@ def refused(call: Callable[[], object]) -> str:
 def orders(node: Node) -> MirroredQueue:
     """A queue with three messages."""
     queue = node.queue("orders")
-    queue.put_many([b"1", b"2", b"3"]).result(WAIT_S)
+    queue.put_many([b"1", b"2", b"3"]).result(DEADLINE_S)
     return queue
 
 
@@ -68,11 +67,11 @@ Clients = Callable[..., Client]
 
 def test_a_writer_writes_and_does_nothing_else(orders: MirroredQueue, client: Clients) -> None:
     queue = client("writer", write=["orders"]).queue("orders")
-    assert queue.put(b"4").result(WAIT_S) == 4
-    assert queue.put_many([b"5"]).result(WAIT_S) == range(5, 6)
+    assert queue.put(b"4").result(DEADLINE_S) == 4
+    assert queue.put_many([b"5"]).result(DEADLINE_S) == range(5, 6)
     for call in (
-        lambda: queue.get(timeout=WAIT_S),
-        lambda: queue.get_many(1, timeout=WAIT_S),
+        lambda: queue.get(timeout=DEADLINE_S),
+        lambda: queue.get_many(1, timeout=DEADLINE_S),
         lambda: queue.consume(print),
         lambda: queue.browse(),
         lambda: queue.purge(),
@@ -87,8 +86,8 @@ def test_a_writer_writes_and_does_nothing_else(orders: MirroredQueue, client: Cl
 def test_a_reader_reads_and_does_nothing_else(orders: MirroredQueue, client: Clients) -> None:
     queue = client("reader", read=["ord*"]).queue("orders", passive=True)
     assert [message.body for message in queue.browse()] == [b"1", b"2", b"3"]
-    queue.get(timeout=WAIT_S).ack().result(WAIT_S)
-    queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
+    queue.get(timeout=DEADLINE_S).ack().result(DEADLINE_S)
+    queue.get(timeout=DEADLINE_S).nack(requeue=False).result(DEADLINE_S)
     assert queue.purge() == 1
     for call in (lambda: queue.put(b"x"), lambda: queue.put_many([b"x"])):
         assert "key 'reader' may not write queue 'orders'" in refused(call)
@@ -168,14 +167,14 @@ def test_what_is_put_elsewhere_needs_that_queues_right(
     done = node.queue("done")
     worker = client("worker", read=["orders"], write=["done"])
     queue = worker.queue("orders")
-    message = queue.get(timeout=WAIT_S)
-    message.ack_and_put("done", b"did 1").result(WAIT_S)
-    assert done.get(timeout=WAIT_S).body == b"did 1"
-    message = queue.get(timeout=WAIT_S)
+    message = queue.get(timeout=DEADLINE_S)
+    message.ack_and_put("done", b"did 1").result(DEADLINE_S)
+    assert done.get(timeout=DEADLINE_S).body == b"did 1"
+    message = queue.get(timeout=DEADLINE_S)
     assert "write queue 'orders'" in refused(lambda: message.ack_and_put("orders", b"again"))
     with queue.transaction() as acked:
         acked.ack(message)
-    acked.result(WAIT_S)
+    acked.result(DEADLINE_S)
     with pytest.raises(AuthenticationError, match="write"), queue.transaction() as t:
         t.put(b"x")
     assert orders.status().messages == 1
@@ -192,7 +191,7 @@ def test_an_exchange_is_written_by_its_name(client: Clients, node: Node) -> None
     assert "may not write queue 'secret'" in refused(lambda: exchange.bind("secret"))
     publisher = client("publisher", write=["events"])
     events = publisher.exchange("events", passive=True)
-    assert set(events.publish("", b"x").result(WAIT_S)) == {"one", "two"}
+    assert set(events.publish("", b"x").result(DEADLINE_S)) == {"one", "two"}
     assert "may not configure" in refused(lambda: events.bind("one"))
     assert "may not configure" in refused(lambda: publisher.exchange("mine", "fanout"))
     stranger = client("stranger", write=["two"])
@@ -206,15 +205,19 @@ def test_the_node_decides_though_the_client_does_not(
     writing = client("reader", read=["orders"]).queue("orders")
     writing._handle.refusals = {}
     with pytest.raises((ConfirmUnknown, AuthenticationError), match="may not write"):
-        writing.put(b"x").result(WAIT_S)
+        writing.put(b"x").result(DEADLINE_S)
     assert "may not write" in refused(lambda: writing.put(b"x"))
     reading = client("writer", write=["orders"]).queue("orders")
     reading._handle.refusals = {}
-    assert "may not read" in refused(lambda: reading.get(timeout=WAIT_S))
+    assert "may not read" in refused(lambda: reading.get(timeout=DEADLINE_S))
     purging = client("writer2", write=["orders"]).queue("orders")
     purging._handle.refusals = {}
     assert "may not read" in refused(purging.purge)
-    assert [message.body for message in orders.get_many(9, timeout=WAIT_S)] == [b"1", b"2", b"3"]
+    assert [message.body for message in orders.get_many(9, timeout=DEADLINE_S)] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
 
 
 def test_a_move_to_a_queue_that_may_not_be_written_is_refused(
@@ -223,10 +226,10 @@ def test_a_move_to_a_queue_that_may_not_be_written_is_refused(
     """Told by a client that does not look: the message is still there."""
     target = node.queue("target")
     queue = client("reader", read=["orders"]).queue("orders")
-    message = queue.get(timeout=WAIT_S)
+    message = queue.get(timeout=DEADLINE_S)
     queue._handle.settle("move", (message,), target=target._handle.queue_id)
     until(lambda: queue._handle.is_closed)
-    assert "may not write queue 'target'" in refused(lambda: queue.get(timeout=WAIT_S))
+    assert "may not write queue 'target'" in refused(lambda: queue.get(timeout=DEADLINE_S))
     until(lambda: orders.status().messages_ready == 3)
     assert target.status().messages == 0
 
@@ -249,11 +252,11 @@ def test_a_right_that_is_taken_away_ends_what_rests_on_it(
     worker = client("worker", read=["orders", "worker.*"], configure=["worker.own"])
     own = worker.queue("worker.own")
     queue = worker.queue("orders")
-    assert queue.get(timeout=WAIT_S).body == b"1"
+    assert queue.get(timeout=DEADLINE_S).body == b"1"
     replace_listed(ring, 'read = ["orders", "worker.*"]', 'read = ["worker.*"]')
     until(lambda: queue._handle.is_closed and orders.status().messages_ready == 3)
-    assert "may not read queue 'orders'" in refused(lambda: queue.get(timeout=WAIT_S))
-    again = orders.get(timeout=WAIT_S)
+    assert "may not read queue 'orders'" in refused(lambda: queue.get(timeout=DEADLINE_S))
+    again = orders.get(timeout=DEADLINE_S)
     assert (again.body, again.redelivered) == (b"1", True)
     assert own.qsize() == 0
     assert "queue 'orders'" in refused(lambda: worker.queue("orders"))
@@ -265,16 +268,16 @@ def test_a_right_that_is_taken_away_leaves_what_does_not_need_it(
     """A handle that only takes goes on, with what it holds, when its key may not put any more."""
     reader = client("reader", read=["orders"], write=["orders"], configure=["orders"])
     taking, own = reader.queue("orders"), reader.queue("orders")
-    message = taking.get(timeout=WAIT_S)
-    own.put(b"4").result(WAIT_S)
+    message = taking.get(timeout=DEADLINE_S)
+    own.put(b"4").result(DEADLINE_S)
     listed = (ring.directory / "keys.toml").read_text()
     patterns = listed[listed.index('["reader"]') :]
     less = patterns.replace('write = ["orders"]', "write = []")
     replace_listed(ring, patterns, less.replace('configure = ["orders"]', "configure = []"))
     until(lambda: own._handle.refusals)
     assert "may not write queue 'orders'" in refused(lambda: own.put(b"5"))
-    message.ack().result(WAIT_S)
-    assert taking.get(timeout=WAIT_S).body == b"2"
+    message.ack().result(DEADLINE_S)
+    assert taking.get(timeout=DEADLINE_S).body == b"2"
 
 
 def test_a_key_that_is_taken_off_the_list_is_out(
@@ -283,12 +286,12 @@ def test_a_key_that_is_taken_off_the_list_is_out(
     """On a connection that stands; its next calls fail, what it held goes back."""
     worker = client("worker", read=["orders"])
     queue = worker.queue("orders")
-    assert queue.get(timeout=WAIT_S).body == b"1"
+    assert queue.get(timeout=DEADLINE_S).body == b"1"
     until(lambda: orders.status().messages_ready < 3)
     listed = (ring.directory / "keys.toml").read_text()
     replace_listed(ring, listed[listed.index('["worker"]') :], "")
     until(lambda: orders.status().messages_ready == 3)
-    assert orders.get(timeout=WAIT_S).body == b"1"
+    assert orders.get(timeout=DEADLINE_S).body == b"1"
     with pytest.raises(MirrorQError):
         worker.queue("orders", timeout=SHORT_S)
 
@@ -303,18 +306,18 @@ def test_rights_hold_at_the_next_entry_node_too(tmp_path: Path, ring: KeyRing) -
     }
     try:
         queue = nodes["b"].queue("orders")
-        queue.put_many([b"1", b"2"]).result(WAIT_S)
+        queue.put_many([b"1", b"2"]).result(DEADLINE_S)
         with connect(list(peers.values()), security=ring.of("reader")) as client:
             assert client.entry_node == "a"
             handle = client.queue("orders", passive=True)
-            assert handle.get(timeout=WAIT_S).body == b"1"
+            assert handle.get(timeout=DEADLINE_S).body == b"1"
             nodes["a"].close()
             until(lambda: client.entry_node in ("b", "c"))
-            assert handle.get(timeout=WAIT_S).body in (b"1", b"2")
+            assert handle.get(timeout=DEADLINE_S).body in (b"1", b"2")
             assert "may not write" in refused(lambda: handle.put(b"x"))
             handle._handle.refusals = {}
             with pytest.raises((ConfirmUnknown, AuthenticationError), match="may not write"):
-                handle.put(b"x").result(WAIT_S)
+                handle.put(b"x").result(DEADLINE_S)
     finally:
         for node in nodes.values():
             node.close()

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
+from tests.kit import DEADLINE_S
 
 from mirrorq import (
     Client,
@@ -15,8 +16,6 @@ from mirrorq import (
 )
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -29,10 +28,10 @@ def test_a_pickled_handle_has_its_shards(client: Client) -> None:
     """With a client of its own."""
     with client.queue("orders", shards=3) as queue:
         for number in range(9):
-            queue.put(b"%d" % number).result(WAIT_S)
+            queue.put(b"%d" % number).result(DEADLINE_S)
         with pickle.loads(pickle.dumps(queue)) as there:
             assert there.shards == 3
-            bodies = [there.get(timeout=WAIT_S, auto_ack=True).body for _ in range(9)]
+            bodies = [there.get(timeout=DEADLINE_S, auto_ack=True).body for _ in range(9)]
         assert sorted(bodies) == [b"%d" % number for number in range(9)]
 
 
@@ -40,15 +39,15 @@ def test_a_pickled_handle_has_its_shards(client: Client) -> None:
 def test_a_forked_child_goes_on(client: Client) -> None:
     """With connections of its own; the parent's handle is untouched."""
     with client.queue("orders", shards=2) as queue:
-        queue.put(b"parent", key="a").result(WAIT_S)
+        queue.put(b"parent", key="a").result(DEADLINE_S)
         child = os.fork()
         if not child:
             try:
-                queue.put(b"child", key="a").result(WAIT_S)
+                queue.put(b"child", key="a").result(DEADLINE_S)
                 os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        queue.put(b"again", key="a").result(WAIT_S)
-        bodies = [queue.get(timeout=WAIT_S).body for _ in range(3)]
+        queue.put(b"again", key="a").result(DEADLINE_S)
+        bodies = [queue.get(timeout=DEADLINE_S).body for _ in range(3)]
         assert bodies == [b"parent", b"child", b"again"]

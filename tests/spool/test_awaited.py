@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit import DEADLINE_S
 
 import mirrorq
 from mirrorq import aio
 
 pytestmark = pytest.mark.real
 
-WAIT_S = 30
-
 
 def run(body: Coroutine[Any, Any, None]) -> None:
     """Run a test's body in a loop, bounded."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
+        async with asyncio.timeout(2 * DEADLINE_S):
             await body
 
     asyncio.run(bounded())
@@ -33,9 +32,9 @@ def test_a_put_is_on_the_disk_when_it_returns(endpoint: str, tmp_path: Path) -> 
     async def before() -> None:
         async with aio.connect(endpoint, spool=tmp_path / "spool") as client:
             orders = await client.queue("orders")
-            confirmation = await orders.put(b"1", timeout=WAIT_S)
+            confirmation = await orders.put(b"1", timeout=DEADLINE_S)
             assert (confirmation.is_accepted, confirmation.done()) == (True, False)
-            many = await orders.put_many([b"2", b"3"], timeout=WAIT_S)
+            many = await orders.put_many([b"2", b"3"], timeout=DEADLINE_S)
             assert many.is_accepted
             while orders.status().messages != 3:  # it follows the disk
                 await asyncio.sleep(0.01)
@@ -49,11 +48,11 @@ def test_a_put_is_on_the_disk_when_it_returns(endpoint: str, tmp_path: Path) -> 
         async with aio.connect(endpoint, spool=tmp_path / "spool") as client:
             orders = await client.queue("orders")
             sequence = await (await orders.put(b"4"))
-            await orders.wait_for_confirms(WAIT_S)
+            await orders.wait_for_confirms(DEADLINE_S)
             assert sequence == 4
             bodies = []
             for _ in range(4):
-                message = await orders.get(timeout=WAIT_S)
+                message = await orders.get(timeout=DEADLINE_S)
                 bodies.append(message.body)
                 await message.ack()
             assert bodies == [b"1", b"2", b"3", b"4"]
@@ -77,7 +76,7 @@ def test_many_puts_are_on_their_way_at_once(tmp_path: Path) -> None:
                     await orders.send(b"%d" % one, on_accept=lambda _: accepted.append(1))
                     for one in range(100)
                 ]
-                await orders.flush(WAIT_S)
+                await orders.flush(DEADLINE_S)
                 assert all(one.is_accepted for one in sent)
                 assert [await one for one in sent] == list(range(1, 101))
                 assert await orders.put_nowait(b"x") == 101
@@ -121,7 +120,7 @@ def test_a_full_spool_lets_the_loop_go_on(endpoint: str, tmp_path: Path) -> None
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             count = orders.status().messages
-            await orders.flush(WAIT_S)
+            await orders.flush(DEADLINE_S)
             assert orders.status().messages == count
         ticking.cancel()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit import free_endpoint, until
+from tests.kit import DEADLINE_S, free_endpoint, until
 
 import mirrorq
 from mirrorq import clock
@@ -22,8 +22,6 @@ from mirrorq.config import Config
 from mirrorq.spool.local import Aside, LocalStore, Record
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 30
 
 
 class Site:
@@ -37,7 +35,7 @@ class Site:
 
     def begin(self) -> mirrorq.Node:
         self.node = mirrorq.Node("n", path=self.path / "n", peers={"n": self.endpoint})
-        self.node.wait_ready(WAIT_S)
+        self.node.wait_ready(DEADLINE_S)
         return self.node
 
     def spool(self, name: str = "spool", **settings: Any) -> Any:
@@ -68,7 +66,7 @@ def put_all(client: Any, name: str, letter: str, count: int) -> None:
     orders = client.queue(name)
     puts = [orders.put(f"{letter}{number}".encode()) for number in range(count)]
     for put in puts:
-        put.result(WAIT_S)
+        put.result(DEADLINE_S)
 
 
 def test_two_copies_of_a_spool_lose_nothing_and_double_nothing(site: Site) -> None:
@@ -100,23 +98,25 @@ def test_a_spool_that_was_set_back_with_messages_in_it_sends_them(site: Site) ->
     """The queue has settled their numbers: they may be doubled, and are not lost, nor waited for
     without end."""
     with site.spool("a") as first:
-        first.queue("orders").put_many([b"%d" % number for number in range(20)]).accepted(WAIT_S)
+        first.queue("orders").put_many([b"%d" % number for number in range(20)]).accepted(
+            DEADLINE_S
+        )
     shutil.copytree(site.path / "a", site.path / "kept")
     node = site.begin()
     with site.spool("a") as second:
-        second.queue("orders").wait_for_confirms(WAIT_S)
+        second.queue("orders").wait_for_confirms(DEADLINE_S)
         put_all(second, "orders", "new", 5)
     shutil.rmtree(site.path / "a")
     shutil.copytree(site.path / "kept", site.path / "a")
     third = site.spool("a")
-    third.queue("orders").wait_for_confirms(WAIT_S)
+    third.queue("orders").wait_for_confirms(DEADLINE_S)
     put_all(third, "orders", "later", 5)
     assert len(set(bodies_in(node, "orders"))) == 30
 
 
 def test_a_disk_without_room_for_a_moment_is_waited_for(site: Site) -> None:
     orders = site.spool().queue("orders")
-    orders.put(b"first").accepted(WAIT_S)
+    orders.put(b"first").accepted(DEADLINE_S)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     largest = max(path.stat().st_size for path in (site.path / "spool").iterdir())
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
@@ -130,14 +130,14 @@ def test_a_disk_without_room_for_a_moment_is_waited_for(site: Site) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     until(lambda: accepts(orders))
     node = site.begin()
-    orders.wait_for_confirms(WAIT_S)
+    orders.wait_for_confirms(DEADLINE_S)
     assert {b"first", b"again"} <= set(bodies_in(node, "orders"))
     assert node.queue("orders").qsize() == len(puts) + 2
 
 
 def accepts(orders: Any) -> bool:
     try:
-        orders.put(b"again").accepted(WAIT_S)
+        orders.put(b"again").accepted(DEADLINE_S)
         return True
     except mirrorq.MirrorQError:
         return False
@@ -152,7 +152,7 @@ def test_many_queues_cost_no_threads_and_files(site: Site) -> None:
     client = site.spool()
     most_files, most_threads = 0, 0
     for number in range(60):
-        client.queue(f"q{number}").put(b"1").accepted(WAIT_S)
+        client.queue(f"q{number}").put(b"1").accepted(DEADLINE_S)
         most_files = max(most_files, files_open() - files)
         most_threads = max(most_threads, threading.active_count() - threads)
     node = site.begin()
@@ -177,7 +177,7 @@ def test_a_thousand_targets_cost_no_threads_and_files(site: Site) -> None:
     with site.spool() as first:
         puts = [first.queue(f"q{number}").put(b"1") for number in range(1000)]
         for put in puts:
-            put.accepted(WAIT_S)
+            put.accepted(DEADLINE_S)
         assert files_open() - files <= 50
         assert threading.active_count() - threads <= 10
     second = site.spool()
@@ -204,26 +204,26 @@ def test_block_drops_nothing(site: Site) -> None:
     body = b"x" * 900_000
     puts = [client.queue(f"q{number}").put(body) for number in range(85)]
     for put in puts:
-        put.accepted(WAIT_S)
+        put.accepted(DEADLINE_S)
 
 
 def test_a_clock_that_is_set_ends_no_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     orders = site.spool().queue("orders")
-    orders.put(b"late", delay=1800).accepted(WAIT_S)
-    orders.put(b"kept", ttl=1800).accepted(WAIT_S)
+    orders.put(b"late", delay=1800).accepted(DEADLINE_S)
+    orders.put(b"kept", ttl=1800).accepted(DEADLINE_S)
     wall, wall_us = time.time, clock.wall_us
     monkeypatch.setattr(time, "time", lambda: wall() + 3600)
     monkeypatch.setattr(clock, "wall_us", lambda: wall_us() + 3_600_000_000)
     node = site.begin()
-    orders.wait_for_confirms(WAIT_S)
+    orders.wait_for_confirms(DEADLINE_S)
     with node.queue("orders") as queue:
-        assert queue.get(timeout=WAIT_S).body == b"kept"
+        assert queue.get(timeout=DEADLINE_S).body == b"kept"
         assert queue.status().messages_delayed == 1
 
 
 def test_nothing_is_accepted_once_its_files_are_gone(site: Site) -> None:
     orders = site.spool().queue("orders")
-    orders.put(b"first").accepted(WAIT_S)
+    orders.put(b"first").accepted(DEADLINE_S)
     shutil.rmtree(site.path / "spool")
 
     def refuses() -> bool:
@@ -238,7 +238,7 @@ def test_nothing_is_accepted_once_its_files_are_gone(site: Site) -> None:
 
 def test_a_nodes_spool_is_beside_its_store(tmp_path: Path) -> None:
     with mirrorq.Node("n", path=tmp_path / "n") as node:
-        node.queue("orders", spool=True).put(b"1").accepted(WAIT_S)
+        node.queue("orders", spool=True).put(b"1").accepted(DEADLINE_S)
         assert not (tmp_path / "n" / "spool").exists()
         assert (tmp_path / "n-spool" / "data.mdb").stat().st_mode & 0o077 == 0
         assert (tmp_path / "n-spool").stat().st_mode & 0o077 == 0

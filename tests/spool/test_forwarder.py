@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.kit import DEADLINE_S
 
 import mirrorq
 from mirrorq.spool.forwarder import Forwarder, Moving
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 30
 
 
 @pytest.fixture
@@ -43,14 +42,14 @@ def test_all_is_moved_in_order_and_as_it_was(sites: tuple[mirrorq.Node, mirrorq.
     with one.queue("orders") as queue:
         queue.put(b"0", headers={"a": 1}, key="k", message_id="m", priority=2)
         queue.put_many([b"%d" % number for number in range(1, 500)])
-        queue.put(b"500", delay=1000).result(WAIT_S)
+        queue.put(b"500", delay=1000).result(DEADLINE_S)
     forwarder = move(one, other)
     assert (forwarder.status().moved, forwarder.status().left) == (501, 0)
     assert bodies_in(one, "orders") == []
     assert bodies_in(other, "orders") == [b"%d" % number for number in range(501)]
     with other.queue("orders") as queue:
         assert queue.status().messages_delayed == 1
-        first = queue.get(timeout=WAIT_S)
+        first = queue.get(timeout=DEADLINE_S)
         assert (first.headers, first.key, first.message_id) == ({"a": 1}, "k", "m")
         first.ack()
     assert move(one, other).status().moved == 0
@@ -63,7 +62,7 @@ def test_what_was_sent_and_not_acked_is_moved_once(
     one, other = sites
     with one.queue("orders") as queue:
         for number in range(100):
-            queue.put(b"%d" % number).result(WAIT_S)
+            queue.put(b"%d" % number).result(DEADLINE_S)
 
     class Died(Exception):
         pass
@@ -86,10 +85,10 @@ def test_what_was_sent_and_not_acked_is_moved_once(
 def test_a_target_that_was_deleted_and_made_anew(sites: tuple[mirrorq.Node, mirrorq.Node]) -> None:
     one, other = sites
     with one.queue("orders") as queue:
-        queue.put(b"1").result(WAIT_S)
+        queue.put(b"1").result(DEADLINE_S)
         move(one, other)
         other.queue("orders").delete()
-        queue.put(b"2").result(WAIT_S)
+        queue.put(b"2").result(DEADLINE_S)
     move(one, other)
     assert bodies_in(other, "orders") == [b"2"]
 
@@ -99,7 +98,7 @@ def test_only_one_key(sites: tuple[mirrorq.Node, mirrorq.Node]) -> None:
     with one.queue("orders") as queue:
         for number in range(30):
             queue.put(b"%d" % number, key="even" if number % 2 == 0 else "odd")
-        queue.put(b"none").result(WAIT_S)
+        queue.put(b"none").result(DEADLINE_S)
     move(one, other, key="even")
     assert bodies_in(other, "orders") == [b"%d" % number for number in range(0, 30, 2)]
     assert len(bodies_in(one, "orders")) == 16
@@ -113,7 +112,7 @@ def test_what_the_target_refuses_stays(sites: tuple[mirrorq.Node, mirrorq.Node])
     other.set_policy("short", "orders", {"max-length": 1, "overflow": "reject-publish"})
     with one.queue("orders") as queue:
         for number in range(3):
-            queue.put(b"%d" % number).result(WAIT_S)
+            queue.put(b"%d" % number).result(DEADLINE_S)
     status = move(one, other).status()
     assert (status.moved, status.kept) == (1, 2)
     assert status.why
@@ -135,7 +134,7 @@ def test_two_never_have_one_source(
         begun = threading.Event()
         thread = threading.Thread(target=first.run, kwargs={"on_status": lambda _: begun.set()})
         thread.start()
-        begun.wait(WAIT_S)
+        begun.wait(DEADLINE_S)
         with (
             one.queue("orders") as again,
             pytest.raises(mirrorq.PreconditionFailed, match="forwarder to orders"),

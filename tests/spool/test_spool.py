@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from tests.kit import peers_of, until
+from tests.kit import DEADLINE_S, peers_of, until
 
 import mirrorq
 from mirrorq.client.spooled import SpoolClient
@@ -20,8 +20,6 @@ from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 
 pytestmark = pytest.mark.real
-
-WAIT_S = 30
 
 
 class Place:
@@ -70,7 +68,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def taken(queue: mirrorq.MirroredQueue, count: int) -> list[bytes]:
     found = []
     while len(found) < count:
-        message = queue.get(timeout=WAIT_S)
+        message = queue.get(timeout=DEADLINE_S)
         assert not message.redelivered
         found.append(message.body)
         message.ack()
@@ -81,7 +79,7 @@ def test_accepted_without_a_cluster_and_confirmed_with_one(place: Place) -> None
     orders = place.open()
     heard: list[str] = []
     first = orders.put(b"1", on_accept=lambda _: heard.append("accepted"))
-    first.accepted(WAIT_S)
+    first.accepted(DEADLINE_S)
     assert first.is_accepted
     assert not first.done()
     with pytest.raises(TimeoutError, match="it stays spooled"):
@@ -91,9 +89,9 @@ def test_accepted_without_a_cluster_and_confirmed_with_one(place: Place) -> None
     assert status.why
     with place.found() as queue:
         second = orders.put(b"2", on_confirm=lambda c: heard.append(f"confirmed {c.result()}"))
-        assert (first.result(WAIT_S), second.result(WAIT_S)) == (1, 2)
+        assert (first.result(DEADLINE_S), second.result(DEADLINE_S)) == (1, 2)
         assert taken(queue, 2) == [b"1", b"2"]
-    orders.wait_for_confirms(WAIT_S)
+    orders.wait_for_confirms(DEADLINE_S)
     assert orders.status().messages == 0
     place.close()
     assert heard == ["accepted", "confirmed 2"]
@@ -105,9 +103,9 @@ def test_a_restart_sends_what_is_there(place: Place) -> None:
         for number in range(begin, begin + 50):
             orders.put(b"%d" % number)
         orders.put_many([b"%d" % number for number in range(begin + 50, begin + 100)])
-        orders.flush(WAIT_S)
+        orders.flush(DEADLINE_S)
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         assert taken(queue, 300) == [b"%d" % number for number in range(300)]
         assert queue.empty()
 
@@ -118,12 +116,12 @@ def test_properties_and_terms_travel_with_it(place: Place) -> None:
     orders.put(b"low", headers={"a": [1, None]}, message_id="m", key="k", **texts)
     orders.put(b"high", priority=3)
     orders.put(b"short", ttl=0.001)
-    orders.put(b"late", delay=0.05).accepted(WAIT_S)
+    orders.put(b"late", delay=0.05).accepted(DEADLINE_S)
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         found = {}
         for _ in range(3):
-            message = queue.get(timeout=WAIT_S)
+            message = queue.get(timeout=DEADLINE_S)
             found[message.body] = message
             message.ack()
         assert set(found) == {b"high", b"low", b"late"}
@@ -136,17 +134,17 @@ def test_properties_and_terms_travel_with_it(place: Place) -> None:
 def fill(orders: SpooledQueue, body: bytes, *, block: bool) -> None:
     for _ in range(4):
         orders.put(body, block=block)
-        orders.flush(WAIT_S)
+        orders.flush(DEADLINE_S)
 
 
 def test_the_queue_looks_at_unique_keys_and_the_spool_does_not(place: Place) -> None:
     """Each is accepted; a repeat ends with the sequence of the first, which may be older."""
     queue = place.found()
-    queue.put(b"0", unique="known").result(WAIT_S)
+    queue.put(b"0", unique="known").result(DEADLINE_S)
     spooled = place.open()
     puts = [spooled.put(b"%d" % n, unique=key) for n, key in enumerate(("a", "a", "b", "known"))]
-    assert [put.result(WAIT_S) for put in puts[:2]] == [puts[0].result()] * 2
-    assert puts[3].result(WAIT_S) == 1
+    assert [put.result(DEADLINE_S) for put in puts[:2]] == [puts[0].result()] * 2
+    assert puts[3].result(DEADLINE_S) == 1
     assert [message.body for message in queue.browse()] == [b"0", b"0", b"2"]
 
 
@@ -155,7 +153,7 @@ def test_a_full_spool(place: Place) -> None:
     orders = place.open(spool_bytes_max=bound)
     body = b"x" * 100_000
     for _ in range(9):
-        orders.put(body).accepted(WAIT_S)
+        orders.put(body).accepted(DEADLINE_S)
     with pytest.raises(mirrorq.Full, match="spool_bytes_max is 1048576"):
         fill(orders, body, block=False)
     with pytest.raises(mirrorq.Full):
@@ -165,10 +163,10 @@ def test_a_full_spool(place: Place) -> None:
         fill(orders, body, block=True)
     orders = place.open(spool_bytes_max=bound, spool_overflow="drop-head")
     for number in range(20):
-        orders.put(b"%d" % number + body).accepted(WAIT_S)
+        orders.put(b"%d" % number + body).accepted(DEADLINE_S)
     until(lambda: orders.status().dropped > 0 and orders.status().bytes <= bound)
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         left = queue.qsize()
         bodies = taken(queue, left)
     assert bodies == [b"%d" % number + body for number in range(20 - left, 20)]
@@ -181,7 +179,7 @@ def test_what_is_dropped_after_it_was_sent_ends_unknown(place: Place) -> None:
     place.node.set_policy("short", "orders", {"max-length": 1, "overflow": "block"})
     orders = place.open(spool_bytes_max=1 << 20, spool_overflow="drop-head")
     assert place.spool is not None
-    orders.put(b"stored").result(WAIT_S)
+    orders.put(b"stored").result(DEADLINE_S)
     sent = orders.put(b"sent")
     line = place.spool.routes["orders"].line
     until(lambda: line.read_to == 2)
@@ -189,18 +187,18 @@ def test_what_is_dropped_after_it_was_sent_ends_unknown(place: Place) -> None:
     until(lambda: not line.flights)
     never_sent = orders.put(b"never sent")
     for _ in range(20):
-        orders.put(b"x" * 100_000).accepted(WAIT_S)
+        orders.put(b"x" * 100_000).accepted(DEADLINE_S)
     with pytest.raises(mirrorq.ConfirmUnknown, match="spool_bytes_max"):
-        sent.result(WAIT_S)
+        sent.result(DEADLINE_S)
     with pytest.raises(mirrorq.NotConfirmed, match="spool_bytes_max"):
-        never_sent.result(WAIT_S)
+        never_sent.result(DEADLINE_S)
 
 
 def test_what_is_too_old_is_dropped(place: Place) -> None:
     orders = place.open(spool_age_ms_max=1)
     old = orders.put(b"old")
     with pytest.raises(mirrorq.NotConfirmed, match="spool_age_ms_max 1"):
-        old.result(WAIT_S)
+        old.result(DEADLINE_S)
     assert orders.status().messages == 0
 
 
@@ -210,11 +208,11 @@ def test_what_the_queue_refuses_is_told_or_set_aside(place: Place) -> None:
     place.node.set_policy("short", "orders", {"max-length": 1, "overflow": "reject-publish"})
     orders = place.open()
     told = [orders.put(b"a"), orders.put(b"b")]
-    assert told[0].result(WAIT_S) == 1
+    assert told[0].result(DEADLINE_S) == 1
     with pytest.raises(mirrorq.NotConfirmed):
-        told[1].result(WAIT_S)
+        told[1].result(DEADLINE_S)
     orders.put(b"c")
-    orders.wait_for_confirms(WAIT_S)
+    orders.wait_for_confirms(DEADLINE_S)
     (aside,) = orders.set_aside()
     assert aside.body == b"c"
     assert orders.status().set_aside == 1
@@ -225,9 +223,9 @@ def test_what_the_queue_refuses_is_told_or_set_aside(place: Place) -> None:
 def test_a_damaged_message_is_set_aside_and_the_rest_is_sent(place: Place) -> None:
     """Those that were put together with it are set aside as well."""
     orders = place.open(checkpoint_ops=1)
-    orders.put(b"first" + bytes(70_000)).accepted(WAIT_S)
-    orders.put_many([b"second" + bytes(70_000), b"third"]).accepted(WAIT_S)
-    orders.put(b"fourth").accepted(WAIT_S)
+    orders.put(b"first" + bytes(70_000)).accepted(DEADLINE_S)
+    orders.put_many([b"second" + bytes(70_000), b"third"]).accepted(DEADLINE_S)
+    orders.put(b"fourth").accepted(DEADLINE_S)
     assert place.spool is not None
     place.spool.close()
     data = place.path / "spool" / "data.mdb"
@@ -236,7 +234,7 @@ def test_a_damaged_message_is_set_aside_and_the_rest_is_sent(place: Place) -> No
     data.write_bytes(content.replace(b"second", b"secund"))
     orders = place.open()
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         assert [body[:6] for body in taken(queue, 2)] == [b"first\0", b"fourth"]
     assert [aside.body for aside in orders.set_aside()] == [b"", b""]
     assert all("is damaged" in aside.reason for aside in orders.set_aside())
@@ -263,7 +261,7 @@ def test_damage_in_the_newest_messages_keeps_no_other_from_being_sent(
     orders = place.open()
     bodies = [b"first", b"second" + bytes(70_000), b"third", b"fourth"]
     for body in bodies:
-        orders.put(body).accepted(WAIT_S)
+        orders.put(body).accepted(DEADLINE_S)
     shutil.copytree(path, place.path / "killed")
     assert place.spool is not None
     place.spool.close()
@@ -278,9 +276,9 @@ def test_damage_in_the_newest_messages_keeps_no_other_from_being_sent(
     assert "`mirrorq store verify` names all damage" in caplog.text
     late = orders.put(b"late")
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         whole = [body for body in bodies if body != wanted]
-        assert late.result(WAIT_S) == len(whole) + 1
+        assert late.result(DEADLINE_S) == len(whole) + 1
         assert taken(queue, len(whole) + 1) == [*whole, b"late"]
     assert len(orders.set_aside()) == 4 - len(whole)
     orders = place.open()
@@ -296,10 +294,10 @@ def test_two_never_share_a_spool(place: Place) -> None:
 def test_a_queue_that_is_deleted_is_declared_again(place: Place) -> None:
     orders = place.open()
     place.found().close()
-    assert orders.put(b"1").result(WAIT_S) == 1
+    assert orders.put(b"1").result(DEADLINE_S) == 1
     assert place.node is not None
     place.node.queue("orders").delete()
-    orders.put(b"2").result(WAIT_S)
+    orders.put(b"2").result(DEADLINE_S)
     with place.found() as queue:
         assert taken(queue, 1) == [b"2"]
 
@@ -317,7 +315,7 @@ def test_many_threads(place: Place) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    orders.wait_for_confirms(WAIT_S)
+    orders.wait_for_confirms(DEADLINE_S)
     with place.found() as queue:
         found = taken(queue, 2000)
     for name in range(4):
@@ -334,11 +332,11 @@ def test_of_a_node_and_of_asyncio(tmp_path: Path) -> None:
 
         assert asyncio.run(put()) == 1
         assert node.spooled()["orders"].messages == 0
-        with orders.get(timeout=WAIT_S) as message:
+        with orders.get(timeout=DEADLINE_S) as message:
             assert message.body == b"1"
         with pytest.raises(mirrorq.ConfigError, match="exclusive=True does not go with a spool"):
             node.queue("other", exclusive=True, spool=True)  # type: ignore[call-overload]
-        orders.put(b"2").result(WAIT_S)
+        orders.put(b"2").result(DEADLINE_S)
         orders.close()
     assert os.path.exists(tmp_path / "n-spool" / "data.mdb")
 
@@ -351,7 +349,7 @@ def test_who_waits_is_told_that_the_disk_has_failed(
     spool = place.spool
     assert spool is not None
     kept = orders.put(b"kept")
-    kept.accepted(WAIT_S)
+    kept.accepted(DEADLINE_S)
     heard: list[str] = []
 
     def fail(*_: object) -> None:
@@ -363,20 +361,20 @@ def test_who_waits_is_told_that_the_disk_has_failed(
     lost = orders.put(b"lost", on_confirm=lambda c: heard.append(str(c.exception(0))))
     for confirmation in (lost, kept):
         with pytest.raises(mirrorq.ConfirmUnknown):
-            confirmation.result(WAIT_S)
+            confirmation.result(DEADLINE_S)
     with pytest.raises(mirrorq.ConfirmUnknown):
-        lost.accepted(WAIT_S)
+        lost.accepted(DEADLINE_S)
     kept.accepted(0)
     with pytest.raises(mirrorq.ShutDown):
         orders.put(b"late")
     with pytest.raises(mirrorq.ShutDown):
-        orders.flush(WAIT_S)
+        orders.flush(DEADLINE_S)
     monkeypatch.undo()
     spool.close()
     assert len(heard) == 1
     orders = place.open()
     with place.found() as queue:
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         assert taken(queue, 1) == [b"kept"]
 
 
@@ -389,7 +387,7 @@ def test_who_waits_is_told_that_the_spool_was_closed(place: Place) -> None:
     for confirmation in (one, many):
         assert confirmation.is_accepted
         with pytest.raises(mirrorq.ConfirmUnknown, match="was closed"):
-            confirmation.result(WAIT_S)
+            confirmation.result(DEADLINE_S)
     assert [type(error) for error in heard] == [mirrorq.ConfirmUnknown]
 
 
@@ -408,7 +406,7 @@ def test_other_nodes_tell_what_a_node_has_spooled(tmp_path: Path) -> None:
         until(lambda: told() > 0)
         with b.queue("orders") as queue:
             assert taken(queue, 3) == [b"1", b"2", b"3"]
-        orders.wait_for_confirms(WAIT_S)
+        orders.wait_for_confirms(DEADLINE_S)
         until(lambda: told() == 0)
 
 
@@ -417,11 +415,11 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
     endpoint = free.listening
     free.close()
     with mirrorq.connect(endpoint, spool=tmp_path / "spool") as client:
-        client.queue("orders").put(b"1").accepted(WAIT_S)
+        client.queue("orders").put(b"1").accepted(DEADLINE_S)
     with mirrorq.connect(endpoint, spool=tmp_path / "spool") as client:
         assert client.spooled()["orders"].messages == 1
         with mirrorq.Node("x", path=tmp_path / "x", peers={"x": endpoint}) as node:
-            client.queue("orders").wait_for_confirms(WAIT_S)
+            client.queue("orders").wait_for_confirms(DEADLINE_S)
             with node.queue("orders") as queue:
                 assert taken(queue, 1) == [b"1"]
 
@@ -442,15 +440,15 @@ class FakeClient:
 
     def _wait_connected(self, timeout: float | None) -> None:
         self.is_waited_for.set()
-        self.is_over.wait(WAIT_S)
+        self.is_over.wait(DEADLINE_S)
         raise mirrorq.ShutDown("the client is closed")
 
 
 def test_a_spool_that_closes_ends_the_forwarders_wait_for_a_node(tmp_path: Path) -> None:
     made = FakeClient()
     client = SpoolClient(tmp_path, Config(), lambda: made)  # type: ignore[type-var]
-    client.queue("orders").put(b"1").accepted(WAIT_S)
-    made.is_waited_for.wait(WAIT_S)
+    client.queue("orders").put(b"1").accepted(DEADLINE_S)
+    made.is_waited_for.wait(DEADLINE_S)
     client.close()
     spool = client._spools._spool
     assert spool is not None
@@ -461,7 +459,7 @@ def test_a_spool_that_closes_ends_the_forwarders_wait_for_a_node(tmp_path: Path)
 def test_threads_that_ask_for_the_client_at_once_have_the_same(tmp_path: Path) -> None:
     """One of them is the forwarder: it closes no client on which a user has handles."""
     made: list[FakeClient] = []
-    both_ask = threading.Barrier(2, timeout=WAIT_S)
+    both_ask = threading.Barrier(2, timeout=DEADLINE_S)
 
     def begin() -> FakeClient:
         made.append(FakeClient())

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from tests.kit import DEADLINE_S
+
 from mirrorq.config import Config
 from mirrorq.transport.client import ClientSocket
 from mirrorq.transport.inbound import Connected
 from mirrorq.transport.transport import Transport
 
-DEADLINE_S = 60.0
-"""After this a condition is taken never to come. No test waits for it when all is well."""
 POLL_MS = 20
 
 Socket = Transport | ClientSocket
