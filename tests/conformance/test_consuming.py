@@ -33,6 +33,18 @@ def ignore(message: Message) -> None:
     """A callback that keeps its message."""
 
 
+def test_a_prefetch_that_is_set_after_the_end_begins_nothing(stage: Stage) -> None:
+    """Nobody is left at the queue whom none can cancel."""
+    queue = stage.queue()
+    consumer = queue.consume(ignore, prefetch=10)
+    consumer.cancel()
+    consumer.prefetch = 50
+    stage.run(1)
+    assert queue.status().consumers == 0
+    fill(queue, 1)
+    assert queue.get(timeout=WAIT_S).delivery_count == 1
+
+
 def test_a_callback_sees_messages_in_order_in_one_place(stage: Stage) -> None:
     """One at a time, in one thread; what it acks is gone."""
     seen: list[tuple[int, int]] = []

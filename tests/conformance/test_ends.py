@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from conformance.faces import ITEMS, THREADS, WAIT_S, Stage, case, fill, got, raised, taken
+from conformance.faces import (
+    ITEMS,
+    ONE_RING,
+    THREADS,
+    WAIT_S,
+    Stage,
+    case,
+    fill,
+    got,
+    raised,
+    taken,
+)
 from mirrorq import AckRefused, MirrorQError, PreconditionFailed, QueueNotFound, ShutDown
 
 
@@ -101,6 +112,26 @@ def test_what_is_gone_cannot_be_deleted(stage: Stage) -> None:
     queue.delete()
     with pytest.raises(QueueNotFound):
         stage.host._delete_queue(number, if_empty=False, timeout=WAIT_S)
+
+
+@case(ONE_RING)
+def test_a_queue_that_is_being_deleted_is_not_opened(stage: Stage) -> None:
+    """Its last message still goes to another queue, which has no room."""
+    full = stage.queue("full", max_length=1)
+    full.put(b"0").result(WAIT_S)
+    queue = stage.queue("going", dead_letter_queue="full")
+    queue.put(b"1").result(WAIT_S)
+    queue.get(timeout=WAIT_S).nack(requeue=False).result(WAIT_S)
+    queue.delete()
+    stage.run(1)
+    with pytest.raises(PreconditionFailed, match="is being deleted"):
+        stage.queue("going", dead_letter_queue="full")
+    with pytest.raises(QueueNotFound, match="is being deleted"):
+        stage.queue("going", passive=True)
+    full.purge()
+    stage.until(lambda: full.qsize() == 1)
+    stage.until(lambda: "going" not in [row.name for row in stage.host.queues()])
+    stage.queue("going", dead_letter_queue="full").put(b"2").result(WAIT_S)
 
 
 def test_the_status_of_a_deleted_queue_has_its_name(stage: Stage) -> None:

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from conformance.faces import ITEMS, ONE_RING, WAIT_S, Stage, case, fill, got, raised, taken
+from conformance.faces import (
+    ITEMS,
+    ONE_RING,
+    THREADS,
+    WAIT_S,
+    Stage,
+    case,
+    fill,
+    got,
+    raised,
+    taken,
+)
 from mirrorq import AckRefused, ConfigError, Empty, NoQuorum, QueueDown
 
 PAGE = Path(__file__).parents[2] / "docs" / "start.md"
@@ -187,6 +198,24 @@ def test_a_refused_part_of_a_round_refuses_nothing_else(stage: Stage) -> None:
     with pytest.raises(AckRefused, match="the ack of message 1 of queue"):
         settlements[1].result(WAIT_S)
     assert settlements[0].result(WAIT_S) is None
+
+
+@case(THREADS, nodes=3)
+def test_a_get_without_a_wait_asks_seldom_while_a_put_is_on_its_way(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the put's confirm, and does not ask the master again and again."""
+    queue = stage.queue()
+    fill(queue, 1)
+    got(queue, 1)
+    for other in "bc":
+        stage.cluster.delay("a", other, 0.1)
+    channel, asked = queue._handle, []
+    counting = channel.counting
+    monkeypatch.setattr(channel, "counting", lambda *left: asked.append(1) or counting(*left))
+    queue.put(b"1")
+    assert queue.get_nowait().body == b"1"
+    assert 0 < len(asked) < 20
 
 
 @case(nodes=3)

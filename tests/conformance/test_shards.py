@@ -326,6 +326,18 @@ def test_a_transaction_is_of_one_shard(stage: Stage) -> None:
 
 
 @case(ONE_RING)
+def test_a_unique_key_chooses_the_shard_of_what_comes_by_an_exchange(stage: Stage) -> None:
+    """As of what is put: without a key, repeats find the first message."""
+    queue, exchange = sharded(stage), stage.exchange("events", "fanout")
+    exchange.bind(queue)
+    published = [exchange.publish("", b"x", unique="order 17") for _ in range(6)]
+    for one in published:
+        one.result(WAIT_S)
+    assert [one.is_duplicate for one in published] == [False, *[True] * 5]
+    assert stage.messages() == 1
+
+
+@case(ONE_RING)
 def test_messages_go_between_queues_with_shards_and_without(stage: Stage) -> None:
     """By ack_and_put and by an exchange, into the shard of the key; as dead letters, and back."""
     queue, dead, plain = sharded(stage), sharded(stage, "dead", 2), stage.queue("plain")

@@ -215,6 +215,17 @@ def test_redrive(stage: Stage) -> None:
         dead.redrive(-1)
 
 
+def test_a_redrive_does_not_count_what_stays(stage: Stage) -> None:
+    """Nobody has worked on it: a delivery limit for all queues ends nothing of it."""
+    stage.host.set_policy("limit", ".", {"delivery-limit": 2})
+    dead = stage.queue("dead")
+    dead.put(b"stranger").result(WAIT_S)
+    for _ in range(4):
+        assert dead.redrive() == 0
+        stage.until(lambda: dead.qsize() == 1)
+    assert dead.get(timeout=WAIT_S).delivery_count == 1
+
+
 @case(THREADS)
 def test_a_redrive_that_fails_holds_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a queue is cannot be asked just now: what was taken to be moved comes again."""

@@ -304,6 +304,20 @@ def test_silence_is_asked_after_and_then_attaches_again(script: Scripted) -> Non
     assert isinstance(script.sent[0], Attach)
 
 
+def test_a_handle_that_asked_for_nothing_takes_no_silence_for_an_end(script: Scripted) -> None:
+    """The first request after an hour waits as long for its answer as any other."""
+    script.now_ms = 3_600_000
+    script.step()
+    script.session.query(Query("q", inquire_request))
+    script.step()
+    attachment = script.attachment()
+    assert script.session.wake_at_ms() == script.now_ms + CONFIG.failure_ms
+    script.now_ms += 1
+    script.step()
+    assert script.sent == []
+    assert script.attachment() == attachment
+
+
 def test_the_end_of_a_master_makes_what_is_buffered_void(script: Scripted) -> None:
     """A buffered message may be handed to somebody else by the next master: it is dropped as
     soon as its master is known to be gone, not only when there is another."""

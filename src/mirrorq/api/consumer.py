@@ -125,9 +125,9 @@ class RingSubscription:
     # --- The host's thread ----------------------------------------------------------------------
 
     def subscribe(self) -> None:
-        """Send a Subscribe to the master."""
+        """Send a Subscribe to the master, unless the subscription has ended."""
         session, consumer = self._channel.session, self._consumer
-        if session is not None:
+        if session is not None and self.is_active:
             auto_ack = consumer._acks_at == "receipt"
             session.subscribe(self.number, self.prefetch, consumer._exclusive, auto_ack)
 
@@ -272,7 +272,8 @@ class Consumer:
 
     @property
     def prefetch(self) -> int:
-        """Most messages held unacknowledged, 0 for no bound; may be set while it runs."""
+        """Most messages held unacknowledged, 0 for no bound; may be set while it runs, and changes
+        nothing after its end."""
         return self._prefetch
 
     @prefetch.setter

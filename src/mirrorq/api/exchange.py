@@ -225,7 +225,8 @@ class Exchange(Closing):
             mandatory: a message that reaches no queue ends with NotConfirmed. Otherwise it is
                 confirmed, by no queue, as in RabbitMQ.
             block, timeout: wait so long (seconds) while too much is unconfirmed.
-            others: as in `MirroredQueue.put`. Each queue checks a unique key by itself.
+            others: as in `MirroredQueue.put`. Each queue checks a unique key by itself; of a
+                sharded queue it chooses the shard where the routing key is "".
 
         Returns:
             The confirmation: it ends with {queue's name: sequence} when every queue has the
@@ -279,8 +280,9 @@ class Exchange(Closing):
         headers = options.get("headers") or {}
         self._check_open()
         confirmation = confirmation_of(self._outcomes, on_confirm)
+        place = routing_key or options.get("unique")
         return PublishRequest(
-            confirmation, routing_key, headers, data, properties, terms, mandatory
+            confirmation, routing_key, place, headers, data, properties, terms, mandatory
         )
 
     def _accept(self, request: PublishRequest) -> Handle | None:
@@ -288,7 +290,7 @@ class Exchange(Closing):
         with self._lock:
             if self._is_closed:
                 raise ShutDown(f"the handle on exchange {self.name!r} is closed")
-            reached = self._reached(request.key, request.headers)
+            reached = self._reached(request)
             for handle in reached:
                 if not handle.puts.takes(1, request.size, len(request.body)):
                     return handle
@@ -342,13 +344,12 @@ class Exchange(Closing):
         self._open.pop(gathering, None)
         self._outcomes.notify()
 
-    def _reached(self, key: str, headers: Mapping[str, Any]) -> list[Handle]:
+    def _reached(self, request: PublishRequest) -> list[Handle]:
         """Return handles on the queues that a message reaches, by way of alternates if needed."""
         for record in self._chain():
-            queue_ids = self._routes_of(record).route(key, headers)
+            queue_ids = self._routes_of(record).route(request.key, request.headers)
             handles = [self._handle(queue_id) for queue_id in queue_ids]
-            # A sharded queue gets the message in the key's shard; without a key in the next shard.
-            reached = [handle.part_of(key or None) for handle in handles if handle is not None]
+            reached = [handle.part_of(request.place) for handle in handles if handle is not None]
             if reached:
                 return reached
         return []
@@ -464,6 +465,8 @@ class PublishRequest:
 
     confirmation: Confirmation
     key: str
+    place: str | bytes | None
+    """Chooses the shard of a sharded queue: the key, else the unique key; None: the next shard."""
     headers: Mapping[str, Any]
     body: bytes
     properties: bytes

@@ -583,6 +583,13 @@ class Handle(RingChannel):
         self.receiver.put_back(messages)
         self.on_host(self._drop_stale)
 
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Give messages that no user has seen back to the queue, uncounted."""
+        session = self.session
+        if messages and session is not None:
+            self.put_back(messages)
+            self.on_host(lambda: self.receiver.give_back(session))
+
     def _drop_stale(self) -> None:
         if self.session is not None:
             self.receiver.drop_stale(self.session)

@@ -248,11 +248,18 @@ class Receiving(ABC):
                 return
             self.check_refused()
             asks += is_published
-            if not is_published or counts.ready:
+            if not is_published:
+                here = clock.monotonic() + min(left, ON_WAY_S)
+                yield Wait(self._channel.outcomes.signal, lambda: self._has_put(own_count), here)
+                continue
+            if counts.ready:
                 continue
             if not counts.unacknowledged or asks >= RECALL_ASKS:
                 break
         self.take_more(found, count)
+
+    def _has_put(self, count: int) -> bool:
+        return self._puts.ended_count >= count or bool(self.buffered) or self._channel.is_closed
 
     def sizing(self) -> Waits[int]:
         """Return the number of ready messages that no call has returned, for `qsize`."""

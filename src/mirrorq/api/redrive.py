@@ -47,9 +47,7 @@ def redrive(handle: Handle, count_max: int | None) -> int:
             moved += _move(handle, groups)
             held = []
     finally:
-        for message in (*stay, *held):
-            # The message was delivered but not worked on: it comes again with its count raised.
-            message.nack()
+        handle.give_back([*stay, *held])
     return moved
 
 

@@ -157,16 +157,19 @@ class Overview:
         """Return the queue of a name.
 
         Raises:
-            QueueNotFound: there is none, as far as the node knows.
+            QueueNotFound: there is none, as far as the node knows, or it is being deleted.
             PreconditionFailed: the queue is exclusive to one handle.
         """
         catalog = self._engine.catalog
-        sharded = catalog.sharded_named(name)
+        sharded, record = catalog.sharded_named(name), catalog.queue_named(name)
+        known = sharded or record
+        if known is None:
+            raise QueueNotFound(f"no queue is named {name!r}: declare it, or correct the name")
+        if known.is_ending:
+            raise QueueNotFound(f"queue {name!r} is being deleted: declare it again in a moment")
         if sharded is not None:
             return Declared(sharded.id, shards=sharded.rings)
-        record = catalog.queue_named(name)
-        if record is None:
-            raise QueueNotFound(f"no queue is named {name!r}: declare it, or correct the name")
+        assert record is not None
         if record.exclusive:
             raise PreconditionFailed(exclusive_text(record))
         return Declared(record.id)

@@ -175,6 +175,9 @@ class Session:
         self._attached_epoch = 0
         """Epoch of the last attachment."""
         self._heard_ms = 0
+        """When the master last answered, or when it began to owe an answer."""
+        self._is_owed = False
+        """The master owed an answer at the last `flush`."""
         self._pinged_ms = 0
         self._producer = producer
         self._has_own_id = bool(producer)
@@ -330,6 +333,9 @@ class Session:
         """Requests to route to the master now."""
         if self._attached:
             self._publish_waiting(now_ms)
+        was_owed, self._is_owed = self._is_owed, self._is_pending
+        if self._is_owed and not was_owed:
+            self._heard_ms = now_ms
         requests = tuple(self._requests)
         self._requests.clear()
         return requests

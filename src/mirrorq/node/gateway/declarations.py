@@ -85,10 +85,11 @@ class Declarations:
     def _is_as_asked(
         self, known: QueueRecord | ShardedRecord | None, call: ClientDeclare
     ) -> TypeGuard[QueueRecord]:
-        """Return true if the known queue certainly matches the call and is not exclusive."""
+        """Return true if the known queue certainly matches the call, and is neither exclusive nor
+        being deleted."""
         return (
             isinstance(known, QueueRecord)
-            and not call.shards
+            and not (known.is_ending or call.shards)
             and not arguments_differing(known.arguments, call.arguments)
             and (known.durable, known.auto_delete) == (call.durable, call.auto_delete)
             and not (known.exclusive or call.exclusive)
