@@ -155,6 +155,27 @@ def test_closing_gives_back_what_is_held(stage: Stage) -> None:
     ]
 
 
+@case(THREADS)
+def test_what_was_on_its_way_to_a_closed_handle_is_not_counted(stage: Stage) -> None:
+    """Nobody has seen it: workers that ack all they get, and close, send nothing to dead letters."""
+    stage.host.set_policy("limit", "^orders$", {"delivery-limit": 0, "dead-letter-queue": "dead"})
+    queue, dead = stage.queue(), stage.queue("dead")
+    counts: list[int] = []
+
+    def produce() -> None:
+        for number in range(600):
+            queue.put(b"%d" % number)
+            stage.cluster.sleep(0.001)
+
+    stage.begin(produce)
+    while len(counts) < 600 and not dead.qsize():
+        with stage.queue() as worker:
+            for message in worker.get_many(20, timeout=1):
+                counts.append(message.delivery_count)
+                message.ack()
+    assert counts == [1] * 600
+
+
 @case(ITEMS)
 def test_closing_ends_what_waits(stage: Stage, queue: Any) -> None:
     """A get that waits is told; a closed handle says so; twice is as once."""

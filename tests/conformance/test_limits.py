@@ -53,6 +53,17 @@ def test_a_full_queue_says_why(stage: Stage) -> None:
     stage.until(lambda: queue.status().blocked_by == "")
 
 
+def test_a_handle_hears_of_little_new_room(stage: Stage) -> None:
+    """Of less than twice as much as it knows, too: a put that needs it waits for a moment."""
+    limit(stage, max_length=10)
+    queue, other = stage.queue(), stage.queue()
+    fill(queue, 6)
+    for message in got(other, 2):
+        message.ack().result(WAIT_S)
+    stage.run(1)
+    assert len(queue.put_many([b"x"] * 5, timeout=WAIT_S).result(WAIT_S)) == 5
+
+
 def test_another_handle_fills_the_queue(stage: Stage) -> None:
     """A handle that has put nothing yet, or long ago, knows too."""
     limit(stage, max_length=4)

@@ -106,7 +106,7 @@ def test_what_a_transaction_refuses(stage: Stage) -> None:
         with pytest.raises(ValueError, match="settled already"):
             step.ack(message)
         step.put(b"two")
-        with pytest.raises(ValueError, match="same terms"):
+        with pytest.raises(ValueError, match="same persistence, priority, delay and ttl"):
             step.put(b"three", priority=2)
     assert len(step.confirmation.result(WAIT_S)) == 1
     with queue.transaction() as empty:

@@ -25,6 +25,7 @@ from mirrorq.api.arguments import (
     checked_bodies,
     deadline_of,
     left_until,
+    not_a_message,
 )
 from mirrorq.api.channel import ASK_S, purged_count
 from mirrorq.api.confirmation import Confirmation, Settlement
@@ -412,6 +413,8 @@ class MirroredQueue(Closing):
         Arguments and errors as in `mirrorq.Message.ack_and_put` and its settlement.
         """
         check_block(block)
+        if not isinstance(message, Message):
+            raise not_a_message(message)
         key = place_key(options)
         source = self.handle._handle.source_of(message)
         if source is None:

@@ -469,13 +469,13 @@ class Consumer:
 
         Other messages are served meanwhile; when all fail, each waits longer every time.
         """
+        after = EXIT_TEXT if isinstance(error, SystemExit) else ""
+        place = (message.sequence, message.queue)
+        if message._is_settled:
+            text = "a callback failed on message %d of queue %s, which is settled: it stays so%s"
+            log.exception(text, *place, after)
+            return
         delay_s = self._retries.delay_s(message)
-        log.exception(
-            "a callback failed on message %d of queue %s; it comes again in %.1f s%s",
-            message.sequence,
-            message.queue,
-            delay_s,
-            EXIT_TEXT if isinstance(error, SystemExit) else "",
-        )
-        if not message._is_settled:
-            message.nack(delay=delay_s)
+        text = "a callback failed on message %d of queue %s; it comes again in %.1f s%s"
+        log.exception(text, *place, delay_s, after)
+        message.nack(delay=delay_s)

@@ -89,6 +89,7 @@ class Handle(RingChannel):
         super().open()
         self.outcomes.why_open = self._why_open
         self._close_reason = ""
+        self._is_leaving = False
         backlog = Backlog()
         self.puts = self._own_publisher(backlog)
         self.receiver = Receiver(self, self.puts, backlog)
@@ -151,6 +152,8 @@ class Handle(RingChannel):
                     self._on_consumer_failed(output)
             self._end(outputs, ended_count, ended_size)
             self._take(session, outputs)
+        if self._is_leaving:
+            self._leave(session)
         session.complete_attach()
         self.receiver.fetch(session, now_ms)
         for place in self.subscriptions.values():
@@ -668,16 +671,21 @@ class Handle(RingChannel):
         session = self.session
         assert session is not None
 
-        def detach() -> None:
-            self.receiver.give_back(session, keep=0)
-            fetched = sum(one.buffer.count() for one in self.subscriptions.values())
-            if (held := session.held_count - fetched) > 0:
-                log.info(HELD_TEXT, self.name, held)
-            session.detach()
-            self._close_reason = "it was closed by its user"
-            self.wake()
+        def note() -> None:
+            self._is_leaving = True
 
-        self.on_host(detach)
+        self.on_host(note)
+
+    def _leave(self, session: Session) -> None:
+        """Detach, after the step has taken its deliveries: no user has seen them."""
+        self._is_leaving = False
+        self.receiver.give_back(session, keep=0)
+        fetched = sum(one.buffer.count() for one in self.subscriptions.values())
+        if (held := session.held_count - fetched) > 0:
+            log.info(HELD_TEXT, self.name, held)
+        session.detach()
+        self._close_reason = "it was closed by its user"
+        self.wake()
 
 
 _turns = itertools.count()

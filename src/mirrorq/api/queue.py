@@ -214,7 +214,7 @@ class MirroredQueue(Target, Closing):
         handle = self._handle
         if not handle.shards:
             raise PreconditionFailed(f"queue {self.name!r} has no shards: use it as it is")
-        if isinstance(number, bool) or number not in range(handle.shards):
+        if type(number) is not int or number not in range(handle.shards):
             raise PreconditionFailed(
                 f"queue {self.name!r} has no shard {number!r}: its shards are 0 to "
                 f"{handle.shards - 1}"

@@ -366,7 +366,7 @@ class QueueAdapter(Generic[Item]):
         begun = clock.monotonic()
         handle = self._handle
         body = self._items.packed(item)
-        confirmation = handle.put(body, b"", PLAIN, None, block, timeout, None)
+        confirmation = handle.put(body, b"", PLAIN, None, block, timeout if block else None, None)
         if not block:
             return
         left = None if timeout is None else max(timeout - (clock.monotonic() - begun), 0)
@@ -406,7 +406,7 @@ class QueueAdapter(Generic[Item]):
         found: list[Message] = []
         task = object()
         try:
-            in_thread(self._handle.receiver.getting(found, block, timeout))
+            in_thread(self._handle.receiver.getting(found, block, timeout if block else None))
             item = self._items.unpacked(found[0])
             self._tasks.begin_task(found[0], task)
             return item

@@ -147,9 +147,9 @@ class Transaction:
         """Publish a message with the rest; arguments and errors as in `MirroredQueue.put`.
 
         Raises:
-            ValueError: ttl, priority, delay or persistent differs from an earlier put: all
-                puts of a transaction have equal terms. Or, in a sharded queue, the key belongs to
-                another shard than an earlier part.
+            ValueError: ttl, priority, delay or persistent differs from an earlier put, or only one
+                of them has a unique key. Or, in a sharded queue, the key belongs to another shard
+                than an earlier part.
         """
         self._check()
         key = place_key(options)
@@ -157,8 +157,8 @@ class Transaction:
         terms, properties = packed(**options)
         if self._bodies and terms != self._terms:
             raise ValueError(
-                f"all puts of a transaction have the same terms: {terms} is not {self._terms}. "
-                "Use a transaction for each"
+                "all puts of a transaction have the same persistence, priority, delay and ttl, and "
+                "all of them a unique key or none: use a transaction for each"
             )
         data = self._whole.checked_body(body, properties)
         self._ring = place or self._ring

@@ -173,8 +173,7 @@ class Staged(Closing):
             Full, NoQuorum, QueueDown: no outcome in time. Commit again, or look later: the commit
                 has happened or not, and can only happen once.
         """
-        listed = sorted(parts, key=lambda part: part.partition)
-        self._check(listed)
+        listed = self._checked(parts)
         deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
         if any(part.is_committed for part in listed):
             return Committed(range(0), True)
@@ -237,17 +236,22 @@ class Staged(Closing):
             sealed.append(self._ring(queue).queue_id)
         return tuple(sealed)
 
-    def _check(self, parts: Sequence[StagedPart]) -> None:
-        mine = self._name
-        for part in parts:
+    def _checked(self, parts: Iterable[StagedPart]) -> list[StagedPart]:
+        """Return the parts by their partitions."""
+        mine, given = self._name, list(parts)
+        for part in given:
+            if not isinstance(part, StagedPart):
+                raise TypeError(f"{part!r} is not what StagedAttempt.finish() gave")
             if (part.transaction, part.version, part.run) != mine:
                 raise ValueError(f"{part} is not part of {mine}")
-        for one, other in itertools.pairwise(parts):
+        listed = sorted(given, key=lambda part: part.partition)
+        for one, other in itertools.pairwise(listed):
             if one.partition == other.partition:
                 raise ValueError(
                     f"attempts {one.attempt} and {other.attempt} are both of partition "
                     f"{one.partition}: name the one that counts"
                 )
+        return listed
 
     def _decide(self, queue: str, op: Staging, deadline: int | None) -> Stored | Failed:
         """Ask until there is an outcome: a request may be repeated any number of times."""

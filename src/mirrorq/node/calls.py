@@ -31,7 +31,7 @@ from mirrorq.protocol.clients import (
     ClientRead,
     ClientSeek,
 )
-from mirrorq.protocol.identities import SessionId
+from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.waiting import Latch, is_host_thread
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ class NodeCalls:
 
     identity = b""
     permits = None
-    connection = ""
 
     def __init__(
         self,
@@ -101,6 +100,8 @@ class NodeCalls:
         self._handler = handler
         self._others = others
         self._silent_text = silent_text
+        me = driver.engine.me
+        self.connection = connection_of(SessionId(me.node, me.incarnation, 0))
         self._pid = os.getpid()
         self._closed = Latch()
         self._numbers = itertools.count(1)

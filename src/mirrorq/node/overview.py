@@ -174,11 +174,17 @@ class Overview:
             raise PreconditionFailed(exclusive_text(record))
         return Declared(record.id)
 
-    def objection(self, queue_id: int, *, if_empty: bool) -> str:
-        """Return why a queue must not be deleted under the condition; "": allowed."""
-        home = self._engine.catalog.home_of(queue_id)
+    def objection(self, queue_id: int, *, if_empty: bool, connection: str) -> str:
+        """Return why a connection must not delete a queue under the condition; "": allowed."""
+        catalog = self._engine.catalog
+        home, record = catalog.home_of(queue_id), catalog.queue(queue_id)
         if home is not None:
             return shard_text(home)
+        if record is not None and record.connection not in ("", connection):
+            return (
+                f"queue {record.name!r} belongs to connection {record.connection}, and ends with "
+                "it: disconnect that client, or wait for its end"
+            )
         if if_empty:
             status = self.status(queue_id)
             if status.messages:

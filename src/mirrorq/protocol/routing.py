@@ -15,6 +15,7 @@ A queue bound several times is reached once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,6 +110,8 @@ def arguments_text(arguments: Mapping[str, Any] | None) -> str:
             raise ConfigError(
                 f"argument {name!r} of a binding is {value!r}: a str, int, float, bool or None"
             )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"argument {name!r} of a binding is {value}: it must be finite")
     if arguments.get("x-match", "all") not in ("all", "any"):
         raise ConfigError(f"x-match is 'all' or 'any', not {arguments['x-match']!r}")
     try:

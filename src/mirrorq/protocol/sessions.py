@@ -163,12 +163,18 @@ class Inquire(Struct, frozen=True, gc=False):
     request: int
 
 
+ALL_SEEN = 2**63 - 1
+"""Beyond the number of any delivery."""
+
+
 class Detach(Struct, frozen=True, gc=False):
     """The handle is closed. All its messages go back (messages taken by users: counted)."""
 
     is_lost: bool = False
     """The client was not closed: its entry node took the client for gone, and sends for the client.
     The client may come back."""
+    seen: int = ALL_SEEN
+    """Number of the last delivery that reached the handle: later ones go back uncounted."""
 
 
 class Ping(Struct, frozen=True, gc=False):

@@ -172,6 +172,8 @@ class Session:
         self._attached = False
         self._attaching = False
         self._is_detached = False
+        self._seen = 0
+        """Number of the last delivery of this epoch that has arrived."""
         self._attached_epoch = 0
         """Epoch of the last attachment."""
         self._heard_ms = 0
@@ -302,7 +304,7 @@ class Session:
         """The last request: everything goes back, nothing more is asked for or taken."""
         if self._attachment and self._attached_epoch == self.epoch:
             # Also when the master seems gone: its term may go on, and hold this handle's messages.
-            self._send(Detach())
+            self._send(Detach(seen=self._seen))
         self._is_detached = True
         self._attached = self.available = False
 
@@ -394,6 +396,8 @@ class Session:
             return
         if (event.epoch, event.available) == (self.epoch, self.available):
             return
+        if event.epoch > self.epoch:
+            self._seen = 0
         self.epoch = event.epoch
         self.available = event.available
         self._attach(now_ms)
@@ -658,6 +662,7 @@ class Session:
         count = 0
         for piece in deliver.deliveries:
             count += piece.last - piece.first + 1
+            self._seen = max(self._seen, piece.number)
             self._held[piece.epoch, piece.number] = (
                 piece,
                 RangeSet(((piece.first, piece.last),)),

@@ -52,7 +52,7 @@ class Requester(Protocol):
 
     @property
     def connection(self) -> str:
-        """Connection to which a client's handles belong; "" for the node's own process."""
+        """Connection to which the requester's handles belong."""
         ...
 
     def send(self, message: ClientAnswer) -> None: ...
@@ -88,6 +88,11 @@ class Calls:
     def permits(self) -> Permits | None:
         """Rights of the requester; None: everything is allowed."""
         return self._requester.permits
+
+    @property
+    def connection(self) -> str:
+        """Connection to which the requester's handles belong."""
+        return self._requester.connection
 
     def in_own_name(self, call: ClientDeclare) -> ClientDeclare:
         """Return a client's declaration with the client itself as owner."""

@@ -104,7 +104,9 @@ class RequestHandler:
                 self._disconnect(calls, number, call)
 
     def _delete(self, calls: Calls, number: int, call: ClientDelete) -> None:
-        objection = self._overview.objection(call.queue, if_empty=call.if_empty)
+        objection = self._overview.objection(
+            call.queue, if_empty=call.if_empty, connection=calls.connection
+        )
         if objection:
             calls.answer(refused(number, PreconditionFailed(objection)))
         else:

@@ -27,24 +27,36 @@ class Told:
     """Room in the queue as known to one attachment. Without known room, puts wait at the caller.
 
     The master tells a producer up to which number it may publish, counted from the highest number
-    in the log. The handle counts its own puts by itself. There is news only when other producers
-    fill the queue, or when the free room is at least double the handle's knowledge.
+    in the log. The handle counts its own puts by itself. There is news at once when other producers
+    fill the queue, or when the free room is at least double the handle's knowledge. Less new room
+    is told after a while.
     """
 
     flow: Flow | None = None
     """Last Flow sent; None: the handle knows no bound."""
     size_since: int = 0
     """Bytes of bodies published by the handle since the last Flow."""
+    is_withheld: bool = False
+    """The handle knows less room than there is."""
 
     def news(
-        self, limit: Limit | None, depth: Depth, producer: int, highest: int, count_max: int
+        self,
+        limit: Limit | None,
+        depth: Depth,
+        producer: int,
+        highest: int,
+        count_max: int,
+        *,
+        is_due: bool,
     ) -> Flow | None:
         """Return the Flow that the handle should get now; None without news.
 
         Args:
             producer, highest: the handle's producer id and its highest number in the log.
             count_max: greatest count that a Flow names.
+            is_due: any new room is news.
         """
+        self.is_withheld = False
         if limit is None or limit.overflow != "block":
             flow = None if self.flow is None else Flow(False)
             self.flow = None
@@ -60,13 +72,14 @@ class Told:
             limit.size,
             full_text(limit, depth) if limit.is_reached(depth) else "",
         )
-        if not self._is_news(flow):
+        if not self._is_news(flow, 1 if is_due else 2):
+            self.is_withheld = self._is_news(flow, 1)
             return None
         self.flow = flow
         self.size_since = 0
         return flow
 
-    def _is_news(self, flow: Flow) -> bool:
+    def _is_news(self, flow: Flow, factor: int) -> bool:
         told = self.flow
         if told is None or told.producer != flow.producer:
             return True
@@ -74,12 +87,12 @@ class Told:
             return True
         count = told.count - (flow.highest - told.highest)
         size = told.size - self.size_since
-        return _differs(count, flow.count) or _differs(size, flow.size)
+        return _differs(count, flow.count, factor) or _differs(size, flow.size, factor)
 
 
-def _differs(known: int, now: int) -> bool:
-    """Return true if there is less room than a handle knows, or at least twice as much."""
-    return now < known or (now > known and now >= 2 * known)
+def _differs(known: int, now: int, factor: int) -> bool:
+    """Return true if there is less room than a handle knows, or so many times as much."""
+    return now < known or (now > known and now >= factor * known)
 
 
 class Claims:

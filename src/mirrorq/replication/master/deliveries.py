@@ -6,6 +6,7 @@ from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.sessions import (
+    ALL_SEEN,
     ConsumerRefused,
     Deliver,
     Delivery,
@@ -92,9 +93,14 @@ class Deliveries:
         dispatch.consumers.remove_session(former)
         dispatch.rename(former, session)
 
-    def drop(self, session: SessionId) -> None:
-        """End a session that is gone: held messages go back, counted."""
-        dispatch = self._term.dispatch
+    def drop(self, session: SessionId, seen: int = ALL_SEEN) -> None:
+        """End a session that is gone: held messages go back, counted. Deliveries beyond the number
+        `seen` have not reached the session: they go back uncounted."""
+        dispatch, epoch = self._term.dispatch, self._term.epoch
+        for number, delivery in dispatch.open.holdings(session):
+            for first, last in list(delivery.left) if number > seen else ():
+                piece = Delivery(epoch, number, first, last, delivery.count)
+                dispatch.ready.give_back(dispatch.take_back(session, piece))
         dispatch.consumers.remove_session(session)
         dispatch.leave(session)
 

@@ -12,6 +12,9 @@ from mirrorq.replication.master.endings import Endings
 from mirrorq.replication.master.limits import Depth, Verdict, full_text, limit_of
 from mirrorq.replication.master.term import Term
 
+ROOM_MS = 100
+"""After this time handles learn of all new room, however little."""
+
 
 class LengthLimit:
     """Depth of the queue, and the effects of its limit. A part of `Master`."""
@@ -29,6 +32,8 @@ class LengthLimit:
         """True while the depth is needed and not known."""
         self._more = term.timers.new()
         """Wakes the master to count the next portion."""
+        self._rest = term.timers.new()
+        """Wakes the master to tell of new room that was withheld."""
 
     def define(self) -> None:
         """Take in a change of the policy."""
@@ -115,8 +120,11 @@ class LengthLimit:
 
     # --- block ----------------------------------------------------------------------------
 
-    def tell_all(self) -> None:
+    def tell_all(self, now_ms: int) -> None:
         """Send news to all handles, before confirms: then a confirmed producer knows the bound."""
+        wanted_ms = self._rest.at_ms
+        is_due = wanted_ms <= now_ms
+        self._rest.clear()
         is_bounded = self.limit is not None and self.limit.overflow == "block"
         if not self.is_known or not (is_bounded or self.has_told):
             return
@@ -124,19 +132,23 @@ class LengthLimit:
         depth = self.depth() if is_bounded else Depth(0, 0)
         for session, attachment in self._term.attachments.all():
             if is_bounded or attachment.told.flow is not None:
-                self._tell(session, attachment, depth)
+                self._tell(session, attachment, depth, is_due=is_due)
+                if attachment.told.is_withheld:
+                    self._rest.set(min(wanted_ms, now_ms + ROOM_MS))
 
     def tell(self, session: SessionId, attachment: Attachment) -> None:
         """Tell a handle how much room the queue has, if there is news."""
         if self.is_known:
-            self._tell(session, attachment, self.depth())
+            self._tell(session, attachment, self.depth(), is_due=False)
 
-    def _tell(self, session: SessionId, attachment: Attachment, depth: Depth) -> None:
+    def _tell(
+        self, session: SessionId, attachment: Attachment, depth: Depth, *, is_due: bool
+    ) -> None:
         term = self._term
         producer = attachment.producer
         highest = term.log.highest.get(producer) or 0
         count_max = term.config.unconfirmed_count_max
-        flow = attachment.told.news(self.limit, depth, producer, highest, count_max)
+        flow = attachment.told.news(self.limit, depth, producer, highest, count_max, is_due=is_due)
         if flow is not None:
             self.has_told = True
             term.reply(session, flow)

@@ -33,6 +33,7 @@ from mirrorq.protocol.ops import (
 )
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import (
+    ALL_SEEN,
     AckRange,
     Attach,
     Attached,
@@ -294,7 +295,7 @@ class Master:
             if request.attachment >= self.attachments.number_of(session):
                 if body.is_lost:
                     self._lose(now_ms, session)
-                self.on_session_gone(session)
+                self.on_session_gone(session, body.seen)
             return
         attachment = self.attachments.accept(request)
         if attachment is not None:
@@ -433,14 +434,14 @@ class Master:
             wait_ms = self._config.consumer_return_ms
             self.ownership.lose(attachment.handle(session), now_ms, wait_ms)
 
-    def on_session_gone(self, session: SessionId) -> None:
-        """End a closed or dead handle: held messages go back, counted."""
+    def on_session_gone(self, session: SessionId, seen: int = ALL_SEEN) -> None:
+        """End a closed or dead handle: held messages go back, as in `Deliveries.drop`."""
         self.waiting = Fifo.of(r for r in self.waiting if r.session != session)
         attachment = self.attachments.detach(session)
         if attachment is not None:
             self.producers.drop(session, attachment)
         self.confirms.forget(session)
-        self.deliveries.drop(session)
+        self.deliveries.drop(session, seen)
 
     def on_expelled(self, session: SessionId, consumer: int, why: str) -> None:
         """End a consumer that an operator has disconnected: held messages go back, counted."""
@@ -603,7 +604,7 @@ class Master:
             self.intake.admit_held(now_ms)
         self.departures.move_entries(now_ms)
         if self.length_limit.limit is not None or self.length_limit.has_told:
-            self.length_limit.tell_all()
+            self.length_limit.tell_all(now_ms)
         if self.confirms.runs or self.confirms.repeats:
             self.confirms.flush(now_ms)
         self._judge_use(now_ms)
