@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit import until
 
 import mirrorq
+from mirrorq.cli.worker import Work
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S, Started, run_alone
@@ -86,6 +89,49 @@ def test_an_async_function_runs_in_one_loop(
         until(lambda: not queue.browse())
         worker.send_signal(signal.SIGINT)
         assert "3 done" in ended(worker, 0)
+
+
+async def hidden(_: object) -> None:
+    """As behind a plain decorator: what is called returns a coroutine, and runs nothing."""
+
+
+async def awaits_what_was_cancelled(_: object) -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def cancels_itself(_: object) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "counts"),
+    [
+        (lambda _: hidden(_), TypeError, (0, 1, 0)),
+        (awaits_what_was_cancelled, asyncio.CancelledError, (0, 1, 0)),
+        (cancels_itself, asyncio.CancelledError, (0, 0, 1)),
+    ],
+)
+def test_what_a_call_that_did_not_finish_counts_as(
+    function: Any, error: type[BaseException], counts: tuple[int, int, int]
+) -> None:
+    """Failed when the function has failed; in hand while only its task was cancelled."""
+    work = Work("q", function, 1, {}, 1.0)
+    message: Any = None
+
+    def call() -> None:
+        if asyncio.iscoroutinefunction(function):
+            asyncio.run(work._work_in_loop(message))
+        else:
+            work._work(message)
+
+    with pytest.raises(error):
+        call()
+    assert (work.done, work.failed, work.in_hand) == counts
 
 
 def test_the_first_signal_lets_a_message_be_finished(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mirrorq
-from conformance.faces import THREADS, WAIT_S, Stage, case, fill, got, raised
+from conformance.faces import BLOCKING, THREADS, WAIT_S, Stage, case, fill, got, raised
 from mirrorq import ConfigError, Empty, Message, PreconditionFailed
 from mirrorq.api.consumer import UNBOUNDED_COUNT
 
@@ -159,6 +159,28 @@ def test_a_failing_callback_gives_the_message_back(stage: Stage) -> None:
     stage.until(lambda: stage.messages() == 0)
     assert seen == [(b"bad", 1), (b"good", 1), (b"bad", 2), (b"bad", 3)]
     assert consumer.is_active
+
+
+@case(BLOCKING)
+def test_a_callback_that_returns_a_coroutine_has_failed(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of an async def behind a plain decorator: nothing of it ran, so its message stays."""
+    counts: list[int] = []
+
+    async def work() -> None:
+        raise AssertionError
+
+    def decorated(message: Message) -> object:
+        counts.append(message.delivery_count)
+        return work() if len(counts) == 1 else None
+
+    queue = stage.queue()
+    fill(queue, 1)
+    queue.consume(decorated)
+    stage.until(lambda: stage.messages() == 0)
+    assert counts == [1, 2]
+    assert "the callback returned a coroutine, so its body never ran" in caplog.text
 
 
 def test_a_message_that_goes_back_stays_in_the_counts(stage: Stage) -> None:

@@ -14,11 +14,13 @@ import lmdb
 import pytest
 
 from mirrorq.errors import StoreError, StoreFull
+from mirrorq.node.verification import verify
 from mirrorq.protocol.effects import QueueWrite, RaftEntry, RaftWrite
 from mirrorq.protocol.ops import Entry
 from mirrorq.replication.disk_budget import Room
 from mirrorq.store.extent import RESERVE_BYTES
 from mirrorq.store.node_store import Store
+from mirrorq.store.offline import OfflineStore
 
 from .writing import QUEUE, Writer, bodies_of, frames_of, open_store
 
@@ -52,7 +54,7 @@ def fill(store: Store, writer: Writer, body_bytes: int = 10_000) -> int:
 
 def test_a_full_store_stays_as_it_was(path: Path, writer: Writer) -> None:
     """There is room up to the bound, and StoreFull takes nothing of a commit to disk, neither
-    messages nor the rest."""
+    messages nor the rest. Verification finds no fault."""
     store = open_store(path, store_bytes_max=MIB)
     count = fill(store, writer)
     assert 0.7 * MIB < count * 10_000 < MIB
@@ -67,6 +69,8 @@ def test_a_full_store_stays_as_it_was(path: Path, writer: Writer) -> None:
     assert frames_of(store.load(QUEUE).entries) == held
     assert store.raft_image().entries == ()
     store.close()
+    with OfflineStore(path) as offline:
+        assert verify(offline).problems == []
 
 
 def test_a_full_store_can_be_drained(path: Path, writer: Writer) -> None:

@@ -107,8 +107,7 @@ class Consumer(blocking.Consumer):
         except ProcessEnded:
             raise
         except BaseException as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            if ends_task(error):
                 raise
             self._give_back_later(message, error)
         else:
@@ -118,6 +117,13 @@ class Consumer(blocking.Consumer):
         message = self._message
         if message is not None and not message._is_settled:
             message.nack()
+
+
+def ends_task(error: BaseException) -> bool:
+    """Return true if the running task was cancelled itself, and not only what it awaits."""
+    task = asyncio.current_task()
+    is_cancel = isinstance(error, asyncio.CancelledError)
+    return is_cancel and task is not None and task.cancelling() > 0
 
 
 def _awaitable(given: object) -> Awaitable[object]:

@@ -173,6 +173,16 @@ def check_not_async(what: str, value: object) -> None:
         )
 
 
+def check_returned(what: str, value: object) -> None:
+    """Raise TypeError for a coroutine that a function on a thread has returned: it never ran."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError(
+            f"{what} returned a coroutine, so its body never ran: what wraps an async def must be "
+            "an async def too"
+        )
+
+
 def check_config(value: object) -> None:
     """Raise ConfigError for a value that is neither a Config nor None."""
     if value is not None and not isinstance(value, Config):

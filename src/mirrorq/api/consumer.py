@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Self, get_args
 
-from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags
+from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags, check_returned
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Message, MessageRun, names_of
 from mirrorq.api.options import AckMode
@@ -450,7 +450,7 @@ class Consumer:
     def _handle_one(self, message: Message) -> None:
         self._ack_if("receipt", message)
         try:
-            self._callback(message)
+            check_returned("the callback", self._callback(message))
         except ProcessEnded:
             raise
         except BaseException as error:

@@ -275,8 +275,10 @@ class Work:
         asyncio.run(main())
 
     def _work(self, message: Message) -> None:
+        from mirrorq.api.arguments import check_returned
+
         with self._counted():
-            self._function(message)
+            check_returned("the function", self._function(message))
 
     async def _work_in_loop(self, message: Message) -> None:
         with self._counted():
@@ -284,6 +286,8 @@ class Work:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
+        from mirrorq.aio.consumer import ends_task
+
         with self._lock:
             self.in_hand += 1
         try:
@@ -291,7 +295,7 @@ class Work:
         except BaseException as error:
             with self._lock:
                 # A task that is cancelled at the end has not finished its message.
-                is_cut = isinstance(error, asyncio.CancelledError)
+                is_cut = self._is_async and ends_task(error)
                 self.failed += not is_cut
                 self.in_hand -= not is_cut
             raise

@@ -35,7 +35,7 @@ from mirrorq.protocol.ops import Entry, OpKind, UnknownOp
 from mirrorq.replication.state.image import NUMBER_MAX
 from mirrorq.replication.state.queue_state import QueueState, next_sequence_of
 from mirrorq.store import runs
-from mirrorq.store.environment import Transaction
+from mirrorq.store.environment import TURN, Transaction
 from mirrorq.store.log_mark import FORMAT, MARK, RAIL_MARK, check_format, left_in_log
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.queue_log import QueueLog, Record
@@ -59,7 +59,7 @@ PROBLEMS_MAX = 1000
 _PLACE = struct.Struct(">QQQ")
 _GARBAGE = struct.Struct(">cQQQ")
 _QUEUE = struct.Struct(">Q")
-_NUMBERS = (b"store id", b"incarnation", b"generation")
+_NUMBERS = (b"store id", b"incarnation", b"generation", TURN)
 _TEXTS = (b"lmdb", b"node")
 
 
