@@ -64,6 +64,22 @@ def test_a_handle_hears_of_little_new_room(stage: Stage) -> None:
     assert len(queue.put_many([b"x"] * 5, timeout=WAIT_S).result(WAIT_S)) == 5
 
 
+def test_refused_and_repeated_messages_take_no_room(stage: Stage) -> None:
+    """Of a limit in bytes: a handle goes on after messages that were not stored."""
+    limit(stage, max_length_bytes=5000)
+    queue = stage.queue()
+    queue.put(b"1").result(WAIT_S)
+    with pytest.raises(NotConfirmed, match="never fit"):
+        queue.put(bytes(6000)).result(WAIT_S)
+    queue.put(bytes(900), timeout=WAIT_S, unique="k").result(WAIT_S)
+    for _ in range(12):
+        assert queue.put(bytes(900), timeout=WAIT_S, unique="k").result(WAIT_S) == 2
+    with pytest.raises(NotConfirmed, match="never fit"):
+        queue.put_many([bytes(900)] * 6, timeout=WAIT_S).result(WAIT_S)
+    queue.put(bytes(4000), timeout=WAIT_S).result(WAIT_S)
+    stage.until(lambda: stage.messages() == 3)
+
+
 def test_another_handle_fills_the_queue(stage: Stage) -> None:
     """A handle that has put nothing yet, or long ago, knows too."""
     limit(stage, max_length=4)

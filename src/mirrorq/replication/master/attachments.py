@@ -35,7 +35,7 @@ class Told:
     flow: Flow | None = None
     """Last Flow sent; None: the handle knows no bound."""
     size_since: int = 0
-    """Bytes of bodies published by the handle since the last Flow."""
+    """Bytes of bodies published by the handle since the last Flow, of refused messages too."""
     is_withheld: bool = False
     """The handle knows less room than there is."""
 
@@ -81,9 +81,8 @@ class Told:
 
     def _is_news(self, flow: Flow, factor: int) -> bool:
         told = self.flow
-        if told is None or told.producer != flow.producer:
-            return True
-        if (told.count_max, told.size_max) != (flow.count_max, flow.size_max):
+        terms = flow.producer, flow.count_max, flow.size_max
+        if told is None or (told.producer, told.count_max, told.size_max) != terms:
             return True
         count = told.count - (flow.highest - told.highest)
         size = told.size - self.size_since

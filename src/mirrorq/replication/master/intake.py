@@ -94,7 +94,7 @@ class Intake:
             if self._pace is not None and not self._pace.is_open(now_ms):
                 self.held_by = self._pace.text
                 return
-            session, number, body, _ = item = held[0]
+            session, number, body, header = item = held[0]
             attachment = self._term.attachments.get(session)
             is_current = attachment is not None and attachment.number == number
             if is_current and not self._takes(session, body):
@@ -103,7 +103,16 @@ class Intake:
                 continue
             held.popleft()
             if attachment is not None and is_current:
+                known = self._next_of(header)
                 self._admit(item, attachment)
+                if attachment.told.flow is not None:
+                    # The handle counts all numbers, of refused and repeated messages too.
+                    sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)
+                    attachment.told.size_since += sum(sizes[known : self._next_of(header)])
+
+    def _next_of(self, header: Header) -> int:
+        """Index of the first message of a frame whose number is not in the log."""
+        return max((self._term.log.highest.get(header.producer) or 0) + 1 - header.first_number, 0)
 
     def _takes(self, session: SessionId, body: Publish) -> bool:
         """Return true if a publish may go on: R10, and a store that can still be drained."""
@@ -169,7 +178,7 @@ class Intake:
     # --- Admitted publishes ---------------------------------------------------------------
 
     def _admit(self, item: Item, attachment: Attachment) -> None:
-        session, _, body, header = item
+        session, number, body, header = item
         first = self._producers.first_new(session, attachment, header, body.whole)
         if not first:
             return
@@ -188,7 +197,7 @@ class Intake:
         if self._length_limit.limit is None or self._only_repeats(header, frame):
             self.store(frame)
         else:
-            self._take_in(session, attachment, Publish(frame, body.whole), self._length_limit.limit)
+            self._take_in(session, number, Publish(frame, body.whole), self._length_limit.limit)
 
     def _keys_error(self, frame: bytes, *, is_bounded: bool) -> str:
         """Why messages with these unique keys cannot be taken, "" when they can.
@@ -219,15 +228,13 @@ class Intake:
         keys = self._term.codec.keys(frame)[1 if header.flags & FLAG_STEP else 0 :]
         return all(key is not None and holder_of(known, key, time_us) for key in keys)
 
-    def _take_in(
-        self, session: SessionId, attachment: Attachment, body: Publish, limit: Limit
-    ) -> None:
+    def _take_in(self, session: SessionId, number: int, body: Publish, limit: Limit) -> None:
         """Store, refuse or hold a producer's new messages, according to the queue's limit."""
         codec, length_limit = self._term.codec, self._length_limit
         frame: bytes = body.frame
         waits = length_limit.wait_text()
         if waits:
-            self._hold((session, attachment.number, body, codec.header(frame)), waits)
+            self._hold((session, number, body, codec.header(frame)), waits)
             return
         while True:
             header = codec.header(frame)
@@ -240,8 +247,7 @@ class Intake:
                 self.store(frame)
                 return
             if verdict.action == "hold":
-                rest = Publish(frame, body.whole)
-                self._hold((session, attachment.number, rest, header), verdict.reason)
+                self._hold((session, number, Publish(frame, body.whole), header), verdict.reason)
                 return
             piece = codec.cut(frame, 0, verdict.count)
             if verdict.action == "refuse":
@@ -249,7 +255,6 @@ class Intake:
             elif limit.overflow == "drop-head":
                 self._store_dropping(piece, depth, verdict)
             else:
-                attachment.told.size_since += sum(sizes[: verdict.count])
                 self.store(piece)
             if verdict.count == count:
                 return
