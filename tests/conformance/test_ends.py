@@ -157,7 +157,7 @@ def test_closing_gives_back_what_is_held(stage: Stage) -> None:
 
 @case(THREADS)
 def test_what_was_on_its_way_to_a_closed_handle_is_not_counted(stage: Stage) -> None:
-    """Nobody has seen it: workers that ack all they get, and close, send nothing to dead letters."""
+    """Nobody has seen it: workers that ack all they get, and close, leave no dead letters."""
     stage.host.set_policy("limit", "^orders$", {"delivery-limit": 0, "dead-letter-queue": "dead"})
     queue, dead = stage.queue(), stage.queue("dead")
     counts: list[int] = []
