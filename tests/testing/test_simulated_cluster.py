@@ -284,6 +284,22 @@ def test_who_waits_for_ever_is_told_what_everybody_waits_for() -> None:
     assert "in test_who_waits" in text
 
 
+def test_who_looks_again_and_again_is_told_that_time_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schedule, "CHOICES_MAX", 1000)
+
+    def look() -> None:
+        while True:
+            time.sleep(0)
+
+    with SimulatedCluster(1) as cluster:
+        cluster.spawn(look, name="looker")
+        with pytest.raises(Stuck, match="virtual time stands still at") as raised:
+            cluster.run(1)
+    assert "in look" in str(raised.value)
+
+
 def test_a_task_that_waits_for_something_real_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds everything up; where it does is said instead of hanging."""
     monkeypatch.setattr(schedule, "STALL_S", 0.1)

@@ -39,6 +39,8 @@ START_US = 1_700_000_000_000_000
 STALL_S = 60.0
 """A task with the baton for this long, in real seconds, waits for something outside the
 simulation."""
+CHOICES_MAX = 1_000_000
+"""Limit on the turns of tasks at one moment of virtual time."""
 START = threading.Thread.start
 """The real function, which `patching` replaces."""
 LIBRARY = str(Path(__file__).parents[1])
@@ -50,7 +52,7 @@ class SimulationError(Exception):
 
 
 class Stuck(SimulationError):
-    """Time passes without progress: see `time_limit` of `SimulatedCluster`."""
+    """Time passes without progress (see `time_limit` of `SimulatedCluster`), or stands still."""
 
 
 @define(eq=False)
@@ -275,6 +277,8 @@ class Scheduler:
         self._main = Task("the test", self, self.test)
         self._current = self._main
         self._switches = 0
+        self._choices = 0
+        """How often a task was chosen since virtual time moved."""
         self._number = 0
 
     def new_number(self) -> int:
@@ -502,6 +506,15 @@ class Scheduler:
 
     def _choose(self) -> Task:
         """Return the next task to run; let events happen until there is one."""
+        self._choices += 1
+        if self._choices > CHOICES_MAX:
+            self._choices = 0
+            self._fail(
+                Stuck(
+                    f"virtual time stands still at {self.now_us / 1_000_000:.6f} s: somebody looks "
+                    f"again and again, and never waits. {self.describe()}"
+                )
+            )
         while True:
             while self._ready:
                 count = len(self._ready)
@@ -524,7 +537,8 @@ class Scheduler:
                 )
                 continue
             _, _, action, arguments = heappop(self._events)
-            self.now_us = max(time_us, self.now_us)
+            if time_us > self.now_us:
+                self.now_us, self._choices = time_us, 0
             try:
                 action(*arguments)
             except BaseException as error:
