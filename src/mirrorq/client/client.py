@@ -380,8 +380,7 @@ class Client(Access):
         driver = self._driver
         left_s = left_until(deadline)
         if left_s is not None:
-            left_s = max(left_s, 0.001)
-            left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else left_s
+            left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else max(left_s, 0.001)
         if tell_ms is not None:
             till_tell_s = (tell_ms - clock.now_ms()) / 1000
             till_tell_s += ASK_S if till_tell_s <= 0 else 0.0
