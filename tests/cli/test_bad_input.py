@@ -56,6 +56,34 @@ def test_an_unknown_column_is_named_beside_those_that_there_are() -> None:
     assert "no column 'colour': choose from name, state, master," in line
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "queue delete jobs 0 --yes",
+        "queue delete jobs 9-3 --yes",
+        "queue move jobs 9999999999999999999 --to other",
+        "queue redrive jobs 1:9-3",
+        "queue browse jobs --from 99999999999999999999",
+        "queue browse jobs -n 99999999999999999999",
+        "queue get jobs --timeout nan",
+        "status --wait nan",
+        "top --interval nan",
+        "top --interval inf",
+        "bench --scale inf",
+        "forward a/q b/q --rate nan",
+        "local nowhere --linger nan",
+        "worker json:loads --queue q --stop-timeout nan",
+    ],
+)
+def test_a_number_that_is_none_is_wrong_usage(line: str) -> None:
+    """Before any node is asked: ranges that fall, sequences that no message has, nan."""
+    words = line.split()
+    wrong = next(word for word in words if re.search(r"\d|^nan$|^inf$", word))
+    done = CliRunner().invoke(main, words, env={"MIRRORQ_URL": "tcp://127.0.0.1:1"})
+    assert done.exit_code == 2, done.output
+    assert wrong in done.stderr
+
+
 def test_unreachable_endpoints_are_all_named_with_why(endpoints: tuple[str, str, str]) -> None:
     nothing, silent, nowhere = endpoints
     line = refused(1, "status", "--connect", ",".join(endpoints), "--wait", "0.9")

@@ -86,7 +86,7 @@ def test_what_is_no_range_is_refused(stage: Stage, queue: Any) -> None:
         assert isinstance(raised(queue.delete_messages, *given), ValueError)
     assert isinstance(raised(queue.delete_messages, "1"), TypeError)
     assert isinstance(raised(queue.move_messages, 1, to="nowhere"), QueueNotFound)
-    assert isinstance(raised(queue.move_messages, 1, to="orders"), ValueError)
+    assert isinstance(raised(queue.move_messages, 1, to="orders"), PreconditionFailed)
     assert bodies(queue) == [b"0"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +45,15 @@ def test_a_queue_is_made_with_arguments_and_shows_them(stage: Stage) -> None:
     assert dead.get(timeout=WAIT_S).body == b"0"
     for options in ({}, GIVEN, {"passive": True, "max_length": 9}):
         assert stage.queue(**options).status().arguments == SHOWN
+
+
+def test_an_infinite_time_out_is_no_bound(stage: Stage) -> None:
+    queue = stage.queue()
+    stage.host.wait_ready(math.inf)
+    stage.host.set_policy("long", "^orders$", {"max-length": 5}, timeout=math.inf)
+    fill(queue, 1)
+    queue.get(timeout=math.inf).ack().result(math.inf)
+    stage.cluster.connect("other", timeout=math.inf).close()
 
 
 def test_other_arguments_are_refused_by_name(stage: Stage) -> None:

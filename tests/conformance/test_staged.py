@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from array import array
 from itertools import accumulate
@@ -32,7 +33,7 @@ def queue(stage: Stage) -> Any:
 def part_of(staged: Staged, partition: int, attempt: int, bodies: list[bytes]) -> StagedPart:
     task = staged.attempt(partition, attempt)
     task.put_many(bodies)
-    return task.finish(30)
+    return task.finish(math.inf)
 
 
 def taken(queue: Any, count: int) -> list[bytes]:
@@ -53,7 +54,7 @@ def test_winners_show_at_once_in_order_of_partitions(node: Any, queue: Any) -> N
         first = part_of(staged, 0, 1, [b"a", b"b"])
         assert queue.qsize() == 1
         queue.put(b"between").result(30)
-        done = staged.commit([second, first], 30)
+        done = staged.commit([second, first], math.inf)
         assert not done.already
         after = queue.put(b"after").result(30)
         assert queue.qsize() == 7

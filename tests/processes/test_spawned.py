@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit import free_endpoint
@@ -70,9 +71,23 @@ def test_it_is_kept_and_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture
         node.wait_ready(1)
 
 
-def test_what_node_refuses_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="'a' is not among its peers b"):
-        Node.spawn("a", path=tmp_path / "a", peers={"b": "tcp://127.0.0.1:1"})
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"peers": {"b": "tcp://127.0.0.1:1"}}, "'a' is not among its peers b"),
+        ({"peers": 5}, "peers is 5: it must be a mapping"),
+        ({"config": {"failure_ms": 5000}}, "give a mirrorq.Config"),
+        ({"security": "keys"}, "takes a mirrorq.Security, not a str"),
+        ({"dashboard": 5}, "dashboard is a string, not 5"),
+    ],
+)
+def test_what_node_refuses_is_raised(tmp_path: Path, options: Any, text: str) -> None:
+    for make in (Node, Node.spawn):
+        with pytest.raises(ConfigError, match=text):
+            make("a", path=tmp_path / "a", **options)
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirrorq.node.spawned.STOP_S", 0.5)
     with Node("a", path=tmp_path / "b"), pytest.raises(StoreLocked, match=str(os.getpid())):
         Node.spawn("a", path=tmp_path / "b")

@@ -7,6 +7,7 @@ reach the thread of a node or a client, and an exception there ends the thread a
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,12 +42,13 @@ def check_timeout(timeout: float) -> None:
 
 
 def deadline_of(timeout: float | None) -> float | None:
-    """Return a call's deadline by the clock `time.monotonic`; None: the call may wait for ever.
+    """Return a call's deadline by the clock `time.monotonic`. None: the call may wait for ever, as
+    with a time-out of None or `math.inf`.
 
     Raises:
         ValueError, TypeError: the time-out is invalid (`check_timeout`).
     """
-    if timeout is None:
+    if timeout is None or timeout == math.inf:
         return None
     check_timeout(timeout)
     return clock.monotonic() + timeout

@@ -624,7 +624,7 @@ class MirroredQueue(Target, Closing):
         span = checked_range(first, last)
         target = ring.id_of(to)
         if target == ring.queue_id:
-            raise ValueError(f"the messages are in queue {self.name!r} already")
+            raise PreconditionFailed(f"the messages are in queue {self.name!r} already")
         return purged_count(self.name, ring.ask(range_request(*span, target), ASK_S))
 
     def _range_ring(self, call: str) -> Handle:

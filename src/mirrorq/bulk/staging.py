@@ -35,7 +35,13 @@ from typing import TYPE_CHECKING, Protocol
 from attrs import frozen
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_size, check_text, checked_bodies
+from mirrorq.api.arguments import (
+    check_size,
+    check_text,
+    checked_bodies,
+    deadline_of,
+    left_until,
+)
 from mirrorq.api.batching import error_of
 from mirrorq.api.closing import Closing
 from mirrorq.api.confirmation import Confirmation
@@ -174,7 +180,7 @@ class Staged(Closing):
                 has happened or not, and can only happen once.
         """
         listed = self._checked(parts)
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         if any(part.is_committed for part in listed):
             return Committed(range(0), True)
         winners = _winners(listed, self._queue)
@@ -202,7 +208,7 @@ class Staged(Closing):
         Raises:
             Full, NoQuorum, QueueDown: no outcome in time.
         """
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         others = tuple(self._ring(name).queue_id for name in self._others(parts))
         op = AbortOp(*self._name, others=others)
         outcome = self._decide(self._queue, op, deadline)
@@ -217,7 +223,7 @@ class Staged(Closing):
         named = [name for part in parts for name, chunks, _ in part.queues if chunks]
         return [name for name in dict.fromkeys(named) if name != self._queue]
 
-    def _seal(self, parts: Sequence[StagedPart], deadline: int | None) -> tuple[int, ...]:
+    def _seal(self, parts: Sequence[StagedPart], deadline: float | None) -> tuple[int, ...]:
         """Have the other queues keep their winners for the deciding queue; return their ids.
 
         Raises:
@@ -253,7 +259,7 @@ class Staged(Closing):
                 )
         return listed
 
-    def _decide(self, queue: str, op: Staging, deadline: int | None) -> Stored | Failed:
+    def _decide(self, queue: str, op: Staging, deadline: float | None) -> Stored | Failed:
         """Ask until there is an outcome: a request may be repeated any number of times."""
         why = "there is no outcome yet: ask again"
         while True:
@@ -268,13 +274,13 @@ class Staged(Closing):
                     f"it is not known whether {self._transaction!r}, version {self._version}, was "
                     f"committed: {outcome.reason}. Ask again: it can only happen once"
                 )
-            left = _left(deadline)
+            left = left_until(deadline)
             if left == 0:
                 raise Full(f"queue {queue!r}: {why}")
             clock.sleep(AGAIN_S if left is None else min(AGAIN_S, left))
 
     def _outcome(
-        self, queue: str, confirmation: Confirmation, deadline: int | None, why: str
+        self, queue: str, confirmation: Confirmation, deadline: float | None, why: str
     ) -> Stored | Failed:
         """Wait for an outcome.
 
@@ -282,7 +288,7 @@ class Staged(Closing):
             Full, NoQuorum, QueueDown: not in time.
         """
         try:
-            outcome = confirmation.result(_left(deadline))
+            outcome = confirmation.result(left_until(deadline))
         except TimeoutError:
             raise self._ring(queue).why_not(Full(f"queue {queue!r}: {why}")) from None
         assert isinstance(outcome, Stored | Failed)
@@ -440,7 +446,7 @@ class StagedAttempt:
             if chunk.bodies.count:
                 self._flush(name, chunk)
         self._is_over = True
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         while self._open:
             self._take(deadline)
         staged = self._staged
@@ -472,7 +478,7 @@ class StagedAttempt:
         while self._open and self._open[0][1].done():
             self._take(0)
 
-    def _take(self, deadline: int | None) -> None:
+    def _take(self, deadline: float | None) -> None:
         """The oldest chunk's outcome."""
         queue, sent = self._open[0]
         outcome = self._staged._outcome(queue, sent, deadline, "not all is staged yet: wait again")
@@ -497,10 +503,6 @@ def _winners(parts: Iterable[StagedPart], queue: str) -> tuple[Winner, ...]:
         for name, chunks, count in part.queues
         if name == queue and chunks
     )
-
-
-def _left(deadline: int | None) -> float | None:
-    return None if deadline is None else max(deadline - clock.now_ms(), 0) / 1000
 
 
 def _name(what: str, text: str) -> str:

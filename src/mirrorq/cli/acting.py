@@ -37,8 +37,11 @@ def _span(context: click.Context, parameter: click.Parameter, text: str | None) 
             f"{text!r} names no messages: give a sequence as 17, a range as 17-30, and of a "
             "sharded queue the shard before it, as 2:17-30"
         )
-    shard, first, last = found.groups()
-    return Span(text, None if shard is None else int(shard), int(first), int(last or first))
+    shard, *ends = found.groups()
+    first, last = int(ends[0]), int(ends[1] or ends[0])
+    if not 1 <= first <= last < 2**63:
+        raise Misused(f"{text!r} names no messages: sequences count from 1, and a range rises")
+    return Span(text, None if shard is None else int(shard), first, last)
 
 
 def _ring(opened: ExitStack, queue: MirroredQueue, span: Span) -> MirroredQueue:

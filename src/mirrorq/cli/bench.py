@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import frozen
 
-from mirrorq.cli.connecting import as_json, echo, failing
+from mirrorq.cli.connecting import Number, as_json, echo, failing
 from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Figure:
     "--scale",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=Number(min=0, max=1000),
     help="Multiply the number of messages by this.",
 )
 @click.option("--ceiling", is_flag=True, help="Measure the bare machine too (benches/ceiling.py).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,16 @@ class Misused(click.UsageError):
     show = Failed.show
 
 
+class Number(click.FloatRange):
+    """An option's number. nan, which no bound keeps out, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
 @contextmanager
 def failing() -> Iterator[None]:
     """Turn errors of the library or the system into one line and exit status 1."""
@@ -79,7 +90,7 @@ def reach_options(command: Command) -> Command:
             "--wait",
             default=10.0,
             show_default=True,
-            type=click.FloatRange(min=0),
+            type=Number(min=0),
             help="Seconds to wait for a node that answers.",
         ),
         click.option("--insecure", is_flag=True, help="Allow other addresses than loopback."),

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from mirrorq.cli.connecting import Misused, as_json, connected, echo, failing, reach_options
+from mirrorq.cli.connecting import (
+    Misused,
+    Number,
+    as_json,
+    connected,
+    echo,
+    failing,
+    reach_options,
+)
 
 if TYPE_CHECKING:
     from mirrorq.spool.forwarder import ForwardStatus
@@ -19,9 +27,7 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="FROM/QUEUE")
 @click.argument("target", metavar="TO/QUEUE")
 @click.option("--key", help="Move only the messages with this key; the others stay.")
-@click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), help="Most messages a second, on average."
-)
+@click.option("--rate", type=Number(0, min_open=True), help="Most messages a second, on average.")
 @click.option(
     "--label", default="", help="Another one has what TO has refused tried again; see the manual."
 )

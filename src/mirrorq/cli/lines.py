@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Failed, Misused, acted, as_json, connecting, print_rows
+from mirrorq.cli.connecting import (
+    Failed,
+    Misused,
+    Number,
+    acted,
+    as_json,
+    connecting,
+    print_rows,
+)
 from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
@@ -207,7 +215,7 @@ def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
     "--timeout",
     default=5.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Seconds to wait for a message.",
 )
 @connecting
@@ -265,8 +273,10 @@ def _field(message: Message, name: str) -> str | None:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
-@click.option("--from", "start", type=click.IntRange(1), help="The first sequence to be shown.")
-@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--from", "start", type=click.IntRange(1, 2**63 - 1), help="The first sequence to be shown."
+)
+@click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(1, sys.maxsize))
 @click.option("--all", "is_all", is_flag=True, help="All messages.")
 @click.option(
     "--where",

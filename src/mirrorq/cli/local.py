@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, as_json, echo, failing
+from mirrorq.cli.connecting import Failed, Number, as_json, echo, failing
 
 if TYPE_CHECKING:
     from mirrorq.node.local import LocalFolder
@@ -27,7 +27,7 @@ LOOK_S = 0.05
 @click.option("--stop", is_flag=True, help="End it, even while clients use it.")
 @click.option(
     "--linger",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="SECONDS",
     help="End it this many seconds after its last client has left; inf: never.",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import asdict, frozen
 
-from mirrorq.cli.connecting import as_json, cell_text, echo, looking, print_rows
+from mirrorq.cli.connecting import Number, as_json, cell_text, echo, looking, print_rows
 from mirrorq.errors import MirrorQError
 from mirrorq.protocol.printable import escaped
 
@@ -65,7 +65,7 @@ class _Look:
     "--interval",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(min=0.1),
+    type=Number(min=0.1, max=3600),
     help="Seconds between two looks; rates are counted over it.",
 )
 @looking

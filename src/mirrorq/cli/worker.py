@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mirrorq import clock
-from mirrorq.cli.connecting import Failed, Misused, cluster_options, connected, echo, failing
+from mirrorq.cli.connecting import (
+    Failed,
+    Misused,
+    Number,
+    cluster_options,
+    connected,
+    echo,
+    failing,
+)
 from mirrorq.cli.ending import signals_counted
 from mirrorq.cli.node import check_metrics
 
@@ -86,7 +94,7 @@ STOPPED = (0, -signal.SIGTERM)
     "--stop-timeout",
     default=30.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Seconds that SIGTERM and Ctrl-C leave to the messages being worked on.",
 )
 @click.option(

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config, check_timeout
+from mirrorq.api.arguments import check_config, check_timeout, deadline_of, left_until
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
@@ -331,7 +331,7 @@ class Client(Access):
         Raises:
             NoQuorum: no such node served the client within `timeout` seconds.
         """
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         silences = Inquiry(silence_of)
         with interruptible() as call:
             while True:
@@ -351,7 +351,7 @@ class Client(Access):
             NoQuorum: no such node serves the client, and which node waits for which. Raised when
                 all endpoints were tried, else after `timeout` seconds.
         """
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         with interruptible() as call:
             while True:
                 self._check_open()
@@ -362,12 +362,12 @@ class Client(Access):
                 # The endpoints go round: a second such report means that all were tried.
                 if why and driver.unfounded_count >= min(len(self.endpoints), 2):
                     raise NoQuorum(why)
-                if deadline is not None and clock.now_ms() >= deadline:
+                if left_until(deadline) == 0:
                     raise NoQuorum(why) if why else self._no_answer(timeout)
                 self._hear(call, heard, deadline)
 
     def _hear(
-        self, call: Interruptible, heard: int, deadline: int | None, tell_ms: int | None = None
+        self, call: Interruptible, heard: int, deadline: float | None, tell_ms: int | None = None
     ) -> None:
         """Wait until its node, or another one, has said more than was heard; not past the deadline,
         nor the moments at which `_is_late` and `_tell_waiting` look.
@@ -378,10 +378,9 @@ class Client(Access):
         if call.why:
             raise self._ended(call)
         driver = self._driver
-        left_s = None
-        if deadline is not None:
-            left_s = max((deadline - clock.now_ms()) / 1000, 0.001)
-            left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else left_s
+        left_s = left_until(deadline)
+        if left_s is not None:
+            left_s = left_s - ASK_EARLY_S if left_s > ASK_EARLY_S else max(left_s, 0.001)
         if tell_ms is not None:
             till_tell_s = (tell_ms - clock.now_ms()) / 1000
             till_tell_s += ASK_S if till_tell_s <= 0 else 0.0
@@ -404,7 +403,7 @@ class Client(Access):
         return self._driver.news_count + self._refusals.answer_count
 
     def _wait_connected(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+        deadline = deadline_of(timeout)
         silences, driver = Inquiry(silence_of), self._driver
         tell_ms: int | None = clock.now_ms() + SILENCE_MS
         with interruptible() as call:
@@ -437,16 +436,16 @@ class Client(Access):
         log.info("connect() waits: no node answers yet, of %s", tried)
         return None
 
-    def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
+    def _is_late(self, deadline: float | None, silences: Inquiry) -> bool:
         """Return true if the wait is over. Shortly before, ask the endpoints why no node serves the
         client: answers before the end are reported, later answers are not waited for."""
-        if deadline is None:
+        left_s = left_until(deadline)
+        if left_s is None:
             return False
-        left_s = (deadline - clock.now_ms()) / 1000
         if left_s <= ASK_EARLY_S and not self._driver.welcomed.is_set():
             for endpoint in self.endpoints:
                 silences.ask(endpoint)
-        return left_s <= 0
+        return left_s == 0
 
     def _tried_text(self, silences: Inquiry) -> str:
         """Return the endpoints, and the known reasons why each serves no client."""
@@ -590,10 +589,11 @@ class Client(Access):
         return ClientCall(next(self._numbers), call)
 
     def _answer(self, call: Call, timeout: float | None) -> ClientAnswer:
+        deadline = deadline_of(timeout)
         self._driver.call(lambda: self._driver.start_call(call))
         try:
             with interruptible() as waiting:
-                self._wait_answered(call, waiting, timeout)
+                self._wait_answered(call, waiting, timeout, deadline)
         except MirrorQError:
             self._driver.call(lambda: self._driver.forget_call(call))
             raise
@@ -602,8 +602,9 @@ class Client(Access):
             raise ShutDown("the client is closed")
         return call.answer
 
-    def _wait_answered(self, call: Call, waiting: Interruptible, timeout: float | None) -> None:
-        deadline = None if timeout is None else clock.now_ms() + int(timeout * 1000)
+    def _wait_answered(
+        self, call: Call, waiting: Interruptible, timeout: float | None, deadline: float | None
+    ) -> None:
         warn_ms: int | None = clock.now_ms() + SILENCE_MS
         pause_s = CHECK_S if timeout is None else min(CHECK_S, timeout)
         while not call.done.wait(pause_s) and self._driver.is_running:
@@ -612,7 +613,7 @@ class Client(Access):
             if warn_ms is not None and clock.now_ms() >= warn_ms and self._driver.unfounded:
                 warn_ms = None
                 log.warning("a call waits for a cluster: %s", self._driver.unfounded)
-            if deadline is not None and clock.now_ms() >= deadline:
+            if left_until(deadline) == 0:
                 raise self._no_answer(timeout)
             refused = self._refusal(is_late=False)
             if refused is not None:

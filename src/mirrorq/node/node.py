@@ -17,7 +17,7 @@ from attrs import evolve
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config, check_flags, checked_path
+from mirrorq.api.arguments import check_config, check_flags, check_text, checked_path
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import check_threads
 from mirrorq.api.listeners import Listeners
@@ -213,6 +213,7 @@ class Node(Access):
     def _check_dashboard(self, address: str, insecure: bool) -> None:
         from mirrorq.dashboard.server import check_address
 
+        check_text("dashboard", address)
         check_address(address, insecure=insecure)
 
     def _show(self, address: str, insecure: bool) -> Dashboard:

@@ -30,11 +30,11 @@ from weakref import WeakSet
 import attrs
 
 from mirrorq import clock, errors
-from mirrorq.api.arguments import checked_path, deadline_of, left_until
+from mirrorq.api.arguments import check_config, checked_path, deadline_of, left_until
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
-from mirrorq.node.endpoints import split_endpoints
+from mirrorq.node.endpoints import NodeEndpoints
 from mirrorq.node.own_process import launched
 from mirrorq.waiting import Latch, begin_thread
 
@@ -85,15 +85,19 @@ def spawn(
         MirrorQError: the process could not be started.
     """
     given = said_of_node(options)
-    peers, join, security = given["peers"], given["join"], given["security"]
+    security, insecure = given["security"], given["insecure"]
+    check_config(given["config"])
+    endpoints = NodeEndpoints(
+        name, given["peers"], given["listen"], given["join"], insecure=insecure, security=security
+    )
     given |= {
         "name": name,
         "path": os.path.abspath(checked_path(path)),
-        "peers": None if peers is None else {one: _absolute(at) for one, at in dict(peers).items()},
+        "peers": {one: _absolute(at) for one, at in endpoints.peers.items()} or None,
         "config": None if given["config"] is None else attrs.asdict(given["config"]),
         "security": None if security is None else _secrets(security),
-        "join": None if join is None else list(map(_absolute, split_endpoints(join))),
-        "listen": None if given["listen"] is None else _absolute(given["listen"]),
+        "join": list(map(_absolute, endpoints.joins)) or None,
+        "listen": _absolute(given["listen"]) if given["listen"] else None,
     }
     made = SpawnedNode(name, json.loads(json.dumps(given)), security, python or sys.executable)
     made._start()
@@ -102,8 +106,6 @@ def spawn(
 
 def _absolute(endpoint: str) -> str:
     """Return a socket file's absolute path: the node's process has its own working directory."""
-    if not isinstance(endpoint, str) or not endpoint.removeprefix("ipc://"):
-        return endpoint
     scheme, _, path = endpoint.partition("ipc://")
     return endpoint if scheme else f"ipc://{os.path.abspath(path)}"
 

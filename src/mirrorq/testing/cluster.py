@@ -12,7 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from mirrorq import clock
+from mirrorq.api.arguments import left_until
 from mirrorq.client.client import Client
 from mirrorq.client.driver import ClientDriver
 from mirrorq.config import Config
@@ -110,9 +110,9 @@ class SimulatedClient(Client):
     def _open_driver(self) -> ClientDriver:
         return SimulatedDriver(self._cluster, self._process, self)
 
-    def _is_late(self, deadline: int | None, silences: Inquiry) -> bool:
+    def _is_late(self, deadline: float | None, silences: Inquiry) -> bool:
         """Return true at the end of the wait. No endpoint is asked: sockets would be real."""
-        return deadline is not None and clock.now_ms() >= deadline
+        return left_until(deadline) == 0
 
 
 class SimulatedCluster:
