@@ -8,6 +8,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -20,6 +21,9 @@ from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 
 pytestmark = pytest.mark.real
+
+NOBODY = "tcp://127.0.0.1:9"
+"""No node listens there."""
 
 
 class Place:
@@ -408,6 +412,30 @@ def test_other_nodes_tell_what_a_node_has_spooled(tmp_path: Path) -> None:
             assert taken(queue, 3) == [b"1", b"2", b"3"]
         orders.wait_for_confirms(DEADLINE_S)
         until(lambda: told() == 0)
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_closed_client_or_node_spools_nothing(tmp_path: Path, is_opened: bool) -> None:
+    client = mirrorq.connect(NOBODY, spool=tmp_path / "spool")
+    node = mirrorq.Node("n", path=tmp_path / "n")
+    if is_opened:
+        client.queue("orders")
+        node.queue("orders", spool=True)
+    client.close()
+    node.close()
+    with pytest.raises(mirrorq.ShutDown, match="is closed"):
+        client.queue("orders")
+    with pytest.raises(mirrorq.ShutDown, match="is closed"):
+        node.queue("orders", spool=True)
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
+def test_a_name_that_no_queue_can_have_leaves_nothing(tmp_path: Path, name: Any) -> None:
+    with mirrorq.connect(NOBODY, spool=tmp_path / "spool") as client:
+        with pytest.raises(mirrorq.ConfigError, match="a queue's name"):
+            client.queue(name)
+        client.queue("good")
+        assert list(client.spooled()) == ["good"]
 
 
 def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
