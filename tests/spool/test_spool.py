@@ -15,6 +15,7 @@ from attrs import evolve
 from tests.kit import DEADLINE_S, peers_of, until
 
 import mirrorq
+from mirrorq.api.channel import FIRST_S
 from mirrorq.client.spooled import SpoolClient
 from mirrorq.config import Config
 from mirrorq.spool.queue import SpooledQueue
@@ -150,6 +151,28 @@ def test_the_queue_looks_at_unique_keys_and_the_spool_does_not(place: Place) -> 
     assert [put.result(DEADLINE_S) for put in puts[:2]] == [puts[0].result()] * 2
     assert puts[3].result(DEADLINE_S) == 1
     assert [message.body for message in queue.browse()] == [b"0", b"0", b"2"]
+
+
+def test_a_get_without_a_wait_opens_the_queue(place: Place) -> None:
+    """Where the cluster is reached; where it is away, the call does not wait."""
+    given: list[float | None] = []
+
+    def opened(timeout: float | None) -> mirrorq.MirroredQueue:
+        given.append(timeout)
+        if not timeout:
+            raise TimeoutError("no node has answered")
+        return place.found()
+
+    orders = place.open()
+    spooled = SpooledQueue(orders._spool, orders._route, opened)
+    put = orders.put(b"1")
+    until(lambda: bool(orders.status().why))
+    with pytest.raises(mirrorq.NoQuorum, match="no node has answered"):
+        spooled.get(block=False)
+    with place.found():
+        put.result(DEADLINE_S)
+        assert spooled.get(block=False).body == b"1"
+    assert given == [0, FIRST_S]
 
 
 def test_a_full_spool(place: Place) -> None:
