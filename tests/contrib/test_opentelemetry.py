@@ -98,17 +98,39 @@ def test_a_get_links_to_who_sent(spans: InMemorySpanExporter, node: mirrorq.Node
     queue.put_many([b"milk", b"sugar"]).result(DEADLINE_S)
     message = queue.get(timeout=DEADLINE_S)
     rest = [queue.get(timeout=DEADLINE_S), *queue.get_many(5, DEADLINE_S)]
-    sends = [one for one in spans.get_finished_spans() if one.name == "send orders"]
+    sent = sends(spans)
     gets = [one for one in spans.get_finished_spans() if one.name == "receive orders"]
     assert [one.links[0].context.span_id for one in gets] == [
-        sends[0].context.span_id,
-        sends[1].context.span_id,
-        sends[1].context.span_id,
+        sent[0].context.span_id,
+        sent[1].context.span_id,
+        sent[1].context.span_id,
     ]
-    assert sends[1].attributes["messaging.batch.message_count"] == 2
+    assert sent[1].attributes["messaging.batch.message_count"] == 2
     assert gets[2].attributes["messaging.batch.message_count"] == len(rest) - 1 == 1
     context = trace.get_current_span(context_of(message)).get_span_context()
-    assert context.span_id == sends[0].context.span_id
+    assert context.span_id == sent[0].context.span_id
+
+
+def test_bodies_are_given_in_every_way(spans: InMemorySpanExporter, node: mirrorq.Node) -> None:
+    """By name, and by a generator, whose length nobody knows before."""
+    queue = node.queue("orders")
+    queue.put(body=b"1").result(DEADLINE_S)
+    queue.put_many(bodies=[b"2", b"3"]).result(DEADLINE_S)
+    queue.put_many(body for body in [b"4"]).result(DEADLINE_S)  # type: ignore[arg-type]
+
+    async def put() -> None:
+        async with aio.connect(node.listening) as client, client.queue("orders") as there:
+            await there.put(body=b"5")
+            await there.put_many(bodies=(body for body in [b"6"]))  # type: ignore[arg-type]
+
+    asyncio.run(put())
+    counts = [span.attributes.get("messaging.batch.message_count") for span in sends(spans)]
+    assert counts == [None, 2, None, None, None]
+    assert queue.qsize() == 6
+
+
+def sends(spans: InMemorySpanExporter) -> list[Any]:
+    return [one for one in spans.get_finished_spans() if one.name == "send orders"]
 
 
 def test_what_was_not_sent_is_no_span(spans: InMemorySpanExporter, node: mirrorq.Node) -> None:

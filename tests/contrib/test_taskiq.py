@@ -16,6 +16,7 @@ from taskiq.exceptions import ResultGetError, SendTaskError  # noqa: E402
 from tests.kit import until  # noqa: E402
 
 import mirrorq  # noqa: E402
+from mirrorq import bulk  # noqa: E402
 from mirrorq.contrib.taskiq import PREFIX, MirrorQBroker, MirrorQResultBackend  # noqa: E402
 
 
@@ -103,6 +104,35 @@ def test_who_has_gone_gets_no_result(url: str, node: mirrorq.Node, shop: Shop) -
     shop.start(TASKIQ)
     until(lambda: shop.done() == [1])
     until(lambda: node.queue("taskiq").status().messages == 0)
+
+
+def test_deleted_queues_are_declared_again(url: str, node: mirrorq.Node, shop: Shop) -> None:
+    """The queue of the tasks, and that of the results: it ends while its process is frozen."""
+    shop.start(TASKIQ)
+
+    async def work(broker: MirrorQBroker) -> None:
+        for number in range(3):
+            task = await kicker(broker, "mark").kiq(number)
+            assert (await task.wait_result(timeout=DEADLINE_S)).return_value == number
+            await asyncio.to_thread(delete_all)
+
+    def identities() -> dict[str, str]:
+        queues = [node.queue(one.name, passive=True) for one in node.queues()]
+        return {queue.name: bulk.identity(queue) for queue in queues}
+
+    def delete_all() -> None:
+        known = identities()
+        for name in known:
+            node.queue(name, passive=True).delete()
+
+        def is_anew() -> bool:
+            found = identities()
+            return found.keys() == known.keys() and not set(found.values()) & set(known.values())
+
+        until(is_anew)
+
+    use(url, work)
+    assert shop.done() == [0, 1, 2]
 
 
 def test_a_broker_that_was_not_started() -> None:

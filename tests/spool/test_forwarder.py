@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kit import DEADLINE_S
@@ -150,3 +151,46 @@ def test_a_queue_is_not_moved_into_itself(sites: tuple[mirrorq.Node, mirrorq.Nod
         pytest.raises(mirrorq.ConfigError, match="source and the target"),
     ):
         Forwarder(queue, queue)
+
+
+def test_a_forwarder_may_run_again(sites: tuple[mirrorq.Node, mirrorq.Node]) -> None:
+    one, other = sites
+    with one.queue("orders") as source, other.queue("orders") as target:
+        forwarder = Forwarder(source, target)
+        assert forwarder.status().moved == 0
+        for number in range(3):
+            forwarder.run(once=True)
+            assert forwarder.status().moved == number
+            source.put(b"%d" % number).result(DEADLINE_S)
+    assert bodies_in(other, "orders") == [b"0", b"1"]
+
+
+def test_a_forwarder_ends_with_the_handle_on_its_target(
+    sites: tuple[mirrorq.Node, mirrorq.Node],
+) -> None:
+    one, other = sites
+    with one.queue("orders") as source:
+        target = other.queue("orders")
+        with pytest.raises(mirrorq.ShutDown, match="'orders' is closed"):
+            Forwarder(source, target).run(on_status=lambda _: target.close())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"rate": 0}, "rate is 0"),
+        ({"rate": float("inf")}, "rate is inf"),
+        ({"rate": float("nan")}, "rate is nan"),
+        ({"key": b"k"}, "key is a string, not b'k'"),
+    ],
+)
+def test_arguments_that_a_forwarder_does_not_take(
+    sites: tuple[mirrorq.Node, mirrorq.Node], wrong: dict[str, Any], why: str
+) -> None:
+    one, other = sites
+    with (
+        one.queue("orders") as source,
+        other.queue("orders") as target,
+        pytest.raises(mirrorq.ConfigError, match=why),
+    ):
+        Forwarder(source, target, **wrong)

@@ -8,18 +8,23 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 from tests.kit import DEADLINE_S, peers_of, until
 
 import mirrorq
+from mirrorq.api.channel import FIRST_S
 from mirrorq.client.spooled import SpoolClient
 from mirrorq.config import Config
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.spool import Spool
 
 pytestmark = pytest.mark.real
+
+NOBODY = "tcp://127.0.0.1:9"
+"""No node listens there."""
 
 
 class Place:
@@ -146,6 +151,28 @@ def test_the_queue_looks_at_unique_keys_and_the_spool_does_not(place: Place) -> 
     assert [put.result(DEADLINE_S) for put in puts[:2]] == [puts[0].result()] * 2
     assert puts[3].result(DEADLINE_S) == 1
     assert [message.body for message in queue.browse()] == [b"0", b"0", b"2"]
+
+
+def test_a_get_without_a_wait_opens_the_queue(place: Place) -> None:
+    """Where the cluster is reached; where it is away, the call does not wait."""
+    given: list[float | None] = []
+
+    def opened(timeout: float | None) -> mirrorq.MirroredQueue:
+        given.append(timeout)
+        if not timeout:
+            raise TimeoutError("no node has answered")
+        return place.found()
+
+    orders = place.open()
+    spooled = SpooledQueue(orders._spool, orders._route, opened)
+    put = orders.put(b"1")
+    until(lambda: bool(orders.status().why))
+    with pytest.raises(mirrorq.NoQuorum, match="no node has answered"):
+        spooled.get(block=False)
+    with place.found():
+        put.result(DEADLINE_S)
+        assert spooled.get(block=False).body == b"1"
+    assert given == [0, FIRST_S]
 
 
 def test_a_full_spool(place: Place) -> None:
@@ -408,6 +435,30 @@ def test_other_nodes_tell_what_a_node_has_spooled(tmp_path: Path) -> None:
             assert taken(queue, 3) == [b"1", b"2", b"3"]
         orders.wait_for_confirms(DEADLINE_S)
         until(lambda: told() == 0)
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_a_closed_client_or_node_spools_nothing(tmp_path: Path, is_opened: bool) -> None:
+    client = mirrorq.connect(NOBODY, spool=tmp_path / "spool")
+    node = mirrorq.Node("n", path=tmp_path / "n")
+    if is_opened:
+        client.queue("orders")
+        node.queue("orders", spool=True)
+    client.close()
+    node.close()
+    with pytest.raises(mirrorq.ShutDown, match="is closed"):
+        client.queue("orders")
+    with pytest.raises(mirrorq.ShutDown, match="is closed"):
+        node.queue("orders", spool=True)
+
+
+@pytest.mark.parametrize("name", [None, 5, "", "x" * 300])
+def test_a_name_that_no_queue_can_have_leaves_nothing(tmp_path: Path, name: Any) -> None:
+    with mirrorq.connect(NOBODY, spool=tmp_path / "spool") as client:
+        with pytest.raises(mirrorq.ConfigError, match="a queue's name"):
+            client.queue(name)
+        client.queue("good")
+        assert list(client.spooled()) == ["good"]
 
 
 def test_a_client_that_nobody_answers(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ Transports above (Celery, dramatiq, taskiq) have instrumentors of their own, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -114,11 +114,12 @@ class Spans:
         self._tracer = tracer
 
     @contextmanager
-    def _sent(self, call: str, queue: Queue, body: Any, headers: Headers) -> Iterator[Headers]:
+    def _sent(self, call: str, queue: Queue, bodies: Any, headers: Headers) -> Iterator[Headers]:
         """Make a span, and yield the headers that carry the span's context."""
         attributes = _attributes(call, "send", queue.name)
         if call.endswith("_many"):
-            attributes["messaging.batch.message_count"] = len(body)
+            with suppress(TypeError):  # a generator has no length
+                attributes["messaging.batch.message_count"] = len(bodies)
         with self._tracer.start_as_current_span(
             f"send {queue.name}", kind=SpanKind.PRODUCER, attributes=attributes
         ):
@@ -153,18 +154,18 @@ class Spans:
         return span
 
     def sending(self, original: Wrapped) -> Wrapped:
-        def send(queue: Queue, body: Any, *more: Any, headers: Headers = None, **named: Any) -> Any:
-            with self._sent(original.__name__, queue, body, headers) as carried:
-                return original(queue, body, *more, headers=carried, **named)
+        def send(queue: Queue, *given: Any, headers: Headers = None, **named: Any) -> Any:
+            bodies = given[0] if given else named.get("bodies")
+            with self._sent(original.__name__, queue, bodies, headers) as carried:
+                return original(queue, *given, headers=carried, **named)
 
         return send
 
     def sending_aio(self, original: Wrapped) -> Wrapped:
-        async def send(
-            queue: Queue, body: Any, *more: Any, headers: Headers = None, **named: Any
-        ) -> Any:
-            with self._sent(original.__name__, queue, body, headers) as carried:
-                return await original(queue, body, *more, headers=carried, **named)
+        async def send(queue: Queue, *given: Any, headers: Headers = None, **named: Any) -> Any:
+            bodies = given[0] if given else named.get("bodies")
+            with self._sent(original.__name__, queue, bodies, headers) as carried:
+                return await original(queue, *given, headers=carried, **named)
 
         return send
 

@@ -83,7 +83,7 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
         """Connect. A result backend of this module gives the tasks their ids."""
         await super().startup()
         self._client = await aio.connect(self._url, **self._options)
-        self._queue = await self._client.queue(self._queue_name)
+        await self._opened()
         if isinstance(self.result_backend, MirrorQResultBackend):
             self.id_generator = self.result_backend._new_id
 
@@ -94,9 +94,12 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
             await client.close()
         await super().shutdown()
 
-    def _opened(self) -> aio.MirroredQueue:
-        if self._queue is None:
+    async def _opened(self, ended: aio.MirroredQueue | None = None) -> aio.MirroredQueue:
+        """Return a handle on the queue; a new one in place of `ended`, whose queue was deleted."""
+        if self._client is None:
             raise mirrorq.ShutDown("the broker is not started: await broker.startup()")
+        if self._queue is ended or self._queue is None:
+            self._queue = await self._client.queue(self._queue_name)
         return self._queue
 
     async def kick(self, message: BrokerMessage) -> None:
@@ -106,19 +109,27 @@ class MirrorQBroker(AsyncBroker):  # type: ignore[misc]
             NotConfirmed: the task is certainly not stored.
             TimeoutError, NoQuorum, …: no answer came in time; the task may be stored.
         """
-        delay = message.labels.get("delay")
-        await self._opened().put(
-            message.message,
-            headers={"task_name": message.task_name, "task_id": message.task_id},
-            delay=None if delay is None else float(delay),
-            priority=int(message.labels.get("priority", 0)),
-            timeout=self._confirm_timeout,
-        )
+        delay, queue = message.labels.get("delay"), await self._opened()
+        options: Any = {
+            "headers": {"task_name": message.task_name, "task_id": message.task_id},
+            "delay": None if delay is None else float(delay),
+            "priority": int(message.labels.get("priority", 0)),
+            "timeout": self._confirm_timeout,
+        }
+        try:
+            await queue.put(message.message, **options)
+        except mirrorq.ShutDown:
+            await (await self._opened(queue)).put(message.message, **options)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
         """Yield tasks as they come, to be acked."""
-        async for message in self._opened():
-            yield AckableMessage(data=self._flagged(message), ack=partial(acked, message))
+        queue = await self._opened()
+        while True:
+            async for message in queue:
+                yield AckableMessage(data=self._flagged(message), ack=partial(acked, message))
+            if self._client is None:
+                return
+            queue = await self._opened(queue)
 
     def _flagged(self, message: mirrorq.Message) -> bytes:
         """Return a task's body; a task that may have begun gets the label `redelivered`."""
@@ -170,14 +181,24 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         self._client: aio.Client | None = None
         self._name = PREFIX + uuid.uuid4().hex
         self._results: OrderedDict[str, bytes] = OrderedDict()
-        """Results that have come and were not read yet. The consumer's thread changes the dict."""
+        """Results that have come and were not read yet."""
+        self._listening: asyncio.Task[None] | None = None
         self._targets: OrderedDict[str, aio.MirroredQueue] = OrderedDict()
 
     async def startup(self) -> None:
         """Connect, and listen for results."""
         self._client = await aio.connect(self._url, **self._options)
-        own = await self._client.queue(self._name, auto_delete=True)
-        await asyncio.to_thread(own.handle.consume, self._on_result, ack="receipt")
+        await self._listen(self._client, 30)
+
+    async def _listen(self, client: aio.Client, timeout: float | None) -> None:
+        """Take results. The queue ends while this process is frozen for long: begin again then."""
+
+        def again(_: object) -> None:
+            if client is self._client:
+                self._listening = asyncio.create_task(self._listen(client, None))
+
+        own = await client.queue(self._name, auto_delete=True, timeout=timeout)
+        await own.consume(self._on_result, ack="receipt", on_cancel=again)
 
     async def shutdown(self) -> None:
         """Disconnect: the queue of this process's results ends with the connection."""
@@ -190,7 +211,7 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
         """Return the id of a task whose result comes here."""
         return f"{self._name}:{uuid.uuid4().hex}"
 
-    def _on_result(self, message: mirrorq.Message) -> None:
+    async def _on_result(self, message: mirrorq.Message) -> None:
         self._results[str(message.headers["task_id"])] = message.body
         while len(self._results) > RESULTS_MAX:
             self._results.popitem(last=False)
@@ -208,20 +229,16 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
                 "nowhere"
             )
         body = self._serializer.dumpb(result.model_dump())
-        try:
-            target = await self._target(name)
-            await target.put(
-                body,
-                headers={"task_id": task_id},
-                ttl=self._ttl,
-                timeout=self._confirm_timeout,
-            )
-        except (mirrorq.QueueNotFound, mirrorq.ShutDown):
-            self._targets.pop(name, None)
-            log.info(
-                "nobody waits for the result of task %s any more: the process that asked has gone",
-                task_id,
-            )
+        options: Any = {"ttl": self._ttl, "timeout": self._confirm_timeout}
+        for _ in "ab":  # the queue may have been deleted, and declared again
+            try:
+                target = await self._target(name)
+                await target.put(body, headers={"task_id": task_id}, **options)
+                return
+            except (mirrorq.QueueNotFound, mirrorq.ShutDown):
+                self._targets.pop(name, None)
+        text = "nobody waits for the result of task %s any more: the process that asked has gone"
+        log.info(text, task_id)
 
     async def _target(self, name: str) -> aio.MirroredQueue:
         target = self._targets.get(name)

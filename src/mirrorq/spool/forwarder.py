@@ -20,12 +20,13 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from mirrorq import bulk, clock
-from mirrorq.api.arguments import SEQUENCE_MAX, check_flags
+from mirrorq.api.arguments import SEQUENCE_MAX, check_flags, check_text
 from mirrorq.bulk.reading import Batch as Frames
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import ConfigError, Full, MirrorQError, NoQuorum, QueueDown
@@ -91,7 +92,8 @@ class Forwarder:
             again. The former forwarder must have ended with no message on its way.
 
     Raises:
-        ConfigError: both are the same queue, or the rate is not above 0.
+        ConfigError: both are the same queue, the rate is not above 0 or is infinite, or the key is
+            no string.
     *Threads*: `run` belongs to one thread; any may call `status` and `stop`.
     """
 
@@ -145,15 +147,19 @@ class Moving(Sender):
         label: str,
     ) -> None:
         super().__init__(target.name, Doorbell())
-        if bulk.identity(source) == bulk.identity(target):
+        identity = bulk.identity(source)
+        if identity == bulk.identity(target):
             raise ConfigError(f"queue {source.name!r} is the source and the target: name another")
-        if rate is not None and not rate > 0:
-            raise ConfigError(f"rate is {rate!r}: give messages a second, above 0")
+        if rate is not None and not 0 < rate < inf:
+            raise ConfigError(f"rate is {rate!r}: give messages a second, above 0, or None")
+        check_text("key", "" if key is None else key)
+        digest = hashlib.blake2b(repr((identity, target.name, key, label)).encode(), digest_size=8)
+        producer = spool_producer(int.from_bytes(digest.digest()))
+        self.line = Line(1, TargetMark(producer, SEQUENCE_MAX), producer)
         self._source = source
         self._into = target
         self._key = key
         self._rate = rate
-        self._label = label
         self._next_at = 0.0
         """Time at which the rate allows the next message."""
         self._is_stopping = False
@@ -167,7 +173,7 @@ class Moving(Sender):
 
     def run(self, *, once: bool, on_status: Callable[[ForwardStatus], object] | None) -> None:
         with bulk.claim(self._source, f"forwarder to {self.name}", CLAIM_S) as self._claim:
-            self._begin_line()
+            self._look_at = 0.0
             try:
                 while not self._is_stopping and not (once and self._is_done):
                     pause_s = self._round()
@@ -198,12 +204,6 @@ class Moving(Sender):
     def _is_done(self) -> bool:
         return bool(self._look_at) and not self.line.flights and self.line.read_to >= self._end
 
-    def _begin_line(self) -> None:
-        names = bulk.identity(self._source), self._into.name, self._key, self._label
-        digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
-        producer = spool_producer(int.from_bytes(digest))
-        self.line = Line(1, TargetMark(producer, SEQUENCE_MAX), producer)
-
     def _round(self) -> float:
         """Do all due work; return the seconds until the next round."""
         try:
@@ -219,9 +219,10 @@ class Moving(Sender):
         return max(min(self._look_at, max(self._next_at, now + 0.001)) - now, 0.0)
 
     def _look(self) -> None:
-        """Look how far the source goes."""
+        """Look how far the source goes, and whether the target is still open."""
         now = clock.monotonic()
         if now >= self._look_at:
+            self._into._ring_for("Forwarder").check()
             extent = bulk.extent(self._source)
             self._end, self._left = extent.next_sequence - 1, extent.messages
             self._look_at = now + LOOK_S

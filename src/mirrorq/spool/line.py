@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
+from itertools import takewhile
 
 from attrs import define, field, frozen
 
@@ -172,12 +173,7 @@ class Line:
 
     def ended(self) -> list[Flight]:
         """Return the flights at the front that have ended, to be acked locally now."""
-        found = []
-        for flight in self.flights:
-            if flight.left:
-                break
-            found.append(flight)
-        return found
+        return list(takewhile(lambda flight: not flight.left, self.flights))
 
     def on_acked(self, flights: list[Flight]) -> None:
         """Their acks are on the disk."""

@@ -8,7 +8,8 @@ former record is acked after that: the latest record is valid.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -78,25 +79,20 @@ class LocalStore:
     def __init__(self, path: Path, config: Config) -> None:
         acquire, end = embedding()
         use = Use()
-
-        def release() -> None:
-            end(use)
-
         try:
             node = acquire(use, "spool", path=path, config=config, salvages=True)
             self.node = cast(Access, node)
         except StoreLocked as error:
             raise StoreLocked(f"spool {path} is open: {error}: {_SHARED}") from error
-        self._release: Callable[[], None] = release
+        self._release = partial(end, use)
         try:
             self._bound(config)
             self._records, self._claim = self._own_queue("records")
             self._aside, self._aside_claim = self._own_queue("set-aside")
-        except PreconditionFailed as error:
+        except BaseException as error:
             self._release()
-            raise StoreLocked(f"spool {path} is open in this process: {_SHARED}") from error
-        except BaseException:
-            self._release()
+            if isinstance(error, PreconditionFailed):
+                raise StoreLocked(f"spool {path} is open in this process: {_SHARED}") from error
             raise
         self.records: dict[str, Record] = {}
         self._places: dict[str, int] = {}

@@ -17,6 +17,7 @@ from mirrorq.api.arguments import (
     deadline_of,
 )
 from mirrorq.api.batching import ManyPut, OnePut
+from mirrorq.api.channel import FIRST_S
 from mirrorq.api.closing import Closing
 from mirrorq.api.options import (
     Body,
@@ -308,9 +309,12 @@ class SpooledQueue(Closing):
         """Return a handle on the queue itself, for calls that need the cluster. `close` closes it.
 
         Raises:
-            NoQuorum: the cluster was not reached within `timeout` seconds.
+            NoQuorum: the cluster was not reached within `timeout` seconds. A connected one has a
+                second at least.
         """
         if self._queue is None:
+            if timeout is not None and not self._spool.why:
+                timeout = max(timeout, FIRST_S)  # without a wait there is no answer
             try:
                 self._queue = self._open_queue(timeout)
             except TimeoutError as error:

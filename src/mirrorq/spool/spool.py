@@ -135,6 +135,8 @@ class Spool:
 
     def begin_closing(self) -> None:
         """Wait until all puts are accepted, and forward nothing more."""
+        if self.is_closing:
+            return
         for route in list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
@@ -226,11 +228,8 @@ class Spool:
         """Settle and send as far as possible now."""
         if not self._attempt(route, lambda: self._forward(route)):
             return
-        if route.line.flights or not route.is_empty:
-            is_late = bool(self._waiting) and now - self._placed[route] > TURN_S
-        else:
-            is_late = bool(self._waiting) or now - self._placed[route] > IDLE_S
-        if is_late:
+        others, still_s = bool(self._waiting), now - self._placed[route]
+        if (others or still_s > IDLE_S) if route.is_empty else (others and still_s > TURN_S):
             self._leave(route)
 
     def _forward(self, route: Route) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq.api.arguments import check_flags
-from mirrorq.errors import ConfigError, StoreError
+from mirrorq.errors import ConfigError, ShutDown, StoreError
+from mirrorq.protocol.validation import declaration_error
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.route import SpoolStatus
 from mirrorq.spool.spool import Spool
@@ -48,9 +50,12 @@ class Spools:
         self._host = host
         self._open_queue = open_queue
         self._spool: Spool | None = None
+        self._is_closed = False
         self._opening = Once(self._open)
 
     def _open(self) -> None:
+        if self._is_closed:
+            raise ShutDown(f"spool {self._path} is closed")
         self._spool = Spool(self._path, self._config, self._host)
 
     def resume(self) -> None:
@@ -78,7 +83,8 @@ class Spools:
             others: keywords of a declaration that do not go with a spool, and their values.
 
         Raises:
-            ConfigError: one of `others` was given.
+            ConfigError: one of `others` was given, or no queue can have the name.
+            ShutDown: the node or client is closed.
             StoreLocked, StoreError: the store cannot be opened.
         """
         check_flags(durable=durable, auto_delete=auto_delete)
@@ -88,6 +94,8 @@ class Spools:
                     f"{keyword}={value!r} does not go with a spool: the queue is to be there when "
                     "what is spooled comes, for every process"
                 )
+        if wrong := declaration_error(name, False, auto_delete, passive=False):
+            raise ConfigError(wrong)
         self._opening.run()
         spool = self._spool
         assert spool is not None
@@ -122,11 +130,16 @@ class Spools:
 
     def begin_closing(self) -> None:
         """Wait until all puts are accepted, and forward nothing more."""
+        self._is_closed = True
+        if self._opening.callers:
+            with suppress(Exception):  # Whoever opens it gets the error.
+                self._opening.run()
         if self._spool is not None:
             self._spool.begin_closing()
 
     def close(self) -> None:
         """Wait until all puts are accepted, and close the store. The next opening sends the
         remaining messages."""
+        self.begin_closing()
         if self._spool is not None:
             self._spool.close()
