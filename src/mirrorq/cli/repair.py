@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,11 +107,10 @@ def _chosen(rings: list[str], names: tuple[str, ...]) -> list[str]:
     Raises:
         QueueNotFound: no queue has a name.
     """
-    of_name = {name: [one for one in rings if name in (one, logical_name(one))] for name in names}
-    for name, found in of_name.items():
-        if not found:
+    for name in names:
+        if not any(name in (one, logical_name(one)) for one in rings):
             raise QueueNotFound(f"no queue is named {name!r}: see mirrorq queue ls")
-    return list(dict.fromkeys(chain(*of_name.values()))) if names else rings
+    return [one for one in rings if not names or one in names or logical_name(one) in names]
 
 
 def _shown(copy: Copy) -> tuple[str, ...]:
