@@ -9,12 +9,14 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 import mirrorq
 from mirrorq.cli import main
+from mirrorq.cli.lines import _arriving_lines
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S
@@ -82,6 +84,21 @@ def test_a_number_that_is_none_is_wrong_usage(line: str) -> None:
     done = CliRunner().invoke(main, words, env={"MIRRORQ_URL": "tcp://127.0.0.1:1"})
     assert done.exit_code == 2, done.output
     assert wrong in done.stderr
+
+
+class Piece(bytes):
+    """A part of an input, which is joined to no line that has not ended."""
+
+    def __radd__(self, before: bytes) -> bytes:
+        assert not before, "the line's beginning is copied again for each piece"
+        return bytes(self)
+
+
+def test_the_pieces_of_a_long_line_are_joined_once() -> None:
+    pieces = [b"a\n\nb", b"c", b"", b"d\ne\n", b"f", b"g"]
+    given = iter([*map(Piece, filter(None, pieces)), b""])
+    arrived = _arriving_lines(SimpleNamespace(read1=lambda _: next(given)))
+    assert list(arrived) == [[b"a", b""], [b"bcd", b"e"], [b"fg"]]
 
 
 def test_unreachable_endpoints_are_all_named_with_why(endpoints: tuple[str, str, str]) -> None:

@@ -48,6 +48,25 @@ def test_commands_about_a_cluster_keep_their_keys(run: Run) -> None:
     assert promised("check") <= set(printed(run, "check"))
 
 
+def test_a_name_means_its_queue_and_the_shards_of_it(run: Run) -> None:
+    """Not a queue whose name only begins so; and a name that no queue has is refused."""
+    run("queue", "put", "tables", "--shards", "3", given=b"1\n2\n")
+    run("queue", "put", "tables#not", given=b"1\n")
+    shards = [f"tables#shard{number}" for number in range(3)]
+    for name, of_it in (("tables", shards), (shards[1], []), ("tables#not", [])):
+        info = printed(run, "queue", "info", name)
+        assert (info["name"], [one["name"] for one in info["shard_status"]]) == (name, of_it)
+        copies = printed(run, "store", "repair", name)["copies"]
+        assert [(one["queue"], one["skipped"]) for one in copies] == [
+            (one, "") for one in of_it or [name]
+        ]
+    run("queue", "put", "wide#not", given=b"1\n")
+    for command in (("queue", "info"), ("store", "repair")):
+        done = run(*command, "wide")
+        assert done.returncode == 1
+        assert b"no queue is named 'wide'" in done.stderr
+
+
 def test_policies_keep_their_keys(run: Run) -> None:
     run("policy", "set", "keyed", "^keyed$", '{"max-length": 9}')
     (row,) = [each for each in printed(run, "policy", "ls") if each["name"] == "keyed"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import attrs
 import pytest
+from click.testing import CliRunner
 
+from mirrorq.cli import main
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.config import Config
 from mirrorq.demo.ports import free_ports
@@ -71,6 +74,33 @@ def test_what_no_node_goes_by_is_named(tmp_path: Path, text: str, words: str) ->
     with pytest.raises(ConfigError) as caught:
         NodeFile.read(file)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "keys"),
+    [
+        ("", [], "environment"),
+        ('keys = "/file"', [], "/file"),
+        ('keys = "/file"', ["--keys", "option"], "option"),
+    ],
+)
+def test_the_keys_of_the_environment_are_a_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, options: list[str], keys: str
+) -> None:
+    """The file's keys replace them, and an option replaces the file's."""
+    found: list[NodeFile] = []
+    module = sys.modules["mirrorq.cli.node"]
+    monkeypatch.setattr(module, "_run", lambda settings, *_: found.append(settings))
+    file = tmp_path / "node.toml"
+    file.write_text(f'name = "a"\npath = "store"\n{line}')
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        words = ["node", "run", "--config", str(file), *options]
+        done = CliRunner().invoke(main, words, env={"MIRRORQ_KEYS": "environment"})
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert done.exit_code == 0, done.output
+    assert [one.keys for one in found] == [Path(keys)]
 
 
 def test_a_node_runs_by_its_file(tmp_path: Path) -> None:

@@ -95,6 +95,10 @@ async def hidden(_: object) -> None:
     """As behind a plain decorator: what is called returns a coroutine, and runs nothing."""
 
 
+def yields(_: object) -> Iterator[None]:
+    yield
+
+
 async def awaits_what_was_cancelled(_: object) -> None:
     future = asyncio.get_running_loop().create_future()
     future.cancel()
@@ -112,6 +116,7 @@ async def cancels_itself(_: object) -> None:
     ("function", "error", "counts"),
     [
         (lambda _: hidden(_), TypeError, (0, 1, 0)),
+        (yields, TypeError, (0, 1, 0)),
         (awaits_what_was_cancelled, asyncio.CancelledError, (0, 1, 0)),
         (cancels_itself, asyncio.CancelledError, (0, 0, 1)),
     ],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -176,12 +176,12 @@ def check_not_async(what: str, value: object) -> None:
 
 
 def check_returned(what: str, value: object) -> None:
-    """Raise TypeError for a coroutine that a function on a thread has returned: it never ran."""
-    if inspect.iscoroutine(value):
+    """Raise TypeError for a coroutine or generator of a function on a thread: it never ran."""
+    if isinstance(value, Coroutine | Generator):
         value.close()
         raise TypeError(
-            f"{what} returned a coroutine, so its body never ran: what wraps an async def must be "
-            "an async def too"
+            f"{what} returned a {type(value).__name__}, so its body never ran: what wraps an async "
+            "def must be an async def too, and no yield may be in it"
         )
 
 

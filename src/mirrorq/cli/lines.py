@@ -198,13 +198,15 @@ def _input_size() -> int | None:
 
 def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
     """Lines without their ends, as many at a time as there are: a slow input is not held up."""
-    rest = b""
+    rest: list[bytes] = []
     while chunk := stream.read1(READ_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
+        end, *lines = chunk.split(b"\n")
+        rest.append(end)
         if lines:
-            yield lines
-    if rest:
-        yield [rest]
+            yield [b"".join(rest), *lines[:-1]]
+            rest = lines[-1:]
+    if any(rest):
+        yield [b"".join(rest)]
 
 
 @click.command()
@@ -273,9 +275,7 @@ def _field(message: Message, name: str) -> str | None:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
-@click.option(
-    "--from", "start", type=click.IntRange(1, 2**63 - 1), help="The first sequence to be shown."
-)
+@click.option("--from", "start", type=click.IntRange(1, 2**63 - 1), help="First sequence shown.")
 @click.option("-n", "--count", default=20, show_default=True, type=click.IntRange(1, sys.maxsize))
 @click.option("--all", "is_all", is_flag=True, help="All messages.")
 @click.option(

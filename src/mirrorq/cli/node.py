@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mirrorq.cli.connecting import Failed, echo, failing, loaded, with_keys
 from mirrorq.cli.ending import ENDING
@@ -87,9 +88,12 @@ def node(file: Path | None, **options: Any) -> None:
     """
     # Neither a flag that is not set nor an empty list of peers says more than the file.
     given = {name: value for name, value in options.items() if value not in (False, {})}
-    said = NodeFile(**given)
+    # The environment's keys are a default, which any setting of the file replaces.
+    source = click.get_current_context().get_parameter_source("keys")
+    default = NodeFile(keys=given.pop("keys") if source is ParameterSource.ENVIRONMENT else None)
     with failing():
-        settings = said if file is None else NodeFile.read(file).over(said)
+        found = NodeFile() if file is None else NodeFile.read(file)
+        settings = default.over(found).over(NodeFile(**given))
     if settings.name is None or settings.path is None:
         where = "" if file is None else f", or in {file} name = and path ="
         raise click.UsageError(f"a node needs NAME and --path{where}")

@@ -19,6 +19,7 @@ from mirrorq.cli.connecting import (
     print_rows,
 )
 from mirrorq.errors import QueueNotFound
+from mirrorq.protocol.shard_names import logical_name
 
 if TYPE_CHECKING:
     from mirrorq.client.client import Client
@@ -103,7 +104,8 @@ def list_queues(client: Client, columns: tuple[str, ...], shards: bool, is_json:
 @as_json
 def info(client: Client, name: str, is_json: bool) -> None:
     """Show all that is known of QUEUE: each field of its status, and its shards."""
-    found = [queue for queue in client.queues(shards=True) if queue.name.partition("#")[0] == name]
+    queues = client.queues(shards=True)
+    found = [queue for queue in queues if name in (queue.name, logical_name(queue.name))]
     if not found:
         raise QueueNotFound(f"no queue is named {name!r}: see mirrorq queue ls")
     shown = [attrs.asdict(queue) for queue in found]

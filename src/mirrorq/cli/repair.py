@@ -16,6 +16,7 @@ from mirrorq.cli.connecting import Failed, as_json, cluster_options, connected, 
 from mirrorq.cli.progress import progress_bar
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.errors import PreconditionFailed, QueueDown, QueueNotFound
+from mirrorq.protocol.shard_names import logical_name
 
 if TYPE_CHECKING:
     from mirrorq.api.queue import MirroredQueue
@@ -72,12 +73,13 @@ def repair(
     with failing():
         with at(endpoints) as client:
             nodes = [one for one in client.nodes() if one.alive and not one.witness]
-            known = [one.name for one in client.queues(shards=True) if not one.shards]
+            rings = [one.name for one in client.queues(shards=True) if not one.shards]
+        chosen = _chosen(rings, names)
         for node in nodes:
             with at(node.endpoint) as client, progress_bar(node.name) as on_progress:
-                for done, name in enumerate(names or known):
+                for done, name in enumerate(chosen):
                     if on_progress is not None:
-                        on_progress(done, len(names or known), f"{node.name}: {name}")
+                        on_progress(done, len(chosen), f"{node.name}: {name}")
                     copies.append(_read(client, node.name, name))
         if discard:
             with at(endpoints) as client:
@@ -97,6 +99,18 @@ def repair(
             f"not all messages of {queues} are whole: start nodes that may have them, or drop what "
             "no member has with --discard"
         )
+
+
+def _chosen(rings: list[str], names: tuple[str, ...]) -> list[str]:
+    """Return the queues and shards to be read: all, or those named and the shards of those named.
+
+    Raises:
+        QueueNotFound: no queue has a name.
+    """
+    for name in names:
+        if not any(name in (one, logical_name(one)) for one in rings):
+            raise QueueNotFound(f"no queue is named {name!r}: see mirrorq queue ls")
+    return [one for one in rings if not names or one in names or logical_name(one) in names]
 
 
 def _shown(copy: Copy) -> tuple[str, ...]:
