@@ -19,7 +19,7 @@ from mirrorq.api.channel import FIRST_S
 from mirrorq.client.spooled import SpoolClient
 from mirrorq.config import Config
 from mirrorq.spool.queue import SpooledQueue
-from mirrorq.spool.spool import Spool
+from mirrorq.spool.spool import PLACES, Spool
 
 pytestmark = pytest.mark.real
 
@@ -473,6 +473,19 @@ def test_a_client_that_nobody_answers(tmp_path: Path) -> None:
             client.queue("orders").wait_for_confirms(DEADLINE_S)
             with node.queue("orders") as queue:
                 assert taken(queue, 1) == [b"1"]
+
+
+def test_size_and_age_of_all_are_known_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more targets than are sent to at once, while nobody answers."""
+    monkeypatch.setattr("mirrorq.client.spooled.CONNECT_S", 0.1)
+    with mirrorq.connect(NOBODY, spool=tmp_path / "spool") as client:
+        for number in range(2 * PLACES):
+            client.queue(f"q{number}").put(b"12345").accepted(DEADLINE_S)
+    with mirrorq.connect(NOBODY, spool=tmp_path / "spool") as client:
+        until(lambda: all(one.bytes and one.oldest_s for one in client.spooled().values()))
+        assert [one.bytes for one in client.spooled().values()] == [5] * 2 * PLACES
 
 
 class FakeClient:

@@ -263,6 +263,7 @@ class Route(Sender):
         Raises:
             TimeoutError, MirrorQError: the local disk has not taken the acks; call again.
         """
+        self.open()
         if ended := self.take_outcomes():
             self._tell(ended)
             self._ack(ended)
@@ -386,7 +387,8 @@ class Route(Sender):
         self._note_gone(place, place, reason)
 
     def note_drops(self) -> None:
-        """Note unread messages that have ended here."""
+        """Note unread messages that have ended here. At first, note the size and age of all."""
+        self.open()
         first, last = self.line.read_to + 1, self.accepted_to
         if self.target is None:
             self._part = self._made = self._pages = None  # what was read may end as well

@@ -135,9 +135,7 @@ class Spool:
 
     def begin_closing(self) -> None:
         """Wait until all puts are accepted, and forward nothing more."""
-        if self.is_closing:
-            return
-        for route in list(self.routes.values()):
+        for route in () if self.is_closing else list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
         self.is_closing = True
@@ -201,16 +199,15 @@ class Spool:
             return min(self._away_until, self._look_at) - now
         self._give_places(now)
         for route in list(self._placed):
-            self._advance(route, now)
+            if now >= self._away_until:  # Each try to reach the cluster takes its time.
+                self._advance(route, now)
         return self._next_look(clock.monotonic())
 
     def _look(self, now: float) -> None:
         """Look which messages have ended in their local queues."""
         self._look_at = now + LOOK_S
-        looked = [*self._placed, *islice(self._waiting, LOOKED_AT)]
-        for route in looked:
-            if "line" in route.__dict__:
-                self._attempt(route, route.note_drops)
+        for route in [*self._placed, *islice(self._waiting, LOOKED_AT)]:
+            self._attempt(route, route.note_drops)
         if len(self._waiting) > LOOKED_AT:
             self._waiting.rotate(-LOOKED_AT)
 
