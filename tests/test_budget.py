@@ -34,7 +34,7 @@ BUDGETS = {
     "client": 1_336,
     "cluster": 4_350,
     "containers": 1_140,
-    "contrib": 1_730,
+    "contrib": 1_742,
     "dashboard": 435,
     "demo": 835,
     "engine": 2_313,
