@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -112,3 +115,29 @@ def test_a_table_is_written_in_order(cluster: SimulatedCluster) -> None:
             arrow.write(queue, table, column)
     with pytest.raises(ConfigError, match="has 1 nulls"):
         arrow.write(queue, pa.table({"value": [b"a", None]}))
+
+
+SUSPENDED = """
+import mirrorq
+from mirrorq import arrow
+
+def rows(queue):
+    with arrow.take(queue) as reader:
+        for batch in reader:
+            yield from batch.column("value").to_pylist()
+
+queue = mirrorq.MirroredQueue("q", path="./data")
+queue.put_many([b"x"] * 9).result(60)
+taken = rows(queue)
+print(next(taken))
+"""
+
+
+@pytest.mark.real
+def test_a_program_ends_within_a_take(tmp_path: Path) -> None:
+    """Of a generator that nobody goes on with: its messages are given back at once."""
+    command = [sys.executable, "-c", SUSPENDED]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=25, check=True)
+    assert ended.stdout.split() == [b"b'x'"]
+    with MirroredQueue("q", path=tmp_path / "data") as queue:
+        assert len(queue.get_many(9, 60)) == 9

@@ -7,6 +7,7 @@ import asyncio
 import queue as queues
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -76,6 +77,22 @@ def test_a_service_with_threads_of_its_own() -> None:
     assert [body for _, body in done] == [b"%d" % number for number in range(20)]
     assert all(later - sooner >= 0.25 for (sooner, _), (later, _) in pairwise(done))
     assert served(1) == done
+
+
+def test_locks_and_joins_take_what_real_ones_take() -> None:
+    with SimulatedCluster(1):
+        lock = threading.Lock()
+        assert weakref.ref(lock)() is lock
+        for arguments in ((False, 5), (True, -2)):
+            with pytest.raises(ValueError, match="timeout"):
+                lock.acquire(*arguments)
+        assert lock.acquire(False)
+        assert not lock.acquire(True, 0)
+        thread = threading.Thread(target=time.sleep, args=(5,))
+        thread.start()
+        thread.join(-1)
+        assert thread.is_alive()
+        thread.join()
 
 
 def test_futures_of_a_pool() -> None:

@@ -22,6 +22,7 @@ belongs to the host's thread.
 from __future__ import annotations
 
 import contextlib
+import sys
 
 from mirrorq import clock
 from mirrorq.api.acks import PieceSettle
@@ -241,8 +242,8 @@ class RangeLease(_Holding):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give unacked messages back."""
-        if not self._is_over:
+        """Give unacked messages back. When the interpreter ends, its node or client has done so."""
+        if not self._is_over and not sys.is_finalizing():
             self.give_back(30.0)
 
 

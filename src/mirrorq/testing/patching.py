@@ -134,7 +134,7 @@ def _for_threads(real: Callable[..., Any], played: Callable[..., Any]) -> Callab
 def _join(begun: Task, timeout: float | None = None) -> None:
     if begun is current_task():
         raise RuntimeError("cannot join current thread")
-    begun._scheduler.join(begun, timeout)
+    begun._scheduler.join(begun, None if timeout is None else max(timeout, 0))
 
 
 def _is_alive(begun: Task) -> bool:

@@ -129,7 +129,7 @@ class Lock:
     """A `threading.Lock` on which tasks wait in virtual time. For other threads an ordinary lock: a
     module may keep the lock after the simulation."""
 
-    __slots__ = ("_real", "_scheduler", "_waiting")
+    __slots__ = ("__weakref__", "_real", "_scheduler", "_waiting")
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -142,10 +142,10 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; return false if the time was over first."""
+        if not blocking or timeout == 0 or (timeout < 0 and timeout != -1):
+            return self._real.acquire(blocking, timeout)  # its errors are the real lock's
         if self._real.acquire(False):
             return True
-        if not blocking or timeout == 0:
-            return False
         task = _tasks.get(get_ident())
         if task is None or task._scheduler is not self._scheduler:
             return self._real.acquire(True, timeout)
