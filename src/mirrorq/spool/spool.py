@@ -180,7 +180,8 @@ class Spool:
             log.exception("spool %s has failed: what it has stays there", self.path)
         finally:
             for route in self._placed:
-                route.drop_target("the spool is closed")
+                if "line" in route.__dict__:
+                    route.drop_target("the spool is closed")
             self._ended.set()
             if self._failure:
                 self._end_open(f"has failed: {self._failure}")
