@@ -39,7 +39,7 @@ def shop(url: str, tmp_path: Path) -> Iterator[Shop]:
     made.end()
 
 
-def message(number: int, **options: Any) -> Any:
+def message(number: object, **options: Any) -> Any:
     return dramatiq.Message(
         queue_name="default", actor_name="add", args=(number,), kwargs={}, options=options
     )
@@ -161,6 +161,14 @@ def test_joining_an_empty_queue_takes_one_look(broker: MirrorQBroker) -> None:
     broker.enqueue(message(1))
     with pytest.raises(QueueJoinTimeout):
         broker.join("default", timeout=0)
+
+
+def test_a_wrong_argument_is_no_lost_connection(broker: MirrorQBroker) -> None:
+    for wrong in ({"broker_priority": -1}, {"broker_priority": 1000}):
+        with pytest.raises(mirrorq.ConfigError, match="priority"):
+            broker.enqueue(message(1, **wrong))
+    with pytest.raises(ValueError, match="bytes"):
+        broker.enqueue(message("x" * (20 << 20)))
 
 
 def test_queues_and_nodes_that_are_not_there(broker: MirrorQBroker, node: mirrorq.Node) -> None:

@@ -351,7 +351,9 @@ def test_auto_delete_and_exclusive(node: mirrorq.Node, connecting: Connecting) -
 def test_a_queue_ends_its_consumer(node: mirrorq.Node, channel: Any) -> None:
     """A consumer whose queue somebody deletes is told by what has kombu declare anew."""
     channel.queue_declare("q", durable=True, auto_delete=False)
-    Sink(channel, "q")
+    sink = Sink(channel, "q")
+    with pytest.raises(amqp.NotAllowed, match="cancel it first"):
+        channel.basic_consume("q", callback=print, consumer_tag=sink.tag)
     node.queue("q").delete()
     with pytest.raises(amqp.ConsumerCancelled, match="'q' has ended"):
         channel.connection.drain_events(timeout=DEADLINE_S)

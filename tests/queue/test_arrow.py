@@ -51,6 +51,10 @@ def test_who_reads_takes_nothing(cluster: SimulatedCluster, shards: int | None) 
     assert (last["queue"], last["message_id"], last["headers"]) == ("orders", "m", [("n", "1")])
     with pytest.raises(ConfigError, match="no column 'vaule': they are value, sequence"):
         arrow.read(queue, ["vaule"])
+    with pytest.raises(ConfigError, match="no column is named"), arrow.take(queue, []):
+        pass
+    with arrow.take(queue, (name for name in ["value"])) as reader:
+        assert reader.read_all().num_rows == 10
 
 
 @pytest.mark.parametrize("shards", [None, 2])

@@ -69,10 +69,10 @@ def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBat
         A reader in the order of publishing. It reads from the copy at hand while it goes on.
 
     Raises:
-        ConfigError: there is no such column.
+        ConfigError: there is no such column, or no column is named.
         NoQuorum, QueueDown: there is no master.
     """
-    schema = schema_of(columns)
+    schema = schema_of(columns := tuple(columns))
 
     def parts() -> Iterator[pa.RecordBatch]:
         with _rings(queue) as rings:
@@ -108,7 +108,7 @@ def take(
         AckRefused: at the end: some of the messages had gone back to the queue meanwhile.
         ConfigError, PreconditionFailed, NoQuorum, QueueDown: as `bulk.lease`.
     """
-    schema = schema_of(columns)
+    schema = schema_of(columns := tuple(columns))
     with _rings(queue) as rings, ExitStack() as held:
         leases = [
             (ring, held.enter_context(bulk.lease(ring, count_max, "arrow", timeout)))

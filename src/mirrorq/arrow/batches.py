@@ -26,7 +26,10 @@ BYTES_MIN = 1 << 20
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of these columns. Raises ConfigError: there is none of this name."""
+    """Return the schema of these columns. Raises ConfigError: there is none of this name, or no
+    column is named."""
+    if not columns:
+        raise ConfigError(f"no column is named: give some of {', '.join(_ARROW)}")
     for name in columns:
         if name not in _ARROW:
             raise ConfigError(f"there is no column {name!r}: they are {', '.join(_ARROW)}")

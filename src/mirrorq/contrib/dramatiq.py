@@ -140,6 +140,8 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         except mirrorq.ShutDown as error:
             raise ConnectionClosed(str(error)) from error
         except (mirrorq.MirrorQError, TimeoutError) as error:
+            if isinstance(error, ValueError):
+                raise  # of a wrong argument, or too large a message
             raise ConnectionClosed(f"{message} is not confirmed: {error}") from error
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30_000) -> Consumer:

@@ -252,6 +252,8 @@ class Channel(Declarations):
         tag = consumer_tag or f"{self.channel_id}.{next(self._consumer_numbers)}"
         if callback is None:
             raise TypeError("basic_consume needs a callback: a function of a message")
+        if tag in self._takers:
+            raise amqp.NotAllowed(f"the channel has a consumer with tag {tag!r}: cancel it first")
         with translated():
             try:
                 consumer = self._consume(queue, tag, exclusive)
