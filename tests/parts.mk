@@ -39,9 +39,8 @@ define in_real_time
 			--last-failed --last-failed-no-failures=none $(1); }
 endef
 
-# Most of their time these tests wait: three files at once keep two cores busy for two thirds of it.
 real: $(STAMP)  ## real processes, threads and sockets on loopback: kill -9, SIGSTOP, signals, forks
-	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER),-n 3 --dist loadfile)
+	$(call in_real_time,tests --ignore=$(SPARK) --ignore=$(BROWSER),-n 2 --dist loadfile)
 
 stalls: $(STAMP)  ## the same, while nodes and clients stand still again and again: STALL_SEED=2
 	$(PYTEST) $(PROCESSES) --stalls $(STALL_SEED)
