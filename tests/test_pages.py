@@ -328,7 +328,7 @@ def test_a_worker() -> None:
         worker = start(ending, "-m", "mirrorq", *arguments)
         # Two jobs at once: the end of one line may come after the other line's text.
         said = line_of(worker) + line_of(worker)
-        assert ("made espresso" in said, "made tea" in said) == (True, True)
+        assert ("made espresso" in said, "made tea" in said) == (True, True), said
         failed = start(ending, "failed.py")
         assert line_of(failed) == "broken delivery_limit"
         assert failed.wait(DEADLINE_S) == 0
