@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mirrorq import clock, errors
-from mirrorq.api.arguments import (
-    check_command,
-    check_flags,
-    check_sequence,
-    check_text,
-    check_timeout,
-)
+from mirrorq.api.arguments import check_command, check_flags, check_sequence, check_text
 from mirrorq.errors import (
     ConfigError,
     MirrorQError,
@@ -150,13 +144,9 @@ class Administration(ABC):
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
         check_command(command)
-        if timeout is not None:
-            check_timeout(timeout)
         return self._ask(ClientAdminister(command), timeout).value
 
     def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
-        if timeout is not None:
-            check_timeout(timeout)
         self._ask(ClientDisconnect(client, reason), timeout)
 
     # --- What a node knows ----------------------------------------------------------------

@@ -230,7 +230,7 @@ class MirrorQResultBackend(AsyncResultBackend[Any]):  # type: ignore[misc]
             )
         body = self._serializer.dumpb(result.model_dump())
         options: Any = {"ttl": self._ttl, "timeout": self._confirm_timeout}
-        for _ in "ab":  # the queue may have been deleted, and declared again
+        for _ in range(2):  # the queue may have been deleted, and declared again
             try:
                 target = await self._target(name)
                 await target.put(body, headers={"task_id": task_id}, **options)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import define, field
 
 from mirrorq import clock
+from mirrorq.api.arguments import check_timeout
 from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.engine.events import SessionClosed
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown, named_error
@@ -170,8 +171,11 @@ class NodeCalls:
 
         Raises:
             NoQuorum: the cluster did not answer within `timeout` seconds.
+            ValueError, TypeError: the time-out is invalid (`check_timeout`).
         """
         self.check_open()
+        if timeout is not None:
+            check_timeout(timeout)
         one = _Call(ClientCall(next(self._numbers), call))
         is_given_up = True
         try:

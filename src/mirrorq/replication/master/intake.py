@@ -103,9 +103,10 @@ class Intake:
                 continue
             held.popleft()
             if attachment is not None and is_current:
-                known = self._next_of(header)
+                is_bounded = attachment.told.flow is not None
+                known = self._next_of(header) if is_bounded else 0
                 self._admit(item, attachment)
-                if attachment.told.flow is not None:
+                if is_bounded:
                     # The handle counts all numbers, of refused and repeated messages too.
                     sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)
                     attachment.told.size_since += sum(sizes[known : self._next_of(header)])
