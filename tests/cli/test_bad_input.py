@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import mirrorq
+from mirrorq.api.arguments import MessageTooLarge
 from mirrorq.cli import main
 from mirrorq.cli.lines import _arriving_lines
 from mirrorq.demo.ports import free_ports
@@ -97,8 +98,26 @@ class Piece(bytes):
 def test_the_pieces_of_a_long_line_are_joined_once() -> None:
     pieces = [b"a\n\nb", b"c", b"", b"d\ne\n", b"f", b"g"]
     given = iter([*map(Piece, filter(None, pieces)), b""])
-    arrived = _arriving_lines(SimpleNamespace(read1=lambda _: next(given)))
+    arrived = _arriving_lines(SimpleNamespace(read1=lambda _: next(given)), 3)
     assert list(arrived) == [[b"a", b""], [b"bcd", b"e"], [b"fg"]]
+
+
+def test_a_line_without_an_end_is_not_kept_whole() -> None:
+    """The lines before it are published; it is refused once it is longer than any message."""
+    given = iter([b"a\nbc", *[b"def"] * 10_000])
+    arrived = _arriving_lines(SimpleNamespace(read1=lambda _: next(given)), 100)
+    assert next(arrived) == [b"a"]
+    with pytest.raises(MessageTooLarge, match="of 101 bytes is larger than message_bytes_max 100"):
+        next(arrived)
+
+
+@pytest.mark.parametrize("address", ["mirrorq://h?keys=/no/keys", "mirrorq://web@h"])
+def test_an_address_chooses_its_keys_itself(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """$MIRRORQ_KEYS beside it is no second choice, but where its named key is looked for."""
+    monkeypatch.setenv("MIRRORQ_KEYS", "/no/keys")
+    assert "/no/keys" in refused(1, "queue", "ls", "--connect", address)
+    typed = refused(1, "queue", "ls", "--connect", address, "--keys", "/no/keys")
+    assert "/no/keys" in typed or "give them once" in typed
 
 
 def test_unreachable_endpoints_are_all_named_with_why(endpoints: tuple[str, str, str]) -> None:

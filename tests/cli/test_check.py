@@ -132,6 +132,22 @@ def told(found: Result) -> list[str]:
     return [line for line in found.stdout.splitlines() if not line.startswith("alarm\t")]
 
 
+def test_a_queue_without_a_copy_to_read_is_not_called_whole(
+    nodes: dict[str, mirrorq.Node],
+) -> None:
+    """`mirrorq store repair`: the only copy is on a node that has ended."""
+    nodes["c"].set_policy("one", "single", {"ha-mode": "exactly", "ha-params": 1})
+    nodes["c"].queue("single", timeout=COMMAND_S).put(b"x").result(COMMAND_S)
+    nodes["c"].close()
+
+    def repaired() -> Result | None:
+        arguments = ["store", "repair", "--connect", nodes["a"].listening]
+        done = CliRunner().invoke(main, arguments)
+        return done if done.stderr.startswith("mirrorq: no copy of single could be read") else None
+
+    assert until(repaired, "the queue's master is dead").exit_code == 1
+
+
 def test_a_cluster_is_checked(nodes: dict[str, mirrorq.Node]) -> None:
     """All is well; a mirror that is not in sync and a node that has ended are named."""
     endpoint = nodes["a"].listening

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mirrorq import ConfigError, MirroredQueue, arrow
+from mirrorq import ConfigError, MirroredQueue, ShutDown, arrow
 from mirrorq.testing import SimulatedCluster
 
 WAIT_S = 30
@@ -70,6 +70,10 @@ def test_what_is_taken_is_acked_at_a_clean_end(
         table = reader.read_all()
     assert values(table) == [b"0", b"1", b"2", b"3"]
     assert queue.qsize() == 6
+    with arrow.take(queue) as reader:
+        pass
+    with pytest.raises((ValueError, ShutDown), match=r"used after its `with`|is closed"):
+        reader.read_all()
 
 
 def test_what_is_taken_nobody_else_is_given(cluster: SimulatedCluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import queue as queues
+import signal
 import threading
 import time
 import weakref
@@ -148,6 +149,36 @@ def test_asyncio_runs_on_virtual_time() -> None:
         cluster.run(10)
         cluster.crash("a")
         assert task.result(200) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_loop_takes_handlers_of_signals() -> None:
+    """Services stop on SIGTERM: no signal comes in virtual time."""
+
+    async def main() -> tuple[bool, bool]:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, loop.stop)
+        return loop.remove_signal_handler(signal.SIGTERM), loop.remove_signal_handler(1)
+
+    with SimulatedCluster(1) as cluster:
+        task = cluster.spawn(lambda: asyncio.run(main()))
+        assert task.result(10) == (True, False)
+
+
+def test_a_simple_queue_may_be_a_base_class() -> None:
+    """A subclass waits in virtual time, and the name takes a type as Python's does."""
+    with SimulatedCluster(1) as cluster:
+
+        class Box(queues.SimpleQueue[int]):
+            def both(self) -> tuple[int, int]:
+                return self.get(timeout=50), self.get(timeout=50)
+
+        box = Box()
+        task = cluster.spawn(box.both)
+        cluster.run(20)
+        box.put(1)
+        cluster.run(20)
+        box.put(2)
+        assert task.result(10) == (1, 2)
 
 
 def test_nothing_is_left_in_its_place() -> None:

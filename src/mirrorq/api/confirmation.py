@@ -165,7 +165,8 @@ class Confirmation(_Outcome):
     @property
     def is_duplicate(self) -> bool:
         """Whether the message was not stored because an earlier message has the same unique key.
-        The earlier message's sequence is the `result`. False while there is no outcome."""
+        The earlier message's sequence is the `result`. Of several messages, or queues: whether
+        none was stored. False while there is no outcome."""
         return self._is_duplicate
 
     @property

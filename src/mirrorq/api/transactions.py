@@ -45,6 +45,8 @@ class StepPut:
     target: int = 0
     sequences: dict[int, int] = field(factory=dict)
     """Index of each body -> its sequence, if bodies have unique keys."""
+    has_stored: bool = False
+    """True: a body was stored as new, not as a repeat."""
 
     @property
     def count(self) -> int:
@@ -87,10 +89,12 @@ class StepPut:
         """Note sequences: messages that repeat earlier messages are not consecutive."""
         for index in range(outcome.count):
             self.sequences[outcome.index + index] = outcome.first_sequence + index
-        if outcome.is_repeated and isinstance(self.confirmation, Confirmation):
-            self.confirmation._is_duplicate = True
+            if outcome.index + index and not outcome.is_repeated:
+                self.has_stored = True
         if len(self.sequences) < self.count:
             return []
+        if isinstance(self.confirmation, Confirmation):
+            self.confirmation._is_duplicate = self.count > 1 and not self.has_stored
         return self._finish(tuple(self.sequences[index] for index in range(1, self.count)), None)
 
     def _finish(self, value: object, error: MirrorQError | None) -> list[Confirmation]:

@@ -185,18 +185,26 @@ def _leased(
     for ring, lease in leases:
         extent = bulk.extent(ring)
         for first, last in lease.ranges:
-            found = _all_of(
-                bulk.reader(ring).read(first, last, extent=extent), ring.name, first, last
-            )
-            yield from record_batches(found, ring.name, columns)
+            found = bulk.reader(ring).read(first, last, extent=extent)
+            batches = _all_of(found, ring.name, first, last, lease)
+            yield from record_batches(batches, ring.name, columns)
 
 
-def _all_of(found: Iterable[Batch], queue: str, first: int, last: int) -> Iterator[Batch]:
-    """Hand these on. Raises StoreCorrupt at their end: some of the messages were not among them."""
+def _all_of(
+    found: Iterable[Batch], queue: str, first: int, last: int, lease: RangeLease
+) -> Iterator[Batch]:
+    """Hand these on.
+
+    Raises:
+        StoreCorrupt: at their end: some of the messages were not among them.
+        ValueError: the same, after the end of the lease.
+    """
     missing = last - first + 1
     for batch in found:
         missing -= batch.count
         yield batch
+    if missing and lease.is_over:
+        raise ValueError(f"queue {queue!r}: the reader is used after its `with` block: read in it")
     if missing:
         raise StoreCorrupt(
             f"queue {queue!r}: {missing} of the messages {first} to {last}, which are taken, are "

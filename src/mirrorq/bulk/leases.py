@@ -115,12 +115,13 @@ class RangeLease(_Holding):
         super().__init__(handle, label, False, count_max or COUNT_MAX)
         self.ranges: tuple[Range, ...] = ()
         """Their sequences, in order."""
-        self._is_over = False
+        self.is_over: bool = False
+        """Whether the messages were acked or given back."""
         try:
             self._take(count_max, timeout)
         except BaseException:
             # The caller gets no lease: no message may stay held.
-            if not self._is_over:
+            if not self.is_over:
                 with contextlib.suppress(MirrorQError):
                     self.give_back(CLOSE_S)
             raise
@@ -194,12 +195,12 @@ class RangeLease(_Holding):
         """End the lease; return which messages were refused, and why."""
         handle, deadline = self._handle, deadline_of(timeout)
         handle.check()
-        if self._is_over:
+        if self.is_over:
             raise ValueError(f"the lease on queue {handle.name!r} is over already")
         lost, why = RangeSet(), ""
         refused: tuple[Delivery, ...] | None = None
         try:
-            self._is_over = True
+            self.is_over = True
             while refused is None or refused:
                 settle = self._send(kind, refused)
                 settle.settlement.result(left_until(deadline))
@@ -243,7 +244,7 @@ class RangeLease(_Holding):
 
     def __exit__(self, *_: object) -> None:
         """Give unacked messages back. When the interpreter ends, its node or client has done so."""
-        if not self._is_over and not sys.is_finalizing():
+        if not self.is_over and not sys.is_finalizing():
             self.give_back(30.0)
 
 

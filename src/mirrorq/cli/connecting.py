@@ -75,11 +75,13 @@ def failing() -> Iterator[None]:
 
 def _source_text() -> str:
     """Return a text about the source of endpoints that were not typed."""
+    return f". The endpoints are those of ${URL}" if is_from_environment("endpoints") else ""
+
+
+def is_from_environment(name: str) -> bool:
+    """Return true if an option of the running command was not typed but is in the environment."""
     context = click.get_current_context(silent=True)
-    if context is None or not context.params.get("endpoints"):
-        return ""
-    source = context.get_parameter_source("endpoints")
-    return f". The endpoints are those of ${URL}" if source is ParameterSource.ENVIRONMENT else ""
+    return context is not None and context.get_parameter_source(name) is ParameterSource.ENVIRONMENT
 
 
 def reach_options(command: Command) -> Command:
@@ -180,9 +182,13 @@ def connected(
     Args:
         looks: a read-only command shows one node's view, with a note if there is no majority.
     """
+    from mirrorq.client.address import Address
     from mirrorq.client.client import connect
 
-    security = loaded(keys)
+    # An address says itself which keys it means, and may take them from the environment.
+    named = Address.of(endpoints)
+    is_named = bool(named.key or named.options.get("keys"))
+    security = None if is_named and is_from_environment("keys") else loaded(keys)
     with connect(endpoints, insecure=insecure, security=security, timeout=wait) as client:
         if looks:
             client._wait_founded(wait)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mirrorq.api.arguments import check_size
 from mirrorq.cli.connecting import (
     Failed,
     Misused,
@@ -75,15 +76,17 @@ def publish(
     lines = _Lines()
     filled = _queue_to_fill(client, name, transient=transient, shards=shards)
     with filled as queue, _targets(queue) as targets, lines.reporting():
-        _publish_input(targets, lines, batch)
+        _publish_input(targets, lines, batch, client.config.message_bytes_max)
     acted(is_json, f"confirmed: {lines.confirmed}", confirmed=lines.confirmed)
 
 
-def _publish_input(targets: Iterator[MirroredQueue], lines: _Lines, batch: int) -> None:
+def _publish_input(
+    targets: Iterator[MirroredQueue], lines: _Lines, batch: int, bytes_max: int
+) -> None:
     """Publish until the end of standard input, and until all lines are confirmed."""
     size = _input_size()
     with progress_bar("published") as show:
-        for arrived in _arriving_lines(sys.stdin.buffer):
+        for arrived in _arriving_lines(sys.stdin.buffer, bytes_max):
             target = next(targets)
             for first in range(0, len(arrived), batch):
                 sent = arrived[first : first + batch]
@@ -196,15 +199,23 @@ def _input_size() -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def _arriving_lines(stream: Any) -> Iterator[list[bytes]]:
-    """Lines without their ends, as many at a time as there are: a slow input is not held up."""
+def _arriving_lines(stream: Any, bytes_max: int) -> Iterator[list[bytes]]:
+    """Lines without their ends, as many at a time as there are: a slow input is not held up.
+
+    Raises:
+        MessageTooLarge: a line is longer than `bytes_max`, which may be seen before its end.
+    """
     rest: list[bytes] = []
+    size = 0
     while chunk := stream.read1(READ_BYTES):
         end, *lines = chunk.split(b"\n")
         rest.append(end)
+        size += len(end)
+        check_size(size, 0, bytes_max)
         if lines:
             yield [b"".join(rest), *lines[:-1]]
             rest = lines[-1:]
+            size = len(rest[0])
     if any(rest):
         yield [b"".join(rest)]
 

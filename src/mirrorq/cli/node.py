@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from mirrorq.cli.connecting import Failed, echo, failing, loaded, with_keys
+from mirrorq.cli.connecting import Failed, echo, failing, is_from_environment, loaded, with_keys
 from mirrorq.cli.ending import ENDING
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
@@ -89,8 +88,7 @@ def node(file: Path | None, **options: Any) -> None:
     # Neither a flag that is not set nor an empty list of peers says more than the file.
     given = {name: value for name, value in options.items() if value not in (False, {})}
     # The environment's keys are a default, which any setting of the file replaces.
-    source = click.get_current_context().get_parameter_source("keys")
-    default = NodeFile(keys=given.pop("keys") if source is ParameterSource.ENVIRONMENT else None)
+    default = NodeFile(keys=given.pop("keys") if is_from_environment("keys") else None)
     with failing():
         found = NodeFile() if file is None else NodeFile.read(file)
         settings = default.over(found).over(NodeFile(**given))

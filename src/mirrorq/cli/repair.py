@@ -38,6 +38,8 @@ class Copy:
     """Sequences that no member has whole."""
     skipped: str = ""
     """Why the copy was not read, "" if read."""
+    is_down: bool = False
+    """Whether the node has no copy in sync, or the queue no master."""
 
 
 @click.command()
@@ -62,7 +64,7 @@ def repair(
 
     A node that meets damaged bytes fetches them from another one by itself: here it is made to
     look at all. Takes nothing, and the queues go on. Exit status 0 when all is whole then (or was
-    discarded); else 1, with what no member has whole.
+    discarded); else 1, with what no member has whole, or the queues that have no copy to read.
     """
 
     def at(where: str) -> AbstractContextManager[Client]:
@@ -85,8 +87,10 @@ def repair(
             with at(endpoints) as client:
                 discarded = dict(_discarded(client, copies))
     left = [one for one in copies if one.damaged and one.queue not in discarded]
+    read = {one.queue for one in copies if not one.skipped}
+    unread = sorted({one.queue for one in copies if one.is_down} - read)
     if is_json:
-        found = {"ok": not left, "copies": [attrs.asdict(one) for one in copies]}
+        found = {"ok": not left and not unread, "copies": [attrs.asdict(one) for one in copies]}
         echo(json.dumps({**found, "discarded": discarded}, indent=2))
     else:
         for one in copies:
@@ -99,6 +103,8 @@ def repair(
             f"not all messages of {queues} are whole: start nodes that may have them, or drop what "
             "no member has with --discard"
         )
+    if unread:
+        raise Failed(f"no copy of {', '.join(unread)} could be read: start the nodes that have one")
 
 
 def _chosen(rings: list[str], names: tuple[str, ...]) -> list[str]:
@@ -131,6 +137,7 @@ def _read(client: Client, node: str, name: str) -> Copy:
                     _read_span(queue, low, min(low + SPAN - 1, last), copy)
     except (QueueDown, QueueNotFound, PreconditionFailed) as error:
         copy.skipped = str(error)
+        copy.is_down = isinstance(error, QueueDown)
     return copy
 
 

@@ -204,8 +204,11 @@ class NodeCalls:
 
         Raises:
             NoQuorum: the node was not ready within `timeout` seconds.
+            ValueError, TypeError: the time-out is invalid (`check_timeout`).
         """
         self.check_open()
+        if timeout is not None:
+            check_timeout(timeout)
         ready = Latch()
         try:
             self._driver.call(lambda: self._driver.when(ready, is_ready, ready.set))

@@ -145,8 +145,15 @@ def _refuse_shared_endpoint(peers: Mapping[str, str]) -> None:
 
 
 def split_endpoints(join: str | Sequence[str]) -> tuple[str, ...]:
-    """Split endpoints that were given as a list or joined by commas."""
-    return tuple(text.strip() for text in (join.split(",") if isinstance(join, str) else join))
+    """Split endpoints that were given as a list or joined by commas.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    listed = join.split(",") if isinstance(join, str) else join
+    if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
+        raise ConfigError(f"join is {join!r}: it must be 'tcp://host:port', or a list of these")
+    return tuple(text.strip() for text in listed)
 
 
 def _join_endpoints(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVarTuple
 
 from mirrorq.testing.schedule import Lock, Scheduler
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class _Selector(selectors.BaseSelector):
@@ -56,11 +58,24 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def __init__(self, scheduler: Scheduler) -> None:
         self._simulated_selector = _Selector(scheduler)
         self._scheduler = scheduler
+        self._handled: set[int] = set()
         super().__init__(self._simulated_selector)
 
     def time(self) -> float:
         """Virtual seconds."""
         return self._scheduler.now_us / 1_000_000
+
+    def add_signal_handler(
+        self, sig: int, callback: Callable[[*Arguments], object], *args: *Arguments
+    ) -> None:
+        """Take the handler, and never call it: no signal comes in virtual time."""
+        self._handled.add(sig)
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Drop the handler; return whether there was one."""
+        was_handled = sig in self._handled
+        self._handled.discard(sig)
+        return was_handled
 
     def _make_self_pipe(self) -> None:
         """None is needed: the bell of the selector wakes the loop."""

@@ -18,11 +18,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from types import GenericAlias
 from typing import Any
 
 from mirrorq.testing.loop import SimulatedLoop
-from mirrorq.testing.schedule import START, START_US, Lock, Mailbox, Task, current_task
+from mirrorq.testing.schedule import (
+    START,
+    START_US,
+    Lock,
+    Mailbox,
+    SimulationError,
+    Task,
+    current_task,
+)
 
+SIMPLE_QUEUE = queue.SimpleQueue
 _kept: list[tuple[Any, str, Any]] = []
 """(module or class, name, real value)."""
 _open_count = 0
@@ -94,10 +104,27 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         (threading.Thread, "start", _start),
         (threading.Thread, "join", _for_threads(threading.Thread.join, _join)),
         (threading.Thread, "is_alive", _for_threads(threading.Thread.is_alive, _is_alive)),
-        (queue, "SimpleQueue", _for_tasks(queue.SimpleQueue, lambda t: Mailbox(t._scheduler))),
+        (queue, "SimpleQueue", SimpleQueue),
         (asyncio.events, "new_event_loop", new_loop),
         (asyncio, "new_event_loop", new_loop),
     ]
+
+
+class SimpleQueue(Mailbox):
+    """`queue.SimpleQueue`, also as a base class and as `SimpleQueue[int]`."""
+
+    __class_getitem__: Any = classmethod(GenericAlias)
+
+    def __new__(cls) -> Any:
+        if cls is SimpleQueue and current_task() is None:
+            return SIMPLE_QUEUE()
+        return super().__new__(cls)
+
+    def __init__(self) -> None:
+        task = current_task()
+        if task is None:
+            raise SimulationError(f"a {type(self).__name__} is made by no thread of the simulation")
+        super().__init__(task._scheduler)
 
 
 def _recursive(task: Task) -> Any:
