@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 from random import Random
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -107,6 +108,31 @@ def test_many_ops_go_to_the_disk_in_few_commits(world: World) -> None:
     world.cluster.run(BEHIND_MS)
     assert engine.hosting.rounds.last - before < 50
     world.check()
+
+
+def test_a_node_sleeps_while_a_checkpoint_waits_for_held_ops(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quiet time ends while a mirror stands still, which then has ops to hold back."""
+    world.put("a", 1)
+    cluster, engine = world.cluster, world.cluster.engine("b")
+    cluster.run(300)
+    due_ms = engine.replicas[world.queue_id]._writes._quiet.at_ms
+    cluster.run(cluster.true_ms(cluster.nodes["b"], due_ms) - cluster.now_ms - 20)
+    cluster.pause("b", 40)
+    world.producer("a", 3, "late")
+    steps: list[bool] = []
+    step = engine.step
+
+    def watched(now_ms: int, *arguments: Any) -> Any:
+        effects = step(now_ms, *arguments)
+        steps.append(effects.wake_at_ms is not None and effects.wake_at_ms <= now_ms)
+        return effects
+
+    monkeypatch.setattr(engine, "step", watched)
+    cluster.run(100)
+    assert steps
+    assert not any(steps)
 
 
 def test_a_queue_declared_under_the_policy_is_so_from_its_first_view(world: World) -> None:

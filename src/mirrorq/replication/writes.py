@@ -345,6 +345,8 @@ class Writes:
         if self._behind.at_ms == FOREVER_MS:
             self._behind.set(now_ms + WRITE_BEHIND_MS - now_ms % WRITE_BEHIND_MS)
         if now_ms < self._behind.at_ms and ring.log.append_cost < WRITE_BEHIND_COST:
+            if self._quiet.at_ms <= now_ms:
+                self._quiet.set(self._behind.at_ms)  # A checkpoint that is due waits as well.
             return True
         self._behind.clear()
         return False
