@@ -179,6 +179,16 @@ queue.transaction().__enter__().ack("m")
     AckRefused: settled before; once
 queue.as_queue(ack="put")
     ConfigError: 'get' or 'task_done'
+queue.as_queue(ack=["get"])
+    ConfigError: 'get' or 'task_done'
+queue.get_many(HUGE)
+    ValueError: count_max is 1180591620717411303424
+queue.browse(True)
+    TypeError: start is True
+queue.put_many(5)
+    TypeError: a list of bodies, not one int
+queue.ack_many(5)
+    TypeError: 5 is not what get()
 """
 """On each face that has messages."""
 
@@ -203,6 +213,16 @@ bulk.extent("q")
     TypeError: bulk.extent() takes a mirrorq.MirroredQueue, not 'q'; queue.handle
 bulk.lease(queue, -1)
     ValueError: count_max is -1
+bulk.lease(queue, timeout="5")
+    TypeError: the timeout is '5'
+bulk.claim(queue, timeout="5")
+    TypeError: the timeout is '5'
+bulk.extent(queue, "5")
+    TypeError: the timeout is '5'
+queue.wait_for_confirms("5")
+    TypeError: the timeout is '5'
+queue.redrive("3")
+    ValueError: count_max is '3'
 bulk.claim(queue, label=4)
     ConfigError: a label is a string, not 4
 bulk.reader(queue).read("a", 3)
@@ -233,6 +253,8 @@ host.exchange("news", passive=True)
     QueueNotFound: no exchange is named 'news'; declare it
 host.exchange("news", "fan-out")
     ConfigError: one of direct, fanout, topic, headers; 'fan-out'
+host.exchange("e", "topic").bind("q", "k", arguments=[1])
+    ConfigError: arguments of a binding are [1]: give a mapping
 host.exchange("e", "direct").bind("nope", "k")
     QueueNotFound: no queue is named 'nope'; declare it first
 host.set_policy("p", "^q$", {"ha-mod": "all"})
@@ -333,6 +355,28 @@ def test_on_a_host(stage: Stage, call: str, expected: str) -> None:
     check(stage, call, expected, host=stage.host)
     names = [row.name for row in stage.host.queues()]
     assert (names, stage.host.policies()) == (["q"], [])
+
+
+class Text(str):
+    """As numpy's texts are, and those of templates."""
+
+
+class Number(int):
+    """As some libraries' numbers are."""
+
+
+@case(MESSAGES)
+def test_a_subclass_of_a_plain_type_is_as_good(stage: Stage) -> None:
+    """msgspec packs none of them, so one once ended the thread of a node."""
+    queue = stage.queue(Text("q"))
+    headers = {Text("a"): Text("b"), "n": [Number(3)]}
+    queue.put(b"x", headers=headers, message_id=Text("m"), priority=Number(2)).result(WAIT_S)
+    stage.exchange(Text("news"), Text("topic")).bind(Text("q"), Text("k"))
+    stage.host.set_policy(Text("p"), Text("^none$"), {Text("message-ttl"): Text("5s")})
+    message = got(queue, 1)[0]
+    assert (message.headers, message.message_id) == ({"a": "b", "n": [3]}, "m")
+    assert {type(one) for one in (message.message_id, *message.headers)} == {str}
+    assert "q" in [row.name for row in stage.host.queues()]
 
 
 REFUSED: list[tuple[type[Face], str]] = [(face, name) for face in FACES for name in face.refusals]

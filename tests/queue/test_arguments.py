@@ -46,6 +46,9 @@ def test_a_wrong_setting(given: dict[str, Any], words: str) -> None:
         ({"name": 3}, "a node's name is a string, not 3"),
         ({"peers": ["a"]}, "peers is .*: it must be a mapping of each node's name to its endpoint"),
         ({"name": "a=b"}, "a node's name is 'a=b': it must not contain ="),
+        ({"name": "a" * 256}, "a node's name has at most 255 characters, not 256"),
+        ({"join": 5}, "join is 5: it must be 'tcp://host:port', or a list of these"),
+        ({"join": [5]}, "join is .*: it must be 'tcp://host:port', or a list of these"),
         ({"peers": {"a": "ipc:///a", "b=": "ipc:///b"}}, "a peer's name is 'b='"),
         ({"peers": {"a": 7400}}, "the endpoint of peer 'a' is a string, not 7400"),
         ({"config": {"prefetch": 3}}, "config is .*: give a mirrorq.Config"),
@@ -56,6 +59,20 @@ def test_a_node_that_cannot_be(tmp_path: Path, given: dict[str, Any], words: str
     with pytest.raises(ConfigError, match=words):
         mirrorq.Node(**{"name": "a", "path": path, **given})
     assert not path.exists()
+
+
+class Text(str):
+    """As numpy's texts are."""
+
+
+def test_names_of_a_subclass_of_str(tmp_path: Path, endpoint: str) -> None:
+    """The node writes them to its disk: it once failed there."""
+    peers = {Text("a"): Text(endpoint)}
+    with mirrorq.Node(Text("a"), path=Text(tmp_path / "a"), peers=peers) as node:
+        node.queue(Text("q"), spool=True, timeout=DEADLINE_S).put(b"x").result(DEADLINE_S)
+        assert node.queue("q").get(timeout=DEADLINE_S).body == b"x"
+    with pytest.raises(TypeError, match="path is 5: it must be the name of a directory"):
+        mirrorq.connect(endpoint, spool=5)  # type: ignore[call-overload]
 
 
 def test_endpoints_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

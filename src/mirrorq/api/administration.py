@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mirrorq import clock, errors
-from mirrorq.api.arguments import check_command, check_flags, check_sequence, check_text
+from mirrorq.api.arguments import check_flags, check_sequence, check_text
 from mirrorq.errors import (
     ConfigError,
     MirrorQError,
@@ -143,7 +143,6 @@ class Administration(ABC):
         """Make the queue for dead letters, if it is named and does not exist."""
 
     def _administer(self, command: Administrative, timeout: float | None) -> int:
-        check_command(command)
         return self._ask(ClientAdminister(command), timeout).value
 
     def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:

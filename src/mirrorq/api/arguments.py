@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from mirrorq.errors import MALFORMED, ConfigError, MirrorQError, ProtocolError
 from mirrorq.protocol.printable import unprintable
 
 if TYPE_CHECKING:
-    from mirrorq.protocol.commands import Administrative
+    from mirrorq.protocol.clients import AnyCall
 
 
 # Time-outs of calls: the user's value, and the deadline.
@@ -33,11 +34,9 @@ def check_timeout(timeout: float) -> None:
         ValueError: it is below 0, or nan.
         TypeError: it is not a number.
     """
-    try:
-        is_one = timeout >= 0
-    except TypeError:
-        raise TypeError(f"the timeout is {timeout!r}: it must be a number of seconds") from None
-    if not is_one:
+    if type(timeout) is not float and not isinstance(timeout, Real):
+        raise TypeError(f"the timeout is {timeout!r}: it must be a number of seconds")
+    if not timeout >= 0:
         raise ValueError(f"the timeout is {timeout}: it must be 0 or more seconds")
 
 
@@ -48,10 +47,10 @@ def deadline_of(timeout: float | None) -> float | None:
     Raises:
         ValueError, TypeError: the time-out is invalid (`check_timeout`).
     """
-    if timeout is None or timeout == math.inf:
+    if timeout is None:
         return None
     check_timeout(timeout)
-    return clock.monotonic() + timeout
+    return None if timeout == math.inf else clock.monotonic() + float(timeout)
 
 
 def left_until(deadline: float | None) -> float | None:
@@ -113,7 +112,7 @@ def checked_bodies(
     Args:
         properties: of each message.
     """
-    if isinstance(bodies, bytes | bytearray | memoryview | str):
+    if not isinstance(bodies, Iterable) or isinstance(bodies, bytes | bytearray | memoryview | str):
         raise TypeError(f"put_many takes a list of bodies, not one {type(bodies).__name__}")
     made = list(bodies)
     is_plain = list(map(type, made)).count(bytes) == len(made)
@@ -192,13 +191,14 @@ def check_config(value: object) -> None:
 
 
 def check_count(what: str, value: object) -> None:
-    """Raise for a value that is not a number of messages, from 1 on.
+    """Raise for a value that is not a number of messages, from 1 on. A bool is none, and neither
+    is a subclass of int: no message to the master has a place for it.
 
     Raises:
         TypeError: it is not an int.
         ValueError: it is below 1, or more than any queue has.
     """
-    if not isinstance(value, int):
+    if type(value) is not int:
         raise TypeError(f"{what} is {value!r}: it must be a whole number")
     if value < 1:
         raise ValueError(f"{what} is {value}: ask for at least 1")
@@ -213,7 +213,7 @@ def check_sequence(what: str, value: object) -> None:
         TypeError: it is not an int.
         ValueError: it is below 0 or too large.
     """
-    if not isinstance(value, int):
+    if type(value) is not int:
         raise TypeError(f"{what} is {value!r}: a sequence is a whole number")
     if not 0 <= value <= SEQUENCE_MAX:
         raise ValueError(f"{what} is {value}: a sequence is from 1 to {SEQUENCE_MAX}")
@@ -237,16 +237,22 @@ def check_name(what: str, value: object) -> None:
         raise ConfigError(wrong)
 
 
-def check_command(command: Administrative) -> None:
-    """Raise ConfigError for a command of the catalog that no node could read. The command is
-    encoded and decoded once here, whatever checks were made before."""
-    from mirrorq.protocol.clients import ClientAdminister, ClientCall
+def checked_call(call: AnyCall) -> AnyCall:
+    """Return a user's call as the node that serves it would read it: names of subclasses of str
+    are plain texts then.
+
+    Raises:
+        ConfigError: no node could read it, whatever checks were made before.
+    """
+    from mirrorq.protocol.clients import ClientCall
     from mirrorq.wire.messages import decode, encode
 
     try:
-        decode(encode(ClientCall(0, ClientAdminister(command))))
+        read = decode(encode(ClientCall(0, call)))
     except (ProtocolError, OverflowError, TypeError, *MALFORMED) as error:
-        raise ConfigError(f"this cannot be asked of a cluster: {command}: {error}") from None
+        raise ConfigError(f"this cannot be asked of a cluster: {call}: {error}") from None
+    assert isinstance(read, ClientCall)
+    return read.call
 
 
 def not_a_message(values: object) -> TypeError:

@@ -22,10 +22,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from mirrorq import clock
 from mirrorq.api import acks, exit_flush
 from mirrorq.api.acks import Extending, Settle
-from mirrorq.api.arguments import check_flags, checked_body
+from mirrorq.api.arguments import check_flags, checked_body, deadline_of
 from mirrorq.api.completion import Outcomes
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.host import FORK_LOCK, Declared, Host
@@ -442,7 +441,7 @@ class RingChannel(Channel):
 
     def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
         answer = self.begin_ask(request)
-        until = clock.monotonic() + timeout
+        until = deadline_of(timeout)
         yield Wait(self.outcomes.signal, lambda: answer.is_done or self.is_closed, until)
         return self.end_ask(answer, timeout)
 

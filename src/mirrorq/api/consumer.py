@@ -43,7 +43,7 @@ def _check_ack(value: object) -> None:
 
 
 def _check_prefetch(value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= COUNT_MAX:
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
         raise ConfigError(
             f"prefetch is {value!r}: a consumer holds a whole number of messages, 0 for no bound"
         )

@@ -86,7 +86,7 @@ def terms_of(
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
     # A ttl of 0 ends at once; in a frame 0 means no ttl.
     ttl_ms = 0 if ttl is None else max(milliseconds("ttl", ttl), 1)
-    return Terms(persistent, priority, delay_ms, ttl_ms)
+    return Terms(persistent, int(priority), delay_ms, ttl_ms)
 
 
 def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[bytes, int] | None:

@@ -169,7 +169,7 @@ class Publishing(ABC):
         """
         channel = self._channel
         channel.check()
-        until = None if timeout is None else clock.monotonic() + timeout
+        until = deadline_of(timeout)
         signal = self._outcomes.signal
         wait = Wait(signal, lambda: self.is_over or channel.is_closed, until)
         if not (yield from telling(wait, self._unconfirmed_text)):

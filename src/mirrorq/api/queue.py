@@ -10,13 +10,14 @@ works; it connects anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attrs import evolve
 
 from mirrorq.api.arguments import (
+    COUNT_MAX,
     MessageTooLarge,
     check_block,
     check_callable,
@@ -26,6 +27,7 @@ from mirrorq.api.arguments import (
     check_sequence,
     check_timeout,
     checked_bodies,
+    not_a_message,
 )
 from mirrorq.api.channel import ASK_S, purged_count
 from mirrorq.api.closing import Closing
@@ -92,7 +94,7 @@ def checked_range(first: int, last: int | None) -> tuple[int, int]:
     """Return a user's range of sequences. Raises TypeError, ValueError for an invalid range."""
     last = first if last is None else last
     for name, value in (("first", first), ("last", last)):
-        if isinstance(value, bool) or not isinstance(value, int):
+        if type(value) is not int:
             raise TypeError(f"{name} is {value!r}: give a sequence, an int from 1 on")
     if not 1 <= first <= last < 2**63:
         raise ValueError(f"{first} to {last} is no range of sequences: they count from 1")
@@ -431,7 +433,7 @@ class MirroredQueue(Target, Closing):
             PreconditionFailed: a consumer holds the queue exclusively.
             ShutDown: the handle is closed, or was shut down and nothing is ready.
         """
-        if type(count_max) is not int or count_max < 1:
+        if type(count_max) is not int or not 0 < count_max <= COUNT_MAX:
             check_count("count_max", count_max)
         found: list[Message] = []
         try:
@@ -443,6 +445,8 @@ class MirroredQueue(Target, Closing):
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
         """Ack messages of the handle together; return the settlement, one for all."""
+        if not isinstance(messages, Iterable):
+            raise not_a_message(messages)
         return self._handle.ack_many(list(messages))
 
     def add_ack_listener(self, on_refused: Callable[[Message, AckRefused], object]) -> None:
@@ -720,6 +724,8 @@ class MirroredQueue(Target, Closing):
             return redrive_range(self._range_ring("redrive"), *checked_range(first, last))
         if first is not None or last is not None:
             raise ValueError("redrive takes count_max, or first, or first and last")
+        if count_max is not None and (type(count_max) is not int or count_max < 0):
+            raise ValueError(f"count_max is {count_max!r}: it must be 0 or more, or None for all")
         moved = 0
         for ring in handle.rings():
             moved += redrive(ring, None if count_max is None else count_max - moved)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, islice
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_timeout
+from mirrorq.api.arguments import check_timeout, deadline_of
 from mirrorq.api.channel import Channel, RingChannel, share
 from mirrorq.api.message import Chunk, Holder, Message, names_of, runs_of
 from mirrorq.api.prefetch_buffer import Backlog
@@ -184,7 +184,7 @@ class Receiving(ABC):
         self.take_buffered(found, count)
         if found:
             return
-        until = None if timeout is None else clock.monotonic() + timeout
+        until = deadline_of(timeout)
         demand = Demand(count)
         try:
             self.want(demand)

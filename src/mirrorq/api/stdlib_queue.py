@@ -289,7 +289,7 @@ Tasks = CountedTasks | HeldTasks
 
 def tasks_of(ack: AckAt, own: Callable[[], deque[Message]]) -> Tasks:
     """Return tasks for `as_queue(ack=…)`. `own`: returns the messages of the calling thread."""
-    if ack not in {"get", "task_done"}:
+    if ack not in ("get", "task_done"):
         raise ConfigError(f"ack is {ack!r}: it is 'get' or 'task_done'")
     return CountedTasks() if ack == "get" else HeldTasks(own)
 

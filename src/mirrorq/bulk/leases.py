@@ -26,7 +26,14 @@ import sys
 
 from mirrorq import clock
 from mirrorq.api.acks import PieceSettle
-from mirrorq.api.arguments import check_count, check_sequence, check_text, deadline_of, left_until
+from mirrorq.api.arguments import (
+    check_count,
+    check_sequence,
+    check_text,
+    check_timeout,
+    deadline_of,
+    left_until,
+)
 from mirrorq.api.channel import RingChannel
 from mirrorq.api.closing import Closing
 from mirrorq.api.confirmation import Settlement
@@ -53,7 +60,7 @@ class _Holding:
     def __init__(self, handle: RingChannel, label: str, exclusive: bool, wanted: int) -> None:
         check_text("a label", label)
         self._handle = handle
-        self._label = label
+        self._label = str.__str__(label)
         self._exclusive = exclusive
         self._holder = LeaseHolder(handle.next_consumer(), wanted)
         self._is_subscribed = False
@@ -112,6 +119,7 @@ class RangeLease(_Holding):
     ) -> None:
         if count_max is not None:
             check_count("count_max", count_max)
+        check_timeout(timeout)
         super().__init__(handle, label, False, count_max or COUNT_MAX)
         self.ranges: tuple[Range, ...] = ()
         """Their sequences, in order."""
@@ -154,9 +162,7 @@ class RangeLease(_Holding):
 
         handle.on_host(complete)
         if not done.wait(max(timeout, 1.0)):
-            raise QueueDown(
-                f"the lease on queue {handle.name!r} did not begin within {timeout:g} s"
-            )
+            raise QueueDown(f"the lease on queue {handle.name!r} did not begin within {timeout} s")
         if holder.refused:
             self._leave()
             raise PreconditionFailed(f"queue {handle.name!r}: {holder.refused}")
@@ -271,6 +277,7 @@ class Claim(_Holding, Closing):
         Raises:
             PreconditionFailed: others had the queue for `timeout` seconds; the text names them.
         """
+        check_timeout(timeout)
         handle, holder = self._handle, self._holder
         deadline = clock.monotonic() + timeout
         while holder.refused or holder.number not in handle.holders:
@@ -281,7 +288,7 @@ class Claim(_Holding, Closing):
                 why = holder.refused
                 self._leave()
                 raise PreconditionFailed(
-                    f"queue {handle.name!r} could not be had alone within {timeout:g} s: {why}"
+                    f"queue {handle.name!r} could not be had alone within {timeout} s: {why}"
                 )
             clock.sleep(min(LOOK_S * 4, max(timeout, 0.01)))
 

@@ -122,7 +122,7 @@ class Staged(Closing):
         """Name of the deciding queue."""
         self.run: str = _name("run", uuid.uuid4().hex if run is None else run)
         """Name of this try of the version."""
-        if not isinstance(version, int) or not 0 <= version < 2**63:
+        if type(version) is not int or not 0 <= version < 2**63:
             raise ConfigError(f"a version is a whole number, 0 or more, not {version!r}")
         self._name = (self._transaction, version, self.run)
         self._opener = opener
@@ -152,7 +152,7 @@ class Staged(Closing):
             ConfigError: a number is out of bounds.
         """
         for value in (partition, attempt):
-            if not isinstance(value, int) or not 0 <= value < 2**63:
+            if type(value) is not int or not 0 <= value < 2**63:
                 raise ConfigError(
                     f"partitions and attempts are whole numbers, 0 or more, not {value!r}"
                 )

@@ -22,12 +22,18 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
-from mirrorq.api.arguments import check_config, check_timeout, deadline_of, left_until
+from mirrorq.api.arguments import (
+    check_config,
+    check_timeout,
+    checked_call,
+    checked_path,
+    deadline_of,
+    left_until,
+)
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
@@ -166,7 +172,7 @@ def connect(
         begin = partial(
             Client, texts, limits, insecure=insecure, timeout=timeout, security=security
         )
-        return SpoolClient(Path(spool), limits, begin)
+        return SpoolClient(checked_path(spool), limits, begin)
     if said["fail_fast"]:
         _check_listening(texts)
     client = Client.__new__(Client)
@@ -572,9 +578,10 @@ class Client(Access):
 
         Raises:
             NoQuorum: no answer came in time.
+            ConfigError: no node could read the call.
         """
         self._check_open()
-        asked = Call(self._numbered(call))
+        asked = Call(self._numbered(checked_call(call)))
         answer = self._answer(asked, timeout)
         if not answer.error:
             return answer

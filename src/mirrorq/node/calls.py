@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from attrs import define, field
 
 from mirrorq import clock
-from mirrorq.api.arguments import check_timeout
+from mirrorq.api.arguments import check_timeout, checked_call
 from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.engine.events import SessionClosed
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown, named_error
@@ -172,11 +172,12 @@ class NodeCalls:
         Raises:
             NoQuorum: the cluster did not answer within `timeout` seconds.
             ValueError, TypeError: the time-out is invalid (`check_timeout`).
+            ConfigError: no node could read the call.
         """
         self.check_open()
         if timeout is not None:
             check_timeout(timeout)
-        one = _Call(ClientCall(next(self._numbers), call))
+        one = _Call(ClientCall(next(self._numbers), checked_call(call)))
         is_given_up = True
         try:
             self._driver.call(lambda: self._begin(one))

@@ -8,6 +8,8 @@ from mirrorq.api.arguments import check_name, check_text
 from mirrorq.client.connect_errors import Inquiry, tried_text
 from mirrorq.engine.addresses import MARK
 from mirrorq.errors import ConfigError
+from mirrorq.protocol.plain import plain
+from mirrorq.protocol.validation import NAME_CHARS_MAX
 from mirrorq.security.settings import Security, check_endpoints, check_listen
 from mirrorq.transport.endpoint import parse_listen
 from mirrorq.transport.greeting import silence_of
@@ -37,12 +39,13 @@ class NodeEndpoints:
         security: Security | None,
     ) -> None:
         _check_names(name, peers)
-        self.peers = dict(peers or {})
+        self.name: str = plain(name)
+        """Name of the node."""
+        self.peers = {plain(peer): plain(endpoint) for peer, endpoint in (peers or {}).items()}
         """name -> endpoint, including the node itself."""
         self.joins = _join_endpoints(join, name, peers)
         """Endpoints at which the node asks to join a running cluster."""
-        self._name = name
-        self._given = listen or self.peers.get(name)
+        self._given: str | None = listen or self.peers.get(name)
         self._insecure = insecure
         self._security = security
         check_endpoints(self.joins, "join through", insecure=insecure, security=security)
@@ -50,11 +53,12 @@ class NodeEndpoints:
             security.check_node(name, (other for other in peers or () if other != name))
         if self._given is not None:
             self._check_listen(self._given)
+            self._given = plain(self._given)
 
     def others(self, recorded: Mapping[str, str]) -> dict[str, str]:
         """Return the other nodes' endpoints by name: as given, else as the store has them."""
         known = self.peers or {one: one for one in self.joins} or recorded
-        return {one: endpoint for one, endpoint in known.items() if one != self._name}
+        return {one: endpoint for one, endpoint in known.items() if one != self.name}
 
     def to_bind(self, recorded: Mapping[str, str]) -> str | None:
         """Return the endpoint to bind; None: do not listen, the node is a cluster of one.
@@ -65,7 +69,7 @@ class NodeEndpoints:
         """
         if self._given is not None:
             return self._given
-        address = recorded.get(self._name)
+        address = recorded.get(self.name)
         if address is None and self.joins:
             address = ANYWHERE
         if address is not None:
@@ -78,11 +82,11 @@ class NodeEndpoints:
         Raises:
             ConfigError: other nodes cannot reach the endpoint.
         """
-        endpoint = self.peers.get(self._name, bound)
+        endpoint = self.peers.get(self.name, bound)
         if self.joins and parse_listen(endpoint).host in ("*", "0.0.0.0", "::"):
             raise ConfigError(
-                f"node {self._name} listens on {endpoint}, where other nodes cannot reach it: name "
-                f"the endpoint at which they reach it, as peers={{{self._name!r}: …}}"
+                f"node {self.name} listens on {endpoint}, where other nodes cannot reach it: name "
+                f"the endpoint at which they reach it, as peers={{{self.name!r}: …}}"
             )
         return endpoint
 
@@ -102,8 +106,12 @@ def silent_text(endpoints: Sequence[str], refused: Mapping[str, HandshakeRefused
     return tried_text(silent, refused, silences)
 
 
-def _refuse_sign(what: str, name: str) -> None:
-    """Refuse a name that the command line cannot separate from the endpoint."""
+def _check_node_name(what: str, name: str) -> None:
+    """Refuse a name that is malformed, or that the command line cannot separate from the
+    endpoint."""
+    check_name(what, name)
+    if len(name) > NAME_CHARS_MAX:
+        raise ConfigError(f"{what} has at most {NAME_CHARS_MAX} characters, not {len(name)}")
     if "=" in name:
         raise ConfigError(
             f"{what} is {name!r}: it must not contain =, which ends it in NAME=ENDPOINT"
@@ -111,18 +119,16 @@ def _refuse_sign(what: str, name: str) -> None:
 
 
 def _check_names(name: str, peers: Mapping[str, str] | None) -> None:
-    check_name("a node's name", name)
+    _check_node_name("a node's name", name)
     if not name or name[:1] == MARK:
         raise ConfigError(f"a node needs a name that does not begin with {MARK}, not {name!r}")
-    _refuse_sign("a node's name", name)
     if peers is not None and not isinstance(peers, Mapping):
         raise ConfigError(
             f"peers is {peers!r}: it must be a mapping of each node's name to its endpoint, such "
             "as {'a': 'tcp://10.0.0.1:7400'}"
         )
     for peer, endpoint in (peers or {}).items():
-        check_name("a peer's name", peer)
-        _refuse_sign("a peer's name", peer)
+        _check_node_name("a peer's name", peer)
         check_text(f"the endpoint of peer {peer!r}", endpoint)
     _refuse_shared_endpoint(peers or {})
     if peers is not None and name not in peers:

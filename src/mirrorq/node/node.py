@@ -146,7 +146,7 @@ class Node(Access):
         endpoints = NodeEndpoints(
             name, said["peers"], said["listen"], said["join"], insecure=insecure, security=security
         )
-        self.name: str = name
+        self.name: str = endpoints.name
         """Name of the node in the cluster."""
         self.config: Config = config or Config()
         """Limits and times of the node."""

@@ -30,7 +30,13 @@ from weakref import WeakSet
 import attrs
 
 from mirrorq import clock, errors
-from mirrorq.api.arguments import check_config, checked_path, deadline_of, left_until
+from mirrorq.api.arguments import (
+    check_config,
+    check_text,
+    checked_path,
+    deadline_of,
+    left_until,
+)
 from mirrorq.api.exit_flush import flush_all
 from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
@@ -87,6 +93,8 @@ def spawn(
     given = said_of_node(options)
     security, insecure = given["security"], given["insecure"]
     check_config(given["config"])
+    if given["dashboard"] is not None:
+        check_text("dashboard", given["dashboard"])
     endpoints = NodeEndpoints(
         name, given["peers"], given["listen"], given["join"], insecure=insecure, security=security
     )
@@ -281,7 +289,7 @@ class SpawnedNode:
                 return 0
             try:
                 process = self._process = launched("spawned_process", self._python, self._given)
-            except OSError as error:
+            except (OSError, TypeError, ValueError) as error:
                 self.error = f"{self._python} cannot be run: {error}"
                 self._refusal = MirrorQError(f"node {self.name}: {self.error}")
                 return 127

@@ -23,6 +23,7 @@ from attrs import asdict, evolve, fields_dict, frozen
 from mirrorq.errors import MALFORMED, PolicyError
 from mirrorq.protocol.durations import milliseconds_in
 from mirrorq.protocol.name_pattern import PatternError, compiled, is_found
+from mirrorq.protocol.plain import plain
 from mirrorq.protocol.printable import unprintable
 
 NAME_CHARS_MAX = 255
@@ -218,7 +219,7 @@ def to_text(policy: Policy) -> str:
     Only the given keys are in the text, so a later version may add keys.
     """
     fields = (policy.pattern, policy.given(), policy.priority, policy.apply_to)
-    return msgspec.json.encode(fields).decode()
+    return msgspec.json.encode(fields, enc_hook=plain).decode()
 
 
 def from_text(name: str, text: str) -> Policy:
@@ -246,7 +247,7 @@ def arguments_text(given: Mapping[str, object]) -> str:
         if key not in _KEPT:
             raise PolicyError(f"unknown argument {key!r}: they are {', '.join(ARGUMENTS)}")
     checked = {key: _value(key, given[key]) for key in _KEPT if key in given}
-    return msgspec.json.encode(checked).decode() if checked else ""
+    return msgspec.json.encode(checked, enc_hook=plain).decode() if checked else ""
 
 
 @lru_cache(maxsize=512)

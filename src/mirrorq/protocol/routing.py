@@ -23,6 +23,7 @@ import msgspec
 from attrs import frozen
 
 from mirrorq.errors import MALFORMED, ConfigError
+from mirrorq.protocol.plain import plain
 from mirrorq.protocol.printable import unprintable
 
 KINDS = ("direct", "fanout", "topic", "headers")
@@ -99,8 +100,10 @@ def arguments_text(arguments: Mapping[str, Any] | None) -> str:
 
     Raises:
         ConfigError: a name is no string, a value is no str, int, float, bool or None, or
-            "x-match" is neither "all" nor "any".
+            "x-match" is neither "all" nor "any"; or they are no mapping.
     """
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise ConfigError(f"arguments of a binding are {arguments!r}: give a mapping, or None")
     if not arguments:
         return ""
     for name, value in arguments.items():
@@ -115,7 +118,7 @@ def arguments_text(arguments: Mapping[str, Any] | None) -> str:
     if arguments.get("x-match", "all") not in ("all", "any"):
         raise ConfigError(f"x-match is 'all' or 'any', not {arguments['x-match']!r}")
     try:
-        text = msgspec.json.encode(dict(sorted(arguments.items()))).decode()
+        text = msgspec.json.encode(dict(sorted(arguments.items())), enc_hook=plain).decode()
     except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
         raise ConfigError(f"the arguments of a binding cannot be written: {error}") from None
     if len(text) > ARGUMENTS_CHARS_MAX:

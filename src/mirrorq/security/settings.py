@@ -84,6 +84,8 @@ class Security:
         """
         from mirrorq.security.key_files import find_secret, read_keys, read_secret, secret_path
 
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"keys are in a directory or a file, given by its name, not {path!r}")
         place = Path(path)
         if place.is_dir():
             place = find_secret(place) if name is None else secret_path(place, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mirrorq.api.arguments import check_flags
 from mirrorq.errors import ConfigError, ShutDown, StoreError
+from mirrorq.protocol.plain import plain
 from mirrorq.protocol.validation import declaration_error
 from mirrorq.spool.queue import SpooledQueue
 from mirrorq.spool.route import SpoolStatus
@@ -96,6 +97,7 @@ class Spools:
                 )
         if wrong := declaration_error(name, False, auto_delete, passive=False):
             raise ConfigError(wrong)
+        name = plain(name)
         self._opening.run()
         spool = self._spool
         assert spool is not None

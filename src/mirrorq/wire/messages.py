@@ -29,6 +29,7 @@ import msgspec
 from mirrorq.errors import MALFORMED, ProtocolError
 from mirrorq.protocol import clients, commands, control, founding, raft, ring, sessions
 from mirrorq.protocol.ops import Entry
+from mirrorq.protocol.plain import plain
 from mirrorq.wire.ops import make_entry
 
 VERSION = 1
@@ -358,7 +359,7 @@ class _Version(msgspec.Struct, array_like=True):
     version: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
 _decode = msgspec.msgpack.Decoder(_Envelope).decode
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
 

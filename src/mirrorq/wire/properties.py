@@ -16,6 +16,7 @@ import msgspec
 from mirrorq.errors import MALFORMED, ConfigError, ProtocolError
 from mirrorq.protocol.identities import key_producer
 from mirrorq.protocol.ops import UniqueKey
+from mirrorq.protocol.plain import plain
 
 HeaderValue: TypeAlias = (
     "str | bytes | int | float | bool | Sequence[HeaderValue] | Mapping[str, HeaderValue] | None"
@@ -45,7 +46,7 @@ class _Three(msgspec.Struct, array_like=True):
     key: Any = None
 
 
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
 
 
 _DECODER = msgspec.msgpack.Decoder(Properties)

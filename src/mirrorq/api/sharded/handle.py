@@ -14,9 +14,8 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import NoReturn
 
-from mirrorq import clock
 from mirrorq.api import exit_flush
-from mirrorq.api.arguments import not_a_message
+from mirrorq.api.arguments import deadline_of, not_a_message
 from mirrorq.api.channel import CLOSE_S, FLUSH_S, AskedRequest, Channel
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.fan_out import gathered_reply, settle_together
@@ -194,7 +193,7 @@ class ShardedHandle(Channel):
 
     def asking(self, request: AskedRequest, timeout: float) -> Waits[object]:
         asked = [(part, part.begin_ask(request)) for part in self.rings()]
-        until = clock.monotonic() + timeout
+        until = deadline_of(timeout)
 
         def is_over() -> bool:
             return all(answer.is_done or part.is_closed for part, answer in asked)
