@@ -41,7 +41,9 @@ class NodeEndpoints:
         _check_names(name, peers)
         self.name: str = plain(name)
         """Name of the node."""
-        self.peers = {plain(peer): plain(endpoint) for peer, endpoint in (peers or {}).items()}
+        self.peers: dict[str, str] = {
+            plain(peer): plain(endpoint) for peer, endpoint in (peers or {}).items()
+        }
         """name -> endpoint, including the node itself."""
         self.joins = _join_endpoints(join, name, peers)
         """Endpoints at which the node asks to join a running cluster."""
