@@ -46,7 +46,7 @@ mutants: $(STAMP)  ## every deliberate bug against the checker that should notic
 crashpoints: $(STAMP)  ## a crash at every point of a store's writing: make crashpoints CRASH_SEEDS=100
 	cd tests && ../$(BIN)/python -m store.crash_points --seeds $(CRASH_SEEDS)
 
-fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes: make fuzz COUNT=1000000
+fuzz: $(STAMP)  ## spoiled bytes for all that reads bytes, calls with odd arguments: make fuzz COUNT=1000000
 	cd tests && ../$(BIN)/python -m fuzz --count $(COUNT) --seed $(FUZZ_SEED)
 
 chaos: $(STAMP)  ## real processes, real faults: make chaos CHAOS_SEEDS=100 CHAOS_NODES=3,5

@@ -187,6 +187,8 @@ queue.browse(True)
     TypeError: start is True
 queue.put_many(5)
     TypeError: a list of bodies, not one int
+held(queue).ack_and_put(5, b"x")
+    TypeError: named by a str or a handle, not 5
 queue.ack_many(5)
     TypeError: 5 is not what get()
 """

@@ -1,4 +1,4 @@
-"""`python -m fuzz`: spoiled inputs for everything that reads bytes from outside."""
+"""`python -m fuzz`: spoiled bytes for every reader of bytes, and odd arguments of calls."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import logging
 import sys
 import warnings
 
+from .calls import CALLS_OF_USERS
 from .readers import READERS, Target
 from .runner import Outcome, run
 from .world import CLUSTER
 
-TARGETS = (*READERS, CLUSTER)
+TARGETS = (*READERS, CLUSTER, CALLS_OF_USERS)
 
 
 def share(count: int, target: Target) -> int:

@@ -13,6 +13,7 @@ import pytest
 from mirrorq.errors import ProtocolError
 from mirrorq.wire import messages
 
+from .calls import CALLS_OF_USERS
 from .mutation import frame, resealed, spoiled_bytes, value
 from .readers import READERS, Target, expecting
 from .runner import INPUT_CPU_S, run
@@ -46,6 +47,12 @@ def test_readers(target: Target) -> None:
 def test_nodes_and_clients() -> None:
     """Nodes whose peers and clients send what is well-formed and wrong go on."""
     outcome = run(CLUSTER, 1, range(EPISODES), nothing)
+    assert not outcome.wrong, outcome.wrong[0]
+
+
+def test_calls_with_odd_arguments() -> None:
+    """Each is taken or refused in words, none hangs, and node and client go on."""
+    outcome = run(CALLS_OF_USERS, 1, range(20), nothing)
     assert not outcome.wrong, outcome.wrong[0]
 
 

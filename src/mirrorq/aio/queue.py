@@ -424,9 +424,7 @@ class MirroredQueue(Closing):
         ring = await in_thread(partial(source.id_of, target, key))
 
         def putting() -> Waits[Settlement]:
-            return source.acking_and_putting(
-                message, ring, key, body, properties, terms, block=block
-            )
+            return source.acking_and_putting(message, ring, body, properties, terms, block=block)
 
         await self._outcome(await self._accepted(putting, block))
 

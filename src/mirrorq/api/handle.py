@@ -486,25 +486,37 @@ class Handle(RingChannel):
     def acking_and_putting(
         self,
         message: Message,
-        target: str | Target | int,
-        key: str | bytes | None,
+        ring: int,
         body: bytes | bytearray | memoryview,
         properties: bytes,
         terms: Terms,
         *,
         block: bool,
     ) -> Waits[Settlement]:
-        """Ack and put, as `Message.ack_and_put`, with packed properties."""
+        """Ack and put, as `Message.ack_and_put`, with packed properties, into the queue with the id
+        `ring`."""
         data = self.checked_body(body, properties)
-        ring = self.id_of(target, key)
         settlement = Settlement(self.outcomes)
         item = StepPut(settlement, [data], [properties], terms, (message,), ring)
         yield from self._stepping(item, block=block)
         return settlement
 
-    def ack_and_put(self, *arguments: Any, block: bool) -> Settlement:
+    def ack_and_put(
+        self,
+        message: Message,
+        target: str | Target,
+        key: str | bytes | None,
+        body: bytes | bytearray | memoryview,
+        properties: bytes,
+        terms: Terms,
+        *,
+        block: bool,
+    ) -> Settlement:
         """Do the same as `acking_and_putting`, on the calling thread."""
-        return in_thread(self.acking_and_putting(*arguments, block=block))
+        ring = self.id_of(target, key)
+        return in_thread(
+            self.acking_and_putting(message, ring, body, properties, terms, block=block)
+        )
 
     def _stepping(self, item: StepPut, *, block: bool) -> Waits[None]:
         """Send acks and puts as one op. Raises Full without room if `block` is false."""
@@ -533,16 +545,14 @@ class Handle(RingChannel):
                 message._is_settled = False
             raise
 
-    def id_of(self, queue: str | Target | int, key: str | bytes | None = None) -> int:
-        """Return the id of another queue to write, given a handle, a name, or an id. For a sharded
-        queue return the id of the key's shard.
+    def id_of(self, queue: str | Target, key: str | bytes | None = None) -> int:
+        """Return the id of another queue to write, given a handle or a name. For a sharded queue
+        return the id of the key's shard.
 
         Raises:
             AuthenticationError: the client's key may not write the queue.
             QueueNotFound: no queue has the name.
         """
-        if isinstance(queue, int):
-            return queue
         if isinstance(queue, Target):
             return queue._target_id(key)
         if not isinstance(queue, str):

@@ -56,7 +56,7 @@ class Holder(Protocol):
     def ack_and_put(
         self,
         message: Message,
-        target: str | Target | int,
+        target: str | Target,
         key: str | bytes | None,
         body: Body,
         properties: bytes,

@@ -444,7 +444,11 @@ class MirroredQueue(Target, Closing):
             raise
 
     def ack_many(self, messages: Sequence[Message]) -> Settlement:
-        """Ack messages of the handle together; return the settlement, one for all."""
+        """Ack messages of the handle together; return the settlement, one for all.
+
+        Raises:
+            TypeError, ValueError: not all of them are messages of this handle.
+        """
         if not isinstance(messages, Iterable):
             raise not_a_message(messages)
         return self._handle.ack_many(list(messages))

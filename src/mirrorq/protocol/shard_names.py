@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
+from mirrorq.errors import ConfigError
+
 SHARDS_MAX = 256
 """Limit of shards of one queue: each is a ring with copies of its own."""
 _SHARD = re.compile(r"(.+)#shard(0|[1-9][0-9]{0,8})", re.DOTALL)
@@ -36,9 +38,14 @@ def key_bytes(key: str | bytes) -> bytes:
 
     Raises:
         TypeError: the key is neither str nor bytes.
+        ConfigError: it cannot be encoded.
     """
     if isinstance(key, str):
-        return key.encode()
+        try:
+            return key.encode()
+        except UnicodeEncodeError as error:
+            text = f"the key {key!r} cannot be written as UTF-8: {error.reason}"
+            raise ConfigError(text) from None
     if isinstance(key, bytes):
         return key
     raise TypeError(f"a key is a str or bytes, not {type(key).__name__}")
