@@ -127,19 +127,22 @@ def test_a_loss_is_counted_where_as_many_were_acked() -> None:
     assert world.cluster.engine("b").replicas[world.queue_id].state.lost == 9
 
 
+@pytest.mark.parametrize("policy", ["always", "when-synced"])
 @pytest.mark.parametrize("pause_ms", [0, 4000])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_master_alone_confirms_nothing_when_it_may_have_been_replaced(
-    seed: int, pause_ms: int
+    seed: int, pause_ms: int, policy: str
 ) -> None:
     """Cut off from all others, or asleep as well, it is replaced by one that has less: what is put
-    to it from then on is lost, and so must not be confirmed. (What was before is counted.)"""
-    world, _ = alone_in_sync(seed, ha_promote_on_failure="always")
+    to it from then on is lost, and so must not be confirmed. (What was before is counted.) It may
+    not have heard of the policy that allows that."""
+    world, _ = alone_in_sync(seed, ha_promote_on_failure=policy)
     for other in "bcvw":
         world.cluster.cut("a", other, silent=True)
     if pause_ms:
         world.cluster.pause("a", pause_ms)
     producer = world.producer("a", 10_000, "during")
+    set_policy(world, ha_promote_on_failure="always")
     world.until(lambda: world.cluster.engine("b").replicas[world.queue_id].master is not None)
     world.cluster.run(5000)
     producer.count = producer.sent

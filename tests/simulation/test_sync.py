@@ -215,7 +215,7 @@ def _joined_of_three(world: World, count: int) -> None:
 
 def test_16_mirrors_die_in_the_middle() -> None:
     """The donor, then the joiner: the queue goes on, and nothing counts that is not in sync."""
-    world = _manual("abcw")
+    world = _manual("abcvw", witnesses="vw")
     _joined_of_three(world, 300)
     producer = world.producer("a", 300, "during")
     _synchronise(world)
