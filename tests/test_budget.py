@@ -44,7 +44,7 @@ BUDGETS = {
     "replication": 9_074,
     "security": 350,
     "session": 666,
-    "spool": 1_566,
+    "spool": 1_575,
     "store": 2_625,
     "testing": 1_493,
     "transport": 1_871,

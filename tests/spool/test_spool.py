@@ -318,6 +318,19 @@ def test_two_never_share_a_spool(place: Place) -> None:
         Spool(place.path / "spool", Config(), place._host)
 
 
+def test_a_spool_in_use_is_refused_until_it_is_free(tmp_path: Path, endpoint: str) -> None:
+    """Each call says so; the next one after the other's end succeeds."""
+    with mirrorq.connect(endpoint, spool=tmp_path / "s") as first:
+        first.queue("orders").put(b"1").accepted(DEADLINE_S)
+        with mirrorq.connect(endpoint, spool=tmp_path / "s") as second:
+            for _ in range(2):
+                with pytest.raises(mirrorq.StoreLocked, match="two processes never share one"):
+                    second.queue("orders")
+            first.close()
+            second.queue("orders").put(b"2").accepted(DEADLINE_S)
+            assert second.spooled()["orders"].messages == 2
+
+
 def test_a_queue_that_is_deleted_is_declared_again(place: Place) -> None:
     orders = place.open()
     place.found().close()

@@ -63,10 +63,22 @@ class Spools:
         """Go on with messages of a former process, if the store exists."""
         if (self._path / DATA_FILE).exists():
             try:
-                self._opening.run()
+                self._opened()
             except StoreError as error:
                 # A new spooled queue gets the error; all other work goes on.
                 log.error("what was spooled is not sent: %s", error)
+
+    def _opened(self) -> Spool:
+        """Return the spool; open it first if it is not open. After an error the next call tries
+        again: the process that had the spool may have ended."""
+        while (spool := self._spool) is None:
+            opening = self._opening
+            try:
+                opening.run()
+            finally:
+                if self._spool is None and self._opening is opening:
+                    self._opening = Once(self._open)
+        return spool
 
     def queue(
         self,
@@ -98,9 +110,7 @@ class Spools:
         if wrong := declaration_error(name, False, auto_delete, passive=False):
             raise ConfigError(wrong)
         name = plain(name)
-        self._opening.run()
-        spool = self._spool
-        assert spool is not None
+        spool = self._opened()
         route = spool.route(name, durable=durable, auto_delete=auto_delete)
 
         def open_queue(timeout: float | None) -> MirroredQueue:
