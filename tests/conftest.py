@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,14 @@ import mirrorq
 # The same examples each time, on every machine; and a loaded machine is no bug.
 settings.register_profile("mirrorq", deadline=None, derandomize=True, database=None)
 settings.load_profile("mirrorq")
+
+
+def _reraise(handler: logging.Handler, record: logging.LogRecord) -> None:
+    raise
+
+
+# The library lets no error of a log line pass. In tests a wrong line is to be seen.
+logging.NullHandler.handleError = _reraise  # type: ignore[method-assign]
 
 # A shell that runs the tests in the background has them, and all that they start, ignore SIGINT.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -36,10 +36,10 @@ ROOMS = {
     "aio": "spool bulk api client node session protocol wire containers monitoring security "
     "transport",
     "demo": "api client node session protocol wire containers monitoring security transport",
-    "testing": "node client security store transport engine cluster replication api session "
+    "testing": "node client spool security store transport engine cluster replication api session "
     "protocol wire containers monitoring",
     "arrow": "bulk api protocol",
-    "contrib": "aio bulk",
+    "contrib": "aio bulk spool",
     "cli": "*",
     "_native": "",
 }

@@ -429,6 +429,7 @@ def test_fastapi_replicas() -> None:
         again = replicas["b"].ask("/orders", b"espresso", "order-17")
         assert first[0] == again[0] == 200
         assert first[1]["sequence"] == again[1]["sequence"]
+        assert replicas["a"].ask("/orders", bytes((16 << 20) + 1))[0] == 413
 
         def done() -> list[str]:
             running = [r for r in replicas.values() if r.process.poll() is None]

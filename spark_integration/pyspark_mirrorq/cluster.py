@@ -99,15 +99,18 @@ def queue_names(options: Options, client: Client) -> tuple[str, ...]:
         raise ConfigError(
             "option queue is missing: name a queue, several joined by commas, or give queuePattern"
         )
-    pattern = re.compile(options.queue_pattern)
-    found = tuple(
-        status.name for status in client.queues() if pattern.fullmatch(status.name) is not None
-    )
+    found = tuple(status.name for status in client.queues() if is_matched(options, status.name))
     if not found:
         raise QueueNotFound(
             f"option queuePattern: no queue's name matches {options.queue_pattern!r} as a whole"
         )
     return found
+
+
+def is_matched(options: Options, name: str) -> bool:
+    """Whether queuePattern matches the name of a queue."""
+    pattern = options.queue_pattern
+    return bool(pattern) and re.fullmatch(pattern, name) is not None
 
 
 def handle_on(client: Client, name: str, timeout_s: float) -> MirroredQueue:

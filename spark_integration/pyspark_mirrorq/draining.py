@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ from mirrorq.errors import (
     AckRefused,
     ConfigError,
     ConfirmUnknown,
+    MirrorQError,
     NoQuorum,
     QueueDown,
     ShutDown,
@@ -40,8 +42,8 @@ class Drain:
     def __init__(
         self, spark: SparkSession, options: Mapping[str, str], limit: int | None = None
     ) -> None:
-        if limit is not None and limit < 1:
-            raise ConfigError(f"limit is {limit}: drain at least 1 message, or give None for all")
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise ConfigError(f"limit is {limit!r}: drain at least 1 message, or give None for all")
         self._spark = spark
         self._given = dict(options)
         self._options = parse(options)
@@ -101,7 +103,8 @@ class Drain:
                 self.acked = acked(self._options.queues[0], self._leases)
             elif not self._client.is_closed:
                 for lease in self._leases.values():
-                    lease.give_back(self._options.timeout_s)
+                    with suppress(MirrorQError):  # The block's own exception says more.
+                        lease.give_back(self._options.timeout_s)
         finally:
             # Whatever has not been settled goes back with the connection.
             self._client.close()

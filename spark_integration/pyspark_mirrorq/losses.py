@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 from mirrorq.errors import MirrorQError
 
-__all__ = ["DataLossError", "missing_from", "on_another_queue", "on_fewer", "on_missing"]
+__all__ = [
+    "DataLossError",
+    "missing_from",
+    "on_another_queue",
+    "on_fewer",
+    "on_gone",
+    "on_missing",
+]
 
 log = logging.getLogger("pyspark_mirrorq")
 
 Range = tuple[int, int]
+LATER = "Begin at a later place (startingOffsets; a stream with a new checkpoint)"
 NAMED_COUNT = 5
 """So many ranges are named in an error."""
 
@@ -95,7 +103,21 @@ def on_another_queue(queue: str, end: int, fail: bool) -> None:
     )
 
 
-def _tell(text: str, fail: bool, remedy: str = "Begin at a later place (startingOffsets)") -> None:
+def on_gone(queue: str, end: int, fail: bool) -> None:
+    """The same for a queue of the checkpoint that no queue has replaced.
+
+    Raises:
+        DataLossError: `fail` is true.
+    """
+    _tell(
+        f"queue {queue!r}, which Spark has read up to sequence {end - 1}, was deleted, and with it "
+        "what came after that",
+        fail,
+        "Leave it out of queuePattern",
+    )
+
+
+def _tell(text: str, fail: bool, remedy: str = LATER) -> None:
     if fail:
         raise DataLossError(
             f"{text}. {remedy}, or set failOnDataLoss to false to go on without them"

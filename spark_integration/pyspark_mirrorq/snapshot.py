@@ -64,7 +64,10 @@ def _of_part(options: Options, client: Client, queue: MirroredQueue, least: int)
     extent = bulk.extent(queue, options.timeout_s)
     if only is not None:
         wanted = given_for(only, name, ()) if isinstance(only, Mapping) else only
-        named = [one for one in wanted if one[0] < extent.next_sequence]
+        end = extent.next_sequence
+        beyond = [(max(first, end), last) for first, last in wanted if last >= end]
+        on_missing(name, beyond, options.fail_on_loss, f"The queue goes up to {end - 1}")
+        named = [(first, min(last, end - 1)) for first, last in wanted if first < end]
         return cut(name, named, extent, reading_order(options, client, queue), least)
     first = _first(options, queue, extent)
     end = _end(options, queue, extent)

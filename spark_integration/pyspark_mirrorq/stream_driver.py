@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,12 +17,21 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim
 from mirrorq.bulk.reading import Extent
 from mirrorq.client.client import Client
-from mirrorq.errors import PreconditionFailed
-from pyspark_mirrorq.cluster import connected, label, master_first, queue_names, reading_order
+from mirrorq.errors import PreconditionFailed, QueueNotFound
+from pyspark_mirrorq.cluster import (
+    connected,
+    handle_on,
+    label,
+    master_first,
+    queue_names,
+    reading_order,
+)
 from pyspark_mirrorq.options import Options
 from pyspark_mirrorq.shards import parts_of
 
 __all__ = ["Held", "Range", "StreamDriver"]
+
+log = logging.getLogger("pyspark_mirrorq")
 
 Range = tuple[int, int]
 Value = TypeVar("Value")
@@ -95,6 +105,8 @@ class StreamDriver:
         self.client: Client = connected(options, order)
         self.held: dict[str, Held] = {}
         """By name of a queue, or of a shard."""
+        self._left: dict[str, Held] = {}
+        """Queues that only an offset names, until `finish`."""
         self._seen: list[str] = []
         """Queues all of whose parts are held."""
         self._options = options
@@ -155,6 +167,49 @@ class StreamDriver:
             return Held(queue, bulk.claim(queue, who, options.claim_timeout_s))
         except PreconditionFailed as error:
             raise _not_alone(error) from None
+
+    def left(self, name: str, identity: str) -> Held | None:
+        """A queue that an offset names and the options name no more, claimed until `finish`; None:
+        the queue is gone.
+
+        Raises:
+            PreconditionFailed: the queue could not be had within claimTimeout.
+        """
+        if name not in self._left:
+            found = self._found(name, identity)
+            if found is None:
+                return None
+            try:
+                self._left[name] = self._hold(found)
+            except BaseException:
+                found.close()
+                raise
+        return self._left[name]
+
+    def _found(self, name: str, identity: str) -> MirroredQueue | None:
+        try:
+            queue = handle_on(self.client, name, self._options.timeout_s)
+        except QueueNotFound:
+            return None
+        if bulk.identity(queue) == identity:
+            return queue
+        queue.close()
+        return None
+
+    def finish(self, name: str, identity: str, first: int, end: int) -> None:
+        """Ack what Spark has committed of a queue that the options name no more, and let the queue
+        go. Its other messages are for others."""
+        held = self._left.pop(name, None)
+        queue = held.queue if held is not None else self._found(name, identity)
+        if queue is None:
+            return
+        try:
+            if first < end and bulk.reader(queue).live_ranges(first, end - 1, bulk.extent(queue)):
+                self.ack(held or self._hold(queue), first, end)
+        except PreconditionFailed as error:
+            log.warning("what was read of queue %s, named no more, comes again: %s", name, error)
+        finally:
+            queue.close()
 
     def ack(self, held: Held, first: int, end: int) -> None:
         """Be done with what Spark has committed; asked again it changes nothing."""

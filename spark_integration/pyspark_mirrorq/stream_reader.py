@@ -27,8 +27,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from mirrorq import bulk
 from mirrorq.errors import NoQuorum, QueueDown, ShutDown
 from mirrorq.protocol.shard_names import logical_name
-from pyspark_mirrorq.cluster import handle_on
-from pyspark_mirrorq.losses import on_another_queue, on_fewer, on_missing
+from pyspark_mirrorq.cluster import is_matched
+from pyspark_mirrorq.losses import on_another_queue, on_fewer, on_gone, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream
 from pyspark_mirrorq.snapshot import check_names, check_start, checked_start, position_of
 from pyspark_mirrorq.stream_driver import Held, Range, StreamDriver
@@ -145,17 +145,17 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             live = held.live(first, end - 1, extent) if first < end else []
             check_start(self._options, held.queue.name, start, live, end)
 
-    def _start(self, held: Held) -> Place:
+    def _start(self, held: Held, *, is_later: bool = False) -> Place:
+        """Where a queue is read from; `is_later`: others have been read before."""
         options, queue = self._options, held.queue
         first = 1
         if options.starting_ms is not None:
             first = bulk.reader(queue).sequence_at(options.starting_ms / 1000, bulk.extent(queue))
         else:
             start = position_of(options.starting, queue.name, EARLIEST)
-            if start == LATEST:
+            if start == LATEST and not is_later:
                 first = bulk.extent(queue).next_sequence
-            elif start != EARLIEST:
-                assert isinstance(start, int)
+            elif isinstance(start, int):
                 first = max(start, 1)
         return {"from": first, "seq": first, "id": held.identity}
 
@@ -220,7 +220,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     ) -> dict[str, Place]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
-        found = _copy(begin)
+        found = self._still_named(begin, held)
         has_limits = options.trigger_max is not None or options.trigger_min > 0
         # Who only looks sees others take; and Spark before 4.2 does not tell after a restart where
         # the batch begins.
@@ -229,10 +229,13 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         def look(name: str, one: Held) -> tuple[Place, int, list[Range]]:
             """Where a queue's batch begins, where it may end, and what of it lives."""
             one.forget_live()
-            place = begin.get(name) or self._start(one)
-            end = one.ask().next_sequence
+            place = begin.get(name) or self._start(one, is_later=bool(begin))
+            extent = one.ask()
+            end = extent.next_sequence
             if self._target:
                 end = min(end, self._target.get(name, place["seq"]))
+            if extent.is_paused and options.mode != "browse":
+                end = place["seq"]
             is_counted = (has_limits or is_kept) and end > place["seq"]
             live = one.live(place["seq"], end - 1, one.reaching(end)) if is_counted else []
             return place, max(end, place["seq"]), live
@@ -252,6 +255,17 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         for name, ranges in live.items() if is_kept else ():
             found[name]["count"] = _count(ranges, found[name]["seq"])
         return dict(sorted(found.items()))
+
+    def _still_named(self, offset: Offset, held: Mapping[str, Held]) -> dict[str, Place]:
+        """The part of an offset whose queues the options name.
+
+        Raises:
+            DataLossError: a queue is gone that queuePattern matches, and failOnDataLoss is true.
+        """
+        for name in offset.keys() - held.keys():
+            if is_matched(self._options, logical_name(name)):
+                on_gone(name, offset[name]["seq"], self._options.fail_on_loss)
+        return {name: place for name, place in _copy(offset).items() if name in held}
 
     def _is_too_little(self, available: int) -> bool:
         """minOffsetsPerTrigger: whether the batch waits for more, for maxTriggerDelay at most."""
@@ -284,19 +298,22 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def _stretches(self, start: Offset, end: Offset) -> list[Stretch]:
         driver = self._connected()
-        held = driver.ready()
-        for name in end:
-            if name not in held:
-                queue = handle_on(driver.client, name, self._options.timeout_s)
-                held[name] = Held(queue, None)
+        held = dict(driver.ready())
+        for name in end.keys() - held.keys():
+            left = driver.left(name, end[name]["id"])
+            if left is not None:
+                held[name] = left
         start, end = self._in_these(start, held), self._in_these(end, held)
         self._floors.update({name: place["from"] for name, place in start.items()})
         least = -(-self._options.partitions_min // max(len(end), 1))
         wanted: dict[str, tuple[int, int, int]] = {}
         for name, place in sorted(end.items()):
             first = start[name]["seq"] if name in start else place["from"]
-            if first < place["seq"]:
-                wanted[name] = first, place["seq"], place.get("count", 0)
+            stop, count = place["seq"], place.get("count", 0)
+            if first < stop and name in held:
+                wanted[name] = first, stop, count
+            elif first < stop:
+                on_fewer(name, (first, stop - 1), count, 0, self._options.fail_on_loss)
 
         def plan(name: str, one: Held) -> list[Stretch]:
             return self._of_queue(driver, one, *wanted[name], least)
@@ -340,7 +357,14 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
                 log.warning("queue %s: acks wait: %s", name, error)
 
         driver.for_each(ack, {name: held[name] for name in upto if name in held})
+        for name in upto.keys() - held.keys():
+            self._finish(driver, name, upto[name])
         return upto
+
+    def _finish(self, driver: StreamDriver, name: str, place: Place) -> None:
+        """Be done with a queue that the options name no more."""
+        first = self._floors.get(name, place["from"])
+        self._patiently(lambda: driver.finish(name, place["id"], first, place["seq"]))
 
     def stop(self) -> None:
         """The query is over: its claims end."""

@@ -57,8 +57,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
         f"{sys.version_info[0]}.{sys.version_info[1]} ({sys.executable}): run it by another one"
     )
 
+from mirrorq.api.logs import prepare_logger
 from mirrorq.api.opening import Embedding, embed_with, open_local_with
-from mirrorq.api.unheard import Shown, Unheard
 from mirrorq.errors import (
     AckRefused,
     AuthenticationError,
@@ -66,6 +66,7 @@ from mirrorq.errors import (
     ConfirmUnknown,
     Empty,
     Full,
+    MessageTooLarge,
     MirrorQError,
     NoQuorum,
     NotConfirmed,
@@ -157,6 +158,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "QueueDown",
     "PreconditionFailed",
     "ConfigError",
+    "MessageTooLarge",
     "PolicyError",
     "AuthenticationError",
     "ProtocolError",
@@ -166,9 +168,7 @@ __all__ = [  # noqa: RUF022  (grouped by what they are for)
     "StoreLocked",
 ]
 
-# Logs of nodes and clients; an application chooses their destination.
-logging.getLogger("mirrorq").addHandler(Unheard())
-logging.getLogger("mirrorq").addFilter(Shown())
+prepare_logger(logging.getLogger("mirrorq"))
 
 _HOMES = {
     "Alarm": "mirrorq.monitoring.alarms",

@@ -12,6 +12,7 @@ __all__ = [
     "ConfirmUnknown",
     "Empty",
     "Full",
+    "MessageTooLarge",
     "MirrorQError",
     "NoQuorum",
     "NotConfirmed",
@@ -112,6 +113,10 @@ class PreconditionFailed(MirrorQError):
 
 class ConfigError(MirrorQError, ValueError):
     """A setting is wrong, or two settings contradict each other."""
+
+
+class MessageTooLarge(MirrorQError, ValueError):
+    """A message above `message_bytes_max`: its body, headers, ids, names and key together."""
 
 
 class PolicyError(MirrorQError):

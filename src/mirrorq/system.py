@@ -121,7 +121,7 @@ def go_through_cache(descriptor: int) -> None:
 
 
 def take_blocks(descriptor: int, start: int, end: int) -> None:
-    """Allocate the blocks of a file from `start` up to `end`, which lies behind its end.
+    """Allocate the blocks of a file from `start` up to `end`.
 
     Raises:
         OSError: the disk, a quota or a limit does not allow the blocks.

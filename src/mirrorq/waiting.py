@@ -13,6 +13,7 @@ exception in `wait` may leave the lock held for the thread that calls `set`.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from _thread import LockType, allocate_lock, get_ident, start_new_thread
 from collections import deque
@@ -298,14 +299,18 @@ class Once:
         return self._done.is_set()
 
     def run(self) -> None:
-        """Start the function and wait for its end. A host's thread does not wait."""
-        if self.is_done:
+        """Start the function and wait for its end. A host's thread does not wait.
+
+        At the end of the interpreter nothing happens: all other threads are gone, and the end of
+        the process closes the rest.
+        """
+        if self.is_done or sys.is_finalizing():
             return
         self.callers.add(get_ident())
         try:
             if _played is None or not _played.begin(threading.Thread(target=self._run)):
                 start_new_thread(self._run, ())
-        except RuntimeError:  # the interpreter is ending: it starts no threads any more
+        except RuntimeError:  # no more threads can be started
             self._run()
         if self._thread != get_ident():
             self._done.wait()

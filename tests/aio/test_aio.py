@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -198,7 +199,7 @@ def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) 
 
 
 def test_another_loop_is_told_so(tmp_path: Path) -> None:
-    """While its own loop runs, and while that rests."""
+    """While its own loop runs, and while that rests; also of a call that need not wait."""
 
     async def taken(queue: aio.MirroredQueue) -> Message:
         return await queue.get(timeout=DEADLINE_S)
@@ -214,11 +215,17 @@ def test_another_loop_is_told_so(tmp_path: Path) -> None:
     loop = asyncio.new_event_loop()
     queue = loop.run_until_complete(_opened(tmp_path))
     try:
-        with pytest.raises(RuntimeError, match="another event loop"):
-            asyncio.run(taken(queue))
+        loop.run_until_complete(queue.put(b"two"))
+        for call in (taken(queue), queue.put(b"three"), queue.send(b"three"), queue.qsize()):
+            with pytest.raises(RuntimeError, match="another event loop"):
+                asyncio.run(_awaited(call))
     finally:
         loop.run_until_complete(queue.close())
         loop.close()
+
+
+async def _awaited(call: Awaitable[object]) -> None:
+    await call
 
 
 async def _opened(path: Path) -> aio.MirroredQueue:

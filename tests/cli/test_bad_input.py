@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import re
@@ -15,9 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import mirrorq
-from mirrorq.api.arguments import MessageTooLarge
+from mirrorq import MessageTooLarge
 from mirrorq.cli import main
-from mirrorq.cli.lines import _arriving_lines
+from mirrorq.cli.lines import _arriving_lines, _shown
 from mirrorq.demo.ports import free_ports
 
 from .running import COMMAND, COMMAND_S
@@ -76,6 +77,7 @@ def test_an_unknown_column_is_named_beside_those_that_there_are() -> None:
         "forward a/q b/q --rate nan",
         "local nowhere --linger nan",
         "worker json:loads --queue q --stop-timeout nan",
+        "worker json:loads --queue q --retry-delay nan",
     ],
 )
 def test_a_number_that_is_none_is_wrong_usage(line: str) -> None:
@@ -100,6 +102,11 @@ def test_the_pieces_of_a_long_line_are_joined_once() -> None:
     given = iter([*map(Piece, filter(None, pieces)), b""])
     arrived = _arriving_lines(SimpleNamespace(read1=lambda _: next(given)), 3)
     assert list(arrived) == [[b"a", b""], [b"bcd", b"e"], [b"fg"]]
+
+
+def test_what_json_has_not_is_written_as_a_text() -> None:
+    headers = {"n": math.nan, "far": [math.inf, 1.5], "raw": b"a\xff"}
+    assert _shown(headers) == {"n": "nan", "far": ["inf", 1.5], "raw": "a\\xff"}
 
 
 def test_a_line_without_an_end_is_not_kept_whole() -> None:

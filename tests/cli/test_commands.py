@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -280,7 +281,10 @@ def test_a_waiting_get_ends_on_ctrl_c(run: Run, endpoint: str) -> None:
     assert run("queue", "get", "interrupted").stdout == b"second\n"
 
 
-def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_publish_says_how_far_it_came(
+    run: Run, endpoint: str, number: signal.Signals
+) -> None:
     """Ctrl-C while more lines are awaited: what was read is confirmed, and that is said."""
     arguments = ["queue", "put", "endless", "--connect", endpoint]
     with subprocess.Popen(
@@ -290,13 +294,36 @@ def test_an_interrupted_publish_says_how_far_it_came(run: Run, endpoint: str) ->
         publishing.stdin.write(b"1\n2\n3\n")
         publishing.stdin.flush()
         until(lambda: run("queue", "browse", "endless", "--json").stdout)
-        publishing.send_signal(signal.SIGINT)
+        publishing.send_signal(number)
         publishing.wait(COMMAND_S)
         assert publishing.stderr is not None
         errors = publishing.stderr.read()
     assert publishing.returncode == 1
     assert errors == b"mirrorq: interrupted; all 3 lines that were read are confirmed\n"
     assert run("queue", "get", "endless", "-n", "3").stdout == b"1\n2\n3\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "says"),
+    [
+        ("queue put closed", "<&-", "standard input is closed"),
+        ("queue get closed", ">&-", "standard output is closed"),
+        ("queue ls", ">&-", "standard output is closed"),
+        ("queue browse closed --json", ">&-", "standard output is closed"),
+    ],
+)
+def test_a_stream_that_is_closed_is_told(
+    run: Run, endpoint: str, words: str, closed: str, says: str
+) -> None:
+    """As some programs start others; nothing is taken that cannot be written."""
+    run("queue", "put", "closed", given=b"kept\n")
+    line = shlex.join([*COMMAND, *words.split(), "--connect", endpoint])
+    done = subprocess.run(
+        ["sh", "-c", f"exec {line} {closed}"], capture_output=True, timeout=COMMAND_S, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"mirrorq: {says}")
+    assert run("queue", "get", "closed").stdout == b"kept\n"
 
 
 def test_a_refused_publish_says_how_far_it_came(run: Run) -> None:

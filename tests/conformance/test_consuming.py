@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import pairwise
 from threading import get_ident
@@ -171,16 +172,22 @@ def test_a_callback_that_returns_a_coroutine_has_failed(
     async def work() -> None:
         raise AssertionError
 
+    async def yielding() -> AsyncIterator[None]:
+        yield
+
     def decorated(message: Message) -> object:
         counts.append(message.delivery_count)
-        return work() if len(counts) == 1 else None
+        return {1: work, 2: yielding}.get(len(counts), lambda: None)()
 
     queue = stage.queue()
     fill(queue, 1)
     queue.consume(decorated)
     stage.until(lambda: stage.messages() == 0)
-    assert counts == [1, 2]
-    assert "the callback returned a coroutine, so its body never ran" in caplog.text
+    assert counts == [1, 2, 3]
+    for kind in ("coroutine", "async_generator"):
+        assert f"the callback returned a {kind}, so its body never ran" in caplog.text
+    with pytest.raises(TypeError, match="coroutine function"):
+        queue.consume(yielding)  # type: ignore[arg-type]
 
 
 def test_a_message_that_goes_back_stays_in_the_counts(stage: Stage) -> None:

@@ -26,8 +26,7 @@ from conformance.faces import (
     got,
     taken,
 )
-from mirrorq import Message, bulk
-from mirrorq.api.queue import MessageTooLarge
+from mirrorq import Message, MessageTooLarge, bulk
 
 HUGE = 2**70
 HALF = "\ud800"

@@ -78,11 +78,12 @@ def test_delays_are_the_queues_own(broker: MirrorQBroker, node: mirrorq.Node) ->
     broker.enqueue(message(1), delay=3_600_000)
     broker.enqueue(message(2))
     broker.enqueue(message(3, broker_priority=5))
-    consumer = broker.consume("default", prefetch=2, timeout=50)
-    assert [taken(consumer).args[0] for _ in range(2)] == [3, 2]
+    dramatiq.actor(print, actor_name="urgent", broker=broker, broker_priority=6).send(4)
+    consumer = broker.consume("default", prefetch=3, timeout=50)
+    assert [taken(consumer).args[0] for _ in range(3)] == [4, 3, 2]
     consumer.close()
     # What goes back is in no count until its queue has it again.
-    until(lambda: node.queue("default").status().messages == 3)
+    until(lambda: node.queue("default").status().messages == 4)
     with pytest.raises(QueueJoinTimeout):
         broker.join("default", timeout=1)
     broker.flush("default")

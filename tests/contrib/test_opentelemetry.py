@@ -129,6 +129,55 @@ def test_bodies_are_given_in_every_way(spans: InMemorySpanExporter, node: mirror
     assert queue.qsize() == 6
 
 
+def test_consumers_of_asyncio_tell_the_same(
+    spans: InMemorySpanExporter, node: mirrorq.Node
+) -> None:
+    """A callback is a child of who sent, and a message of `async for` a link to it."""
+    seen: list[Any] = []
+
+    async def main() -> None:
+        async with aio.connect(node.listening) as client, client.queue("orders") as queue:
+            await queue.put(b"tea")
+            done = asyncio.Event()
+
+            async def work(message: mirrorq.Message) -> None:
+                await asyncio.sleep(0)
+                seen.append(trace.get_current_span().get_span_context())
+                done.set()
+
+            async with await queue.consume(work):
+                await asyncio.wait_for(done.wait(), DEADLINE_S)
+            await queue.put(b"milk")
+            async for message in queue:
+                message.ack()
+                break
+
+    asyncio.run(main())
+    (done,), (tea, milk) = processed(spans), sends(spans)
+    assert done.context == seen[0]
+    assert done.parent.span_id == tea.context.span_id
+    got = by_name(spans)["receive orders"]
+    assert got.links[0].context.span_id == milk.context.span_id
+
+
+def test_a_trace_goes_through_a_spool(spans: InMemorySpanExporter, node: mirrorq.Node) -> None:
+    """One span for a put, none for the spool's own records, and the message carries it."""
+    with node.queue("orders", spool=True) as spooled:
+        spooled.put(b"tea").result(DEADLINE_S)
+
+    async def put() -> None:
+        there = aio.SpooledQueue(node.queue("orders", spool=True))
+        await (await there.put(b"milk"))
+        await (await there.send(b"sugar"))
+
+    asyncio.run(put())
+    told = sends(spans)
+    assert {span.name for span in spans.get_finished_spans()} == {"send orders"}
+    messages = [node.queue("orders").get(timeout=DEADLINE_S) for _ in range(3)]
+    carried = [trace.get_current_span(context_of(one)).get_span_context() for one in messages]
+    assert [each.span_id for each in carried] == [span.context.span_id for span in told]
+
+
 def sends(spans: InMemorySpanExporter) -> list[Any]:
     return [one for one in spans.get_finished_spans() if one.name == "send orders"]
 

@@ -15,6 +15,7 @@ APART = ("testing", "demo", "cli", "dashboard")
 """Packages whose threads no handle waits for."""
 ALLOWED = {
     "waiting.py": "is where it is done right",
+    "api/logs.py": "on other threads than the main one, which signals interrupt",
     "api/sharing.py": "on threads of its own, which nothing interrupts",
     "client/connect_errors.py": "between threads of one call, which ends with it",
     "node/spawned_process.py": "the process of a node, which runs nothing of a user",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,6 +74,43 @@ def test_what_is_taken_is_acked_at_a_clean_end(
         pass
     with pytest.raises((ValueError, ShutDown), match=r"used after its `with`|is closed"):
         reader.read_all()
+
+
+def test_the_exception_of_a_block_comes_out_of_it(cluster: SimulatedCluster) -> None:
+    """Also where nothing can be given back any more: it goes back with the handle."""
+    queue, other = filled(cluster.queue("orders", on="a")), cluster.queue("orders", on="b")
+
+    def job(lose: Callable[[], None]) -> None:
+        with arrow.take(queue):
+            lose()
+            raise KeyError("the job's own")
+
+    for lose in (queue.close, other.delete):
+        with pytest.raises(KeyError, match="the job's own"):
+            job(lose)
+        queue = cluster.queue("orders", on="a")
+    with pytest.raises(ShutDown), arrow.take(filled(queue)):
+        queue.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (None, "NoneType"),
+        ([b"x"], "bytes"),
+        (pa.array([b"x"]), "Scalar"),
+        (pa.chunked_array([[b"x"]]), "Scalar"),
+        ({"value": [b"x"]}, "str"),
+    ],
+)
+def test_what_is_no_table_is_refused(cluster: SimulatedCluster, data: object, text: str) -> None:
+    queue = cluster.queue("orders", on="a")
+    with pytest.raises(TypeError, match=f"data has a .*{text}: give a table"):
+        arrow.write(queue, data)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no column 'value'"):
+        arrow.write(queue, pa.record_batch({"other": pa.array([], pa.binary())}))
+    with pytest.raises(TypeError, match="is no MirroredQueue"):
+        arrow.read(cluster.node("a")).read_all()  # type: ignore[arg-type]
 
 
 def test_what_is_taken_nobody_else_is_given(cluster: SimulatedCluster) -> None:

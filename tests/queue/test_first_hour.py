@@ -43,6 +43,32 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[mirrorq.Node]:
         yield node
 
 
+CLOSED_LATE = """
+import mirrorq, sys
+
+class Owner:
+    def __init__(self, *owned):
+        self.owned = owned
+
+    def __del__(self):
+        print(sys.is_finalizing())
+        for one in self.owned:
+            one.close()
+        print("closed", flush=True)
+
+node = mirrorq.Node("late", path=sys.argv[1], listen="tcp://127.0.0.1:*")
+client = mirrorq.connect(node.listening)
+owner = Owner(client.queue("orders"), client, node.queue("orders"), node)
+"""
+
+
+def test_a_close_at_the_end_of_the_interpreter_ends(tmp_path: Path) -> None:
+    """In a `__del__` of what a module still holds: the threads that would do it are gone."""
+    command = [sys.executable, "-c", CLOSED_LATE, str(tmp_path / "late")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert done.stdout.split() == ["True", "closed"]
+
+
 Case = tuple[type[BaseException], list[str], Callable[[Any], object]]
 
 

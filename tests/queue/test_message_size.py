@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirrorq.api.queue import MessageTooLarge
+from mirrorq import MessageTooLarge
 from mirrorq.client.client import connect
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, ShutDown

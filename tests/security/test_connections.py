@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import zmq
 from tests.kit import free_endpoint, peers_of, until
 from tests.security.conftest import Connecting
 from tests.security.keys import KeyRing, make
 
-from mirrorq import MirroredQueue
+from mirrorq import MirroredQueue, clock
 from mirrorq.client.client import connect
 from mirrorq.config import Config
 from mirrorq.errors import AuthenticationError, ConfigError, NoQuorum
@@ -155,6 +156,26 @@ def test_a_node_with_another_key_is_not_trusted(node: Node, ring: KeyRing) -> No
     security = Security(ring.of("admin").secret_key, keys)
     with pytest.raises(AuthenticationError, match="has none of the 2 nodes' keys"):
         connect(node.endpoint, security=security, timeout=TIMEOUT_S)
+
+
+def test_a_node_with_keys_that_stands_still_is_no_question_of_keys(ring: KeyRing) -> None:
+    """Its sockets answer the greeting, and nobody decides on the key."""
+    with zmq.Context() as context, context.socket(zmq.REP) as zap:
+        zap.bind("inproc://zeromq.zap.01")
+        with context.socket(zmq.ROUTER) as still:
+            still.curve_server = True
+            still.curve_secretkey = ring.of("a").secret_key.encode()
+            still.curve_publickey = ring.of("a").public_key.encode()
+            still.zap_domain = b"nodes"
+            port = still.bind_to_random_port("tcp://127.0.0.1")
+            config = Config(failure_ms=500)
+            with pytest.raises(NoQuorum):
+                connect(
+                    f"tcp://127.0.0.1:{port}",
+                    security=ring.of("admin"),
+                    config=config,
+                    timeout=TIMEOUT_S,
+                )
 
 
 def test_it_goes_on_to_a_node_that_knows_its_key(
@@ -377,6 +398,21 @@ def test_a_list_that_is_broken_later_changes_nothing(
     until(lambda: other.send("c", 0, [b"still known"]) or wire.has("nothing"))
     until(lambda: wire.has("still known"))
     assert caplog.text.count("the keys stay as they were") == 1
+
+
+def test_a_list_that_is_allowed_again_is_read(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chmod, as the log advises, changes neither content nor time of the file."""
+    listed, now_ms = ring.directory / "keys.toml", [0]
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms[0])
+    authority = Authority(ring.of("a"))
+    listed.write_text(listed.read_text().split('["admin"]')[0])
+    for mode, count in ((0o664, 4), (0o644, 3)):
+        listed.chmod(mode)
+        now_ms[0] += 10_000
+        authority.refresh()
+        assert len(authority._by_key) == count
 
 
 def test_refusals_name_no_secret(wire: Wire, ring: KeyRing) -> None:

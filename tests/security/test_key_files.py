@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import os
 import pickle
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -19,7 +21,8 @@ from tests.security.keys import KeyRing, make
 from mirrorq import Key, Security
 from mirrorq.cli import main
 from mirrorq.errors import ConfigError
-from mirrorq.security.key_files import add_key, read_keys, read_secret
+from mirrorq.security.key_files import add_key, read_keys, read_secret, write_secret
+from mirrorq.security.roles import Role
 from mirrorq.transport.curve import new_key_pair, public_key_of
 
 
@@ -97,6 +100,63 @@ def test_a_wrong_list_is_refused_with_its_reason(tmp_path: Path, text: str, comp
     with pytest.raises(ConfigError, match=complaint) as caught:
         read_keys(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "is_refused"),
+    [(101, 1000, True), (0, 1000, False), (1000, 1000, False), (101, 0, False)],
+)
+def test_another_users_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, user: int, is_refused: bool
+) -> None:
+    """Its owner can change it, whatever its mode; root itself decides whom it trusts."""
+    make(tmp_path / "keys", "a", "peer")
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    fstat = os.fstat
+
+    def owned(file: int) -> os.stat_result:
+        found = fstat(file)
+        return os.stat_result((*found[:4], owner, *found[5:]))
+
+    monkeypatch.setattr(os, "fstat", owned)
+    for read, name in ((read_secret, "a.secret"), (read_keys, "keys.toml")):
+        path = tmp_path / "keys" / name
+        if is_refused:
+            with pytest.raises(ConfigError, match=f"user {owner}, who can .* to user {user}"):
+                read(path)
+        else:
+            assert read(path)
+
+
+@pytest.mark.parametrize("written", [0, 20])
+def test_a_full_disk_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Neither half an entry nor half a secret stays, and the same command works later."""
+    make(tmp_path, "a", "peer")
+    listed = tmp_path / "keys.toml"
+    before, write = listed.read_bytes(), os.write
+    key = Key("b", new_key_pair()[0], Role.PEER)
+    calls: list[Callable[[], None]] = [
+        lambda: write_secret(tmp_path / "b.secret", new_key_pair()[1]),
+        lambda: add_key(listed, key),
+    ]
+    for call in calls:
+        room = [written]
+
+        def full(file: int, data: bytes, room: list[int] = room) -> int:
+            if not room[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            room[0] -= (count := write(file, data[: room[0]]))
+            return count
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(ConfigError, match=r"cannot write .*: No space left"):
+                call()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.secret", "keys.toml"]
+    assert listed.read_bytes() == before
+    make(tmp_path, "b", "peer")
 
 
 @pytest.mark.parametrize("text", ["", "secret_key = 7", "secret_key = 'abc'", "hunter2", "\x00"])

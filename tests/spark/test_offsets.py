@@ -17,10 +17,12 @@ from mirrorq.api.handle import Handle
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim
 from mirrorq.client.client import Client
+from mirrorq.errors import PreconditionFailed
 from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse
-from pyspark_mirrorq.stream_reader import QueueStream
+from pyspark_mirrorq.snapshot import snapshot
+from pyspark_mirrorq.stream_reader import SEQUENCE_MAX, QueueStream
 
 from .conftest import DEADLINE_S, wait_known
 
@@ -154,12 +156,38 @@ def test_a_batch_waits_for_the_least_and_no_longer_than_allowed(
     assert [place["seq"] for place in after(stream, start).values()] == [5, 6]
 
 
+def test_sequences_beyond_the_end_are_a_loss(pair: list[MirroredQueue], client: Client) -> None:
+    """Named as such; without them as many stretches as for what is there."""
+    queue = pair[0]
+    queue.put_many([b"x"] * 10).result(120)
+    given = {"endpoints": ",".join(client.endpoints), "queue": queue.name}
+    far = SEQUENCE_MAX - 1
+    for text, gone in (("5-10,300", "300"), (f"100-{far}", "100 to"), ("5-20", "11 to 20")):
+        with pytest.raises(DataLossError, match=f"sequences {gone}.*The queue goes up to 10"):
+            snapshot(parse({**given, "sequences": text}))
+    kept = parse({**given, "sequences": f"5-{far}", "failOnDataLoss": "false"})
+    assert [one.ranges for one in snapshot(kept)] == [[(5, 10)]]
+
+
+def test_a_paused_queue_hands_out_nothing(pair: list[MirroredQueue], opening: Opening) -> None:
+    """To who takes. Who only looks sees it."""
+    queue = pair[0]
+    queue.put(b"x").result(120)
+    stream, looking = opening(queue=queue.name), opening(queue=queue.name, mode="browse")
+    start = stream.initialOffset()
+    queue.pause()
+    assert stream.latestOffset(start) == start
+    assert after(looking, looking.initialOffset())[queue.name]["seq"] == 2
+    queue.resume()
+    assert after(stream, start)[queue.name]["seq"] == 2
+
+
 def test_a_pattern_is_looked_at_again(
     client: Client, pair: list[MirroredQueue], opening: Opening
 ) -> None:
     """A queue that is declared while the stream runs comes in, from its beginning."""
     stem = pair[0].name.removesuffix("left")
-    stream = opening(queuePattern=f"{stem}.*")
+    stream = opening(queuePattern=f"{stem}.*", startingOffsets="latest")
     start = stream.initialOffset()
     assert sorted(start) == names(pair)
     with client.queue(f"{stem}third", timeout=120) as third:
@@ -267,6 +295,79 @@ def test_a_checkpoint_of_a_queue_that_was_declared_again(
         assert last[queue.name]["seq"] == 16
         assert [one.ranges for one in again.partitions(end, last)] == [[(1, 15)]]
         assert [one.ranges for one in again.partitions(last, last)] == []
+
+
+def test_a_queue_that_is_named_no_more(pair: list[MirroredQueue], opening: Opening) -> None:
+    """A batch that Spark repeats is read with a claim; what Spark has committed is acked; then the
+    queue is for others, and the offset has no place for it."""
+    kept, left = pair
+    for queue in pair:
+        queue.put_many([b"x"] * 3).result(120)
+    stream = opening(queue=",".join(names(pair)))
+    start = stream.initialOffset()
+    end = after(stream, start)
+    stream.stop()
+    again = opening(queue=kept.name)
+    assert sorted(one.queue for one in again.partitions(start, end)) == names(pair)
+    with pytest.raises(PreconditionFailed, match="a stream of queue"):
+        left.get(timeout=0)
+    left.put(b"others").result(120)
+    kept.put(b"more").result(120)
+    last = after(again, end)
+    assert last == {kept.name: {**end[kept.name], "seq": 5, "count": 1}}
+    with left.get(timeout=120) as message:
+        assert message.body == b"others"
+    assert [one.queue for one in again.partitions(end, last)] == [kept.name]
+
+
+def test_a_queue_that_is_named_no_more_and_is_used_by_others(
+    pair: list[MirroredQueue], opening: Opening, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stream does not wait for it: without an ack that is due it needs no claim."""
+    kept, left = pair
+    for queue in pair:
+        queue.put(b"x").result(120)
+    stream = opening(queue=",".join(names(pair)))
+    end = after(stream, stream.initialOffset())
+    stream.stop()
+    bulk.claim(left, timeout=120).close()
+    message = left.get(timeout=120)
+    again = opening(queue=kept.name, claimTimeout="0s")
+    assert after(again, end).keys() == {kept.name}
+    assert re.search(rf"queue {left.name}, named no more, comes again", caplog.text)
+    again.stop()
+    message.ack().result(120)
+    left.put(b"others").result(120)
+    held = left.get(timeout=120)
+    caplog.clear()
+    assert after(opening(queue=kept.name, claimTimeout="0s"), end).keys() == {kept.name}
+    assert "comes again" not in caplog.text
+    held.ack().result(120)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_queue_of_a_pattern_that_is_deleted(
+    client: Client, pair: list[MirroredQueue], opening: Opening, fails: bool
+) -> None:
+    """The query was down meanwhile: an error that says so, or the others go on."""
+    stem = pair[0].name.removesuffix("left")
+    with client.queue(f"{stem}third", timeout=120) as third:
+        third.put(b"x").result(120)
+        wait_known(client, [third.name])
+        stream = opening(queuePattern=f"{stem}.*")
+        start = stream.initialOffset()
+        end = after(stream, start)
+        stream.stop()
+        third.delete()
+    again = opening(queuePattern=f"{stem}.*", failOnDataLoss=fails)
+    if fails:
+        with pytest.raises(DataLossError, match=r"1 message.*are gone"):
+            again.partitions(start, end)
+        with pytest.raises(DataLossError, match=r"was deleted.*Leave it out of queuePattern"):
+            again.latestOffset(end)
+    else:
+        assert [one.queue for one in again.partitions(start, end)] == []
+        assert sorted(after(again, end)) == names(pair)
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -27,6 +27,7 @@ from mirrorq.store.copies import back_up, put_back
 from mirrorq.store.offline import OfflineStore
 from mirrorq.store.pathlock import FILE_NAME
 from mirrorq.store.queue_log import QueueLog
+from mirrorq.store.rail_log import RAIL_FILE
 from mirrorq.wire.rail import pack_data
 
 from .railed import Railed, begun, ffi, lib, loaded
@@ -77,6 +78,18 @@ def test_what_a_rail_has_written_is_there_after_each_end(path: Path, end: str, t
     (railed.store.abandon if "abandon" in end else railed.store.close)()
     assert loaded(path) == ops
     assert loaded(path, NEIGHBOUR) == others
+
+
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_log_that_was_deleted_is_put_back_at_the_end(path: Path, end: str) -> None:
+    """The process has its content still, and the next start needs it."""
+    writer = Writer()
+    railed = begun(path, writer)
+    ops = railed_ops(railed, writer, taken=3, left=5)
+    (path / RAIL_FILE).unlink()
+    getattr(railed.store, end)()
+    assert (path / RAIL_FILE).stat().st_mode & 0o777 == 0o600
+    assert loaded(path) == ops
 
 
 def test_what_a_rail_has_written_is_there_when_taking_it_has_failed(

@@ -6,12 +6,15 @@ import errno
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
+from tests.kit import DEADLINE_S
 
 from mirrorq.errors import StoreError, StoreFull
 from mirrorq.node.verification import verify
@@ -167,6 +170,31 @@ def test_a_full_disk(small_disk: Path) -> None:
     store = open_store(small_disk / "store")
     assert frames_of(store.load(QUEUE).entries) == frames_of([*kept, entry])
     store.close()
+
+
+NEW = """
+import sys
+from pathlib import Path
+from tests.store.writing import open_store
+from mirrorq.errors import StoreFull
+try:
+    open_store(Path(sys.argv[1]))
+except StoreFull as error:
+    print(error)
+"""
+
+
+@pytest.mark.real
+def test_a_new_store_on_a_full_disk(small_disk: Path) -> None:
+    """Also LMDB's lock file, which is written through a map, is an error and no signal."""
+    (small_disk / "store").mkdir()
+    with (small_disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    command = [sys.executable, "-c", NEW, str(small_disk / "store")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "0 bytes free on the disk" in done.stdout
 
 
 def test_a_file_that_may_not_grow(path: Path) -> None:

@@ -338,6 +338,41 @@ def test_another_thread_is_refused() -> None:
     assert "start it by cluster.spawn" in str(errors[0])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [(0, "1 to 26"), (-1, "1 to 26"), (27, "1 to 26"), ([], "one name"), (["a", "a"], "each once")],
+)
+def test_a_number_of_nodes_that_cannot_be(nodes: int | list[str], text: str) -> None:
+    with pytest.raises(SimulationError, match=text):
+        SimulatedCluster(nodes)
+
+
+def test_arguments_that_cannot_be() -> None:
+    """Told with the value; and a spool would write to the real disk."""
+    with SimulatedCluster(2) as cluster:
+        calls: list[tuple[str, Callable[[], object]]] = [
+            ("there is no node 'q', only a, b", lambda: cluster.connect(to="q")),
+            ("'a' has no link to itself", lambda: cluster.cut("a", "a")),
+            ("-1 s: give virtual seconds", lambda: cluster.run(-1)),
+            ("-1 s: give virtual seconds", lambda: cluster.freeze("a", -1)),
+            ("inf s: give virtual seconds", lambda: cluster.sleep(float("inf"))),
+            ("spools are not simulated", lambda: cluster.queue("s", on="a", spool=True)),
+            ("spools are not simulated", lambda: cluster.node("a").queue("s", spool=True)),
+        ]
+        for text, call in calls:
+            with pytest.raises(SimulationError, match=text):
+                call()
+
+
+def test_a_simulation_is_entered_once() -> None:
+    cluster = SimulatedCluster(1)
+    with cluster:
+        time.sleep(3600)  # of any length: it is the test that says so
+        assert cluster.now > 3600
+    with pytest.raises(SimulationError, match="entered before"), cluster:
+        pass
+
+
 def test_two_simulations_do_not_run_inside_each_other() -> None:
     """The second is refused, and the first goes on; neither leaves threads behind."""
     before = threading.active_count()

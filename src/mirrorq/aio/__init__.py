@@ -42,7 +42,7 @@ from mirrorq.api.confirmation import (
     ReturnWhen,
     Settlement,
     Waited,
-    check_return_when,
+    checked_wait,
     parted,
 )
 
@@ -69,13 +69,12 @@ async def wait(
     Args:
         return_when: as in `mirrorq.wait`.
     """
-
-    check_return_when(return_when)
+    items = checked_wait(confirmations, return_when)
 
     async def outcome(one: Confirmation | Settlement) -> None:
         await one
 
-    waits = {asyncio.ensure_future(outcome(one)): one for one in confirmations}
+    waits = {asyncio.ensure_future(outcome(one)): one for one in items}
     try:
         if waits:
             await asyncio.wait(waits, timeout=timeout, return_when=return_when)

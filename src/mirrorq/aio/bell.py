@@ -16,7 +16,7 @@ from mirrorq.api.waits import Signal, Waits
 Result = TypeVar("Result")
 
 OTHER_LOOP = (
-    "this waits in another event loop than the one in which it was opened: open what is of "
+    "this was opened in another event loop than the one in which it is used: open what is of "
     "mirrorq.aio in each loop that uses it (in tests by a fixture of the same loop), or use "
     "mirrorq.connect(), which knows no loops"
 )
@@ -66,13 +66,7 @@ class Bell:
         return True
 
     async def next(self, condition: Callable[[], bool], timeout: float, place: int) -> None:
-        """Wait for a ring, at most `timeout` seconds; do not wait if the condition holds.
-
-        Raises:
-            RuntimeError: the caller is in another loop.
-        """
-        if asyncio.get_running_loop() is not self.loop:
-            raise RuntimeError(OTHER_LOOP)
+        """Wait for a ring, at most `timeout` seconds; do not wait if the condition holds."""
         future: asyncio.Future[None] = self.loop.create_future()
         insort(self._waiting, (place, future), key=lambda waiting: waiting[0])
         timer = self.loop.call_later(timeout, _resolve, future)
@@ -94,9 +88,19 @@ class Bells:
         self._bells: WeakKeyDictionary[Signal, Bell] = WeakKeyDictionary()
         self._places = itertools.count(1)
 
+    def check(self) -> None:
+        """Raise RuntimeError if the caller is in another loop."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(OTHER_LOOP)
+
     async def run(self, call: Waits[Result]) -> Result:
         """Run a call like `api.waits.in_thread`, in the loop. Calls that wait for the same signal
-        are served in the order of arrival. A call that is cancelled while waiting is over."""
+        are served in the order of arrival. A call that is cancelled while waiting is over.
+
+        Raises:
+            RuntimeError: the caller is in another loop.
+        """
+        self.check()
         place = next(self._places)
         try:
             wait = next(call)

@@ -95,6 +95,7 @@ class Exchange(Closing):
         Arguments, result and errors as in `mirrorq.Exchange.publish`.
         """
         check_block(block)
+        self._bells.check()
         handle = self.handle
         until, has_passed = deadline_of(timeout), False
         request = handle._checked_request(

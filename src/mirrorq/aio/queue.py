@@ -93,7 +93,8 @@ class MirroredQueue(Closing):
         self.handle: blocking.MirroredQueue = handle
         """The wrapped handle."""
         self._loop = asyncio.get_running_loop()
-        self._run = Bells(self._loop).run
+        self._bells = Bells(self._loop)
+        self._run = self._bells.run
         self._lines: dict[int, Line] = {}
         """Shard -> puts that wait for room in the shard; -1: in any shard."""
 
@@ -266,6 +267,7 @@ class MirroredQueue(Closing):
         key: str | bytes | None = None,
     ) -> Accepted:
         """Wait for room and return the result of a call; no call overtakes an earlier one."""
+        self._bells.check()
         line = self._line_of(key)
         if not block and not line.is_free:
             raise self._overtaking()
@@ -353,6 +355,7 @@ class MirroredQueue(Closing):
 
     async def _take(self, found: list[Message], block: bool, timeout: float | None) -> None:
         """`get` into a list that the caller still has after an interrupt."""
+        self._bells.check()
         handle = self.handle._handle
         handle.take_one(found)
         if not found:
@@ -386,15 +389,10 @@ class MirroredQueue(Closing):
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages as they come, until the handle is closed; the caller acks messages."""
         while True:
-            found: list[Message] = []
             try:
-                await self._take(found, True, None)
+                yield await self.get()
             except ShutDown:
                 return
-            except BaseException:
-                unsee(found)
-                raise
-            yield found[0]
 
     @spelled_out
     async def ack_and_put(
@@ -463,7 +461,8 @@ class MirroredQueue(Closing):
         return self.handle.full()
 
     def status(self) -> QueueStatus:
-        """Return the queue's status as this handle's node sees it. Never blocks, never raises."""
+        """Return the queue's status as this handle's node sees it. Never raises. The call is not
+        awaited: a client's holds up the loop until its entry node answers, a second at most."""
         return self.handle.status()
 
     async def browse(self, start: int | None = None, count_max: int = 1000) -> list[Message]:

@@ -34,7 +34,8 @@ class SpooledQueue(Closing):
         """Wrap a blocking handle; call in a coroutine of the loop."""
         self.handle: blocking.SpooledQueue = handle
         """The wrapped handle."""
-        self._run = Bells(asyncio.get_running_loop()).run
+        self._bells = Bells(asyncio.get_running_loop())
+        self._run = self._bells.run
         self._line = Line()
         """Puts that wait for room: no put overtakes an earlier put."""
 
@@ -125,6 +126,7 @@ class SpooledQueue(Closing):
         self, begin: Callable[[], Begun], block: bool, until: float | None
     ) -> SpoolConfirmation:
         """Put when there is room: no put overtakes an earlier put."""
+        self._bells.check()
         check_block(block)
         try:
             await self._line.enter(until if block else 0)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorq import clock
 from mirrorq.config import Config
-from mirrorq.errors import MALFORMED, ConfigError, MirrorQError, ProtocolError
+from mirrorq.errors import MALFORMED, ConfigError, MessageTooLarge, ProtocolError
 from mirrorq.protocol.printable import unprintable
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ def deadline_of(timeout: float | None) -> float | None:
 def left_until(deadline: float | None) -> float | None:
     """Return the number of seconds left, 0 or more; None without a deadline."""
     return None if deadline is None else max(deadline - clock.monotonic(), 0)
-
-
-class MessageTooLarge(MirrorQError, ValueError):
-    """A message above `message_bytes_max`: its body, headers, ids, names and key together."""
 
 
 def checked_body(body: bytes | bytearray | memoryview, properties: bytes, bytes_max: int) -> bytes:
@@ -167,7 +163,7 @@ def check_callable(what: str, value: object) -> None:
 def check_not_async(what: str, value: object) -> None:
     """Raise TypeError for a coroutine function. A thread's call would not run its body, and the
     message that it was called with would count as done."""
-    if inspect.iscoroutinefunction(value):
+    if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
         raise TypeError(
             f"{what} is a coroutine function (async def), which no thread can await: give a plain "
             "function, or consume with mirrorq.aio"
@@ -176,8 +172,9 @@ def check_not_async(what: str, value: object) -> None:
 
 def check_returned(what: str, value: object) -> None:
     """Raise TypeError for a coroutine or generator of a function on a thread: it never ran."""
-    if isinstance(value, Coroutine | Generator):
-        value.close()
+    if isinstance(value, Coroutine | Generator | AsyncGenerator):
+        if not isinstance(value, AsyncGenerator):
+            value.close()
         raise TypeError(
             f"{what} returned a {type(value).__name__}, so its body never ran: what wraps an async "
             "def must be an async def too, and no yield may be in it"

@@ -13,6 +13,11 @@ class Closing(ABC):
     def close(self) -> None:
         """Close the object. May be repeated."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            f"{self!r} belongs to this process and cannot be pickled: open it where it is used"
+        )
+
     def __enter__(self) -> Self:
         return self
 

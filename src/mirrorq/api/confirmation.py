@@ -228,9 +228,9 @@ def wait(
 
     Raises:
         ValueError: `return_when` is not a constant of `concurrent.futures`.
+        TypeError: something else than confirmations and settlements was given.
     """
-    check_return_when(return_when)
-    items = list(confirmations)
+    items = checked_wait(confirmations, return_when)
     if return_when == "ALL_COMPLETED":
         _wait_for_all(items, timeout)
     elif items:
@@ -239,10 +239,16 @@ def wait(
     return parted(items)
 
 
-def check_return_when(return_when: ReturnWhen) -> None:
-    """Raise ValueError for a value that is no constant of `concurrent.futures.wait`."""
+def checked_wait(
+    confirmations: Iterable[Confirmation | Settlement], return_when: ReturnWhen
+) -> list[Confirmation | Settlement]:
+    """Return the outcomes to wait for. Errors as in `wait`."""
     if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
         raise ValueError(f"return_when is {return_when!r}: see concurrent.futures.wait")
+    items = list(confirmations) if isinstance(confirmations, Iterable) else [None]
+    if not all(isinstance(one, _Outcome) for one in items):
+        raise TypeError(f"wait() takes a list of confirmations, and this is {confirmations!r}")
+    return items
 
 
 def parted(items: Iterable[Confirmation | Settlement]) -> Waited:

@@ -408,18 +408,19 @@ class Consumer:
 
     def _fail(self) -> None:
         """End the consumer after an unexpected exception, in its handler, and log the failure."""
-        log.critical(
-            "consumer %d of queue %s has failed: its messages go back",
-            self._number,
-            self._channel.name,
-            exc_info=True,
-        )
         self._abandon()
         self._end()
         if self._message is not None and not self._message._is_settled:
             self._message.nack()
         if self._on_cancel is not None:
             self._channel.outcomes.call_back(self._on_cancel, self)
+        # Last: a handler of the log may raise.
+        log.critical(
+            "consumer %d of queue %s has failed: its messages go back",
+            self._number,
+            self._channel.name,
+            exc_info=True,
+        )
 
     def _serve(self) -> None:
         while not self._is_ended:
@@ -477,5 +478,5 @@ class Consumer:
             return
         delay_s = self._retries.delay_s(message)
         text = "a callback failed on message %d of queue %s; it comes again in %.1f s%s"
-        log.exception(text, *place, delay_s, after)
         message.nack(delay=delay_s)
+        log.exception(text, *place, delay_s, after)

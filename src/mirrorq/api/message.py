@@ -273,7 +273,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
         Returns:
             The settlement: it ends when the ack is on the disk of every member in sync, or with
-            AckRefused when the message had gone back before. It need not be waited for.
+            AckRefused when the message had gone back before. It need not be waited for. After a
+            failover it ends well, too, if another consumer has ended the message meanwhile.
         """
         return self._chunk.handle.ack(self)
 

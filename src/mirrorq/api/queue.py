@@ -18,7 +18,6 @@ from attrs import evolve
 
 from mirrorq.api.arguments import (
     COUNT_MAX,
-    MessageTooLarge,
     check_block,
     check_callable,
     check_count,
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from mirrorq.api.transactions import Transaction
     from mirrorq.monitoring.status import QueueStatus
 
-__all__ = ["MessageTooLarge", "MirroredQueue"]
 
 Item = TypeVar("Item")
 
@@ -563,12 +561,13 @@ class MirroredQueue(Target, Closing):
         return in_thread(self._handle.puts.filling())
 
     def status(self) -> QueueStatus:
-        """Return the queue's status as known to the node. Never blocks, never raises."""
+        """Return the queue's status as known to the node. Never raises; waits for nothing, but a
+        client for the answer of its entry node, a second at most."""
         handle = self._handle
         status = handle.host._queue_status(handle.queue_id)
         if not status.name:
             # The queue, its node or its client is gone, or the client's node does not answer.
-            why = handle.why_closed
+            why = handle.why_closed or str(handle.why_not(ShutDown("")))
             return evolve(status, name=self.name, warnings=(why,) if why else ())
         why = handle.puts.waits_for
         return evolve(status, blocked_by=why) if why and not status.blocked_by else status

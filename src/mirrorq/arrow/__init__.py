@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 try:
     import pyarrow as pa
@@ -25,12 +25,12 @@ except ImportError as error:
     raise ImportError("mirrorq.arrow needs pyarrow: pip install 'mirrorq[arrow]'") from error
 
 from mirrorq import bulk
+from mirrorq.api.queue import MirroredQueue
 from mirrorq.arrow.batches import record_batches, schema_of
 from mirrorq.errors import ConfigError, StoreCorrupt
 
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
-    from mirrorq.api.queue import MirroredQueue
     from mirrorq.bulk.leases import RangeLease
     from mirrorq.bulk.reading import Batch
 
@@ -54,6 +54,9 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the stream as a capsule."""
+
+
+Data: TypeAlias = ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch]
 
 
 def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBatchReader:
@@ -121,7 +124,7 @@ def take(
 
 def write(
     queue: MirroredQueue,
-    data: ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch],
+    data: Data,
     column: str = "value",
     **options: Any,
 ) -> int:
@@ -135,17 +138,13 @@ def write(
 
     Raises:
         ConfigError: there is no such column, it has other types, or nulls.
+        TypeError: the data is no table, and no record batches.
         NotConfirmed, ConfirmUnknown: as of `put_many`'s confirmation. What was confirmed before
             stays in the queue.
     """
-    if isinstance(data, pa.RecordBatch):
-        data = [data]
-    elif isinstance(data, ArrowStream):
-        data = pa.RecordBatchReader.from_stream(data)
     count = 0
     on_way: deque[Confirmation] = deque()
-    parts = (one.slice(at, PART_ROWS) for one in data for at in range(0, one.num_rows, PART_ROWS))
-    for part in parts:
+    for part in _parts(data):
         bodies = _bodies(part, column)
         on_way.append(queue.put_many(bodies, **options))
         count += len(bodies)
@@ -154,6 +153,22 @@ def write(
     for confirmation in on_way:
         confirmation.result()
     return count
+
+
+def _parts(data: Data) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of `PART_ROWS` at most."""
+    if isinstance(data, pa.RecordBatch):
+        data = [data]
+    elif isinstance(data, ArrowStream):
+        with suppress(pa.ArrowInvalid):  # a single column
+            data = pa.RecordBatchReader.from_stream(data)
+    for one in data if isinstance(data, Iterable) else [data]:
+        if not isinstance(one, pa.RecordBatch):
+            raise TypeError(
+                f"data has a {type(one).__name__}: give a table, a reader or record batches"
+            )
+        for at in range(0, max(one.num_rows, 1), PART_ROWS):
+            yield one.slice(at, PART_ROWS)
 
 
 def _bodies(batch: pa.RecordBatch, column: str) -> list[bytes]:
@@ -174,6 +189,10 @@ def _bodies(batch: pa.RecordBatch, column: str) -> list[bytes]:
 @contextmanager
 def _rings(queue: MirroredQueue) -> Iterator[list[MirroredQueue]]:
     """Handles on the shards of a queue, or the handle itself."""
+    if not isinstance(queue, MirroredQueue):
+        raise TypeError(
+            f"{queue!r} is no MirroredQueue: give one of node.queue() or client.queue()"
+        )
     with ExitStack() as opened:
         shards = [opened.enter_context(queue.shard(number)) for number in range(queue.shards)]
         yield shards or [queue]

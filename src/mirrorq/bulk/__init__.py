@@ -69,7 +69,12 @@ def extent(queue: MirroredQueue, timeout: float = 5.0) -> Extent:
     ring.check()
     counts = ring.counts(timeout)
     return Extent(
-        counts.next_sequence, counts.ready, counts.unacknowledged, counts.delayed, counts.applied
+        counts.next_sequence,
+        counts.ready,
+        counts.unacknowledged,
+        counts.delayed,
+        counts.applied,
+        counts.is_paused,
     )
 
 

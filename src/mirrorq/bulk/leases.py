@@ -248,10 +248,20 @@ class RangeLease(_Holding):
     def __enter__(self) -> RangeLease:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Give unacked messages back. When the interpreter ends, its node or client has done so."""
-        if not self.is_over and not sys.is_finalizing():
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Give unacked messages back. When the interpreter ends, its node or client has done so.
+
+        Raises:
+            MirrorQError: the messages could not be given back, and the block has not raised.
+        """
+        if self.is_over or sys.is_finalizing():
+            return
+        try:
             self.give_back(30.0)
+        except MirrorQError:
+            # They go back by themselves, and the block's own exception says more.
+            if kind is None:
+                raise
 
 
 class Claim(_Holding, Closing):

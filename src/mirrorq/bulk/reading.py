@@ -46,6 +46,8 @@ class Extent:
     """Messages whose delay has not ended."""
     applied: int
     """A copy that has applied this lsn shows the whole extent; a reader waits for an older copy."""
+    is_paused: bool = False
+    """True if the queue hands out nothing: `pause`."""
 
     @property
     def messages(self) -> int:

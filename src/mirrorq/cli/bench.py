@@ -24,6 +24,7 @@ import click
 from attrs import frozen
 
 from mirrorq.cli.connecting import Number, as_json, echo, failing
+from mirrorq.cli.ending import sigterm_as_ctrl_c
 from mirrorq.errors import MirrorQError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def measure(path: Path | None = None, scale: float = 1.0) -> list[Figure]:
     from mirrorq.demo.ports import free_ports
     from mirrorq.node.node import Node
 
-    with ExitStack() as stack:
+    with sigterm_as_ctrl_c(), ExitStack() as stack:
         place = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="mirrorq-bench-", dir=path))
         )

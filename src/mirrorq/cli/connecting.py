@@ -8,14 +8,14 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from mirrorq.errors import MirrorQError, NoQuorum
+from mirrorq.errors import AuthenticationError, ConfigError, MirrorQError, NoQuorum
 from mirrorq.protocol.printable import escaped
 
 if TYPE_CHECKING:
@@ -33,6 +33,22 @@ PAUSE_S = 1.0
 def echo(text: str = "", *, err: bool = False) -> None:
     """Print lines. Control characters for a terminal, as in a foreign name, are shown escaped."""
     click.echo(escaped(text, kept="\n\t"), err=err)
+
+
+def standard_input() -> TextIO:
+    """Return the standard input, which the process that has started the command may have closed."""
+    return _open_stream(sys.stdin, "standard input")
+
+
+def standard_output() -> TextIO:
+    """Return the standard output, as `standard_input` does."""
+    return _open_stream(sys.stdout, "standard output")
+
+
+def _open_stream(stream: TextIO | None, what: str) -> TextIO:
+    if stream is None:
+        raise Failed(f"{what} is closed: start the command with one, as /dev/null")
+    return stream
 
 
 class Failed(click.ClickException):
@@ -60,6 +76,20 @@ class Number(click.FloatRange):
         return number
 
 
+def checked_time(context: click.Context, param: click.Parameter, value: str) -> str | float:
+    """Return an option's time: seconds, or a text with a unit. A callback of options."""
+    from mirrorq.api.publish_options import milliseconds
+
+    given: str | float = value
+    with suppress(ValueError):
+        given = float(value)
+    try:
+        milliseconds("the time", given)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, param) from None
+    return given
+
+
 @contextmanager
 def failing() -> Iterator[None]:
     """Turn errors of the library or the system into one line and exit status 1."""
@@ -69,8 +99,10 @@ def failing() -> Iterator[None]:
         # The reader of the output has gone; Python's own flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise Failed("the reader of the output has gone") from None
-    except (MirrorQError, OSError, TimeoutError) as error:
+    except (MirrorQError, TimeoutError) as error:
         raise Failed(f"{error}{_source_text()}") from error
+    except OSError as error:
+        raise Failed(str(error)) from error
 
 
 def _source_text() -> str:
@@ -197,11 +229,24 @@ def connected(
                 client.wait_ready(min(wait, PAUSE_S))
             except NoQuorum:
                 name = client.entry_node
+                if _knows_nothing(client):
+                    raise Failed(
+                        f"node {name} has had no contact with a majority since its start, and "
+                        "shows nothing before: start more of its cluster's nodes. `mirrorq store "
+                        "verify` shows what is on its disk"
+                    ) from None
                 text = f"node {name} has no contact with a majority: this is what it knew last"
                 echo(f"mirrorq: {text}", err=True)
         else:
             client.wait_ready(wait)
         yield client
+
+
+def _knows_nothing(client: Client) -> bool:
+    """Return true if the entry node has never applied the catalog: it lists not even itself."""
+    with suppress(AuthenticationError):
+        return not client.nodes()
+    return False
 
 
 def as_json(command: Command) -> Command:
@@ -216,10 +261,11 @@ def acted(is_json: bool, text: str, **done: Any) -> None:
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_json: bool) -> None:
     """List something: a table on a terminal, tabs between columns elsewhere, or JSON."""
+    output = standard_output()
     if is_json:
         listed = [dict(zip(columns, row, strict=True)) for row in rows]
         echo(json.dumps(listed, indent=2, default=list))
-    elif sys.stdout.isatty():
+    elif output.isatty():
         _print_table(columns, rows)
     else:
         echo("\t".join(columns))

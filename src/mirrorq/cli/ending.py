@@ -12,6 +12,16 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Have SIGTERM raise KeyboardInterrupt: what a Ctrl-C tells and cleans up, it does too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def signals_counted(at_once: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
     """Collect signals that ask for the end; the second signal ends the process at once.
 

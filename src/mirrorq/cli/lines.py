@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import stat
@@ -26,7 +27,10 @@ from mirrorq.cli.connecting import (
     as_json,
     connecting,
     print_rows,
+    standard_input,
+    standard_output,
 )
+from mirrorq.cli.ending import sigterm_as_ctrl_c
 from mirrorq.cli.progress import progress_bar
 from mirrorq.errors import MirrorQError, NotConfirmed, QueueNotFound
 
@@ -70,12 +74,12 @@ def publish(
 
     Each line is a put of its own: those that fit into a queue with a limit are published. With
     --batch so many lines that arrive together are one put_many. Ends when every line is confirmed,
-    and prints how many there were. If it ends earlier, by a line that is refused or by Ctrl-C, it
-    says how many are confirmed.
+    and prints how many there were. If it ends earlier, by a line that is refused, by Ctrl-C or
+    SIGTERM, it says how many are confirmed.
     """
     lines = _Lines()
     filled = _queue_to_fill(client, name, transient=transient, shards=shards)
-    with filled as queue, _targets(queue) as targets, lines.reporting():
+    with sigterm_as_ctrl_c(), filled as queue, _targets(queue) as targets, lines.reporting():
         _publish_input(targets, lines, batch, client.config.message_bytes_max)
     acted(is_json, f"confirmed: {lines.confirmed}", confirmed=lines.confirmed)
 
@@ -86,7 +90,7 @@ def _publish_input(
     """Publish until the end of standard input, and until all lines are confirmed."""
     size = _input_size()
     with progress_bar("published") as show:
-        for arrived in _arriving_lines(sys.stdin.buffer, bytes_max):
+        for arrived in _arriving_lines(standard_input().buffer, bytes_max):
             target = next(targets)
             for first in range(0, len(arrived), batch):
                 sent = arrived[first : first + batch]
@@ -193,7 +197,7 @@ def _queue_to_fill(
 def _input_size() -> int | None:
     """Return the bytes on standard input, None unless standard input is a file."""
     try:
-        found = os.fstat(sys.stdin.fileno())
+        found = os.fstat(standard_input().fileno())
     except (OSError, ValueError):
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
@@ -242,7 +246,7 @@ def get(
     is_json: bool,
 ) -> None:
     """Take messages from QUEUE and write each as a line; acked once it is written."""
-    taken = 0
+    taken, output = 0, standard_output().buffer
     with client.queue(name, passive=True) as queue, _bar_beside_output() as show:
         while is_all or taken < count:
             wanted = TAKE_MAX if is_all else min(TAKE_MAX, count - taken)
@@ -254,8 +258,8 @@ def get(
                 show(taken, None if is_all else count, f"taken {taken}")
             with interrupts_wait():
                 # What is written is acked, too: it shall not come again for a Ctrl-C.
-                sys.stdout.buffer.write(b"".join(_line(message, is_json) for message in messages))
-                sys.stdout.buffer.flush()
+                output.write(b"".join(_line(message, is_json) for message in messages))
+                output.flush()
                 queue.ack_many(messages).result(CONFIRM_S)
     if not is_all and taken < count:
         raise Failed(f"only {taken} of {count} messages came within {timeout} s")
@@ -320,9 +324,10 @@ def browse(
         found = (message for message in browsed if _is_wanted(message, wanted))
         shown = found if is_all else islice(found, count)
         if is_json:
+            output = standard_output().buffer
             for message in shown:
-                sys.stdout.buffer.write(_line(message, is_json=True))
-            sys.stdout.buffer.flush()
+                output.write(_line(message, is_json=True))
+            output.flush()
         else:
             print_rows(BROWSED, [_row(message) for message in shown], is_json=False)
 
@@ -349,7 +354,7 @@ def _row(message: Message) -> list[Any]:
 @contextmanager
 def _bar_beside_output() -> Iterator[Callable[..., None] | None]:
     """Yield a progress bar, or None if messages are written to a terminal."""
-    if sys.stdout.isatty():
+    if standard_output().isatty():
         yield None
         return
     with progress_bar("taken") as show:
@@ -400,7 +405,9 @@ def _line(message: Message, is_json: bool) -> bytes:
 
 
 def _shown(value: Any) -> Any:
-    """Return a value for JSON, which has no bytes: bytes outside UTF-8 are escaped."""
+    """Return a value for JSON, which has neither bytes nor nan: bytes outside UTF-8 are escaped."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     if isinstance(value, dict):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def progress_bar(name: str) -> Iterator[Callable[..., None] | None]:
     """Yield a function of the amount done, the total (None: unknown) and, for a change, a new name;
     None without a terminal."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

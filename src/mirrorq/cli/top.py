@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from attrs import asdict, frozen
 
-from mirrorq.cli.connecting import Number, as_json, cell_text, echo, looking, print_rows
+from mirrorq.cli.connecting import (
+    Number,
+    as_json,
+    cell_text,
+    echo,
+    looking,
+    print_rows,
+    standard_output,
+)
 from mirrorq.errors import MirrorQError
 from mirrorq.protocol.printable import escaped
 
@@ -73,7 +80,7 @@ class _Look:
 def top(client: Client, once: bool, interval: float, is_json: bool) -> None:
     """Show nodes, queues, and messages a second, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
-        if once or is_json or not sys.stdout.isatty():
+        if once or is_json or not standard_output().isatty():
             _show_once(client, interval, is_json=is_json)
         else:
             _show_on(client, interval)

@@ -29,6 +29,7 @@ from mirrorq.cli.connecting import (
     Failed,
     Misused,
     Number,
+    checked_time,
     cluster_options,
     connected,
     echo,
@@ -87,9 +88,16 @@ STOPPED = (0, -signal.SIGTERM)
     "--retry-delay",
     default="100ms",
     show_default=True,
+    callback=checked_time,
     help="After which a message whose call has raised comes again, doubled with each delivery.",
 )
-@click.option("--retry-delay-max", default="1m", show_default=True, help="The longest of these.")
+@click.option(
+    "--retry-delay-max",
+    default="1m",
+    show_default=True,
+    callback=checked_time,
+    help="The longest of these.",
+)
 @click.option(
     "--stop-timeout",
     default=30.0,
@@ -115,8 +123,8 @@ def worker(
     concurrency: int,
     processes: int,
     prefetch: int,
-    retry_delay: str,
-    retry_delay_max: str,
+    retry_delay: str | float,
+    retry_delay_max: str | float,
     stop_timeout: float,
     directory: Path,
     metrics: str | None,

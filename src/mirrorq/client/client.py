@@ -67,6 +67,7 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.security.settings import Security, check_endpoints
+from mirrorq.transport.endpoint import absolute
 from mirrorq.transport.greeting import ABSENT, silence_of
 from mirrorq.waiting import Once, begin_thread
 
@@ -163,8 +164,8 @@ def connect(
         opening = _opening_here(address.folder, said, spool)
         return opening()
     security = address.security(said["security"])
-    texts = address.endpoints
-    check_endpoints(texts, "connect to", insecure=insecure, security=security)
+    check_endpoints(address.endpoints, "connect to", insecure=insecure, security=security)
+    texts = tuple(map(absolute, address.endpoints))
     if spool is not None:
         from mirrorq.client.spooled import SpoolClient
 
@@ -551,6 +552,8 @@ class Client(Access):
 
     def _queue_status(self, queue_id: int) -> QueueStatus:
         """Return a queue's status as the entry node sees it; `unknown` without a prompt answer."""
+        if not self._driver.entry_node and os.getpid() == self._pid:
+            return QueueStatus.unknown()
         try:
             answer = self._ask(ClientLook("status", queue_id), STATUS_S)
             return self._decoded(answer, "status", QueueStatus)

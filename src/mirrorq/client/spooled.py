@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from mirrorq.api.closing import Closing
 from mirrorq.api.host import Host
 from mirrorq.errors import ShutDown
 from mirrorq.spool.queue import SpooledQueue
@@ -42,7 +43,7 @@ class Reached(Host, Protocol):
 Client = TypeVar("Client", bound=Reached)
 
 
-class SpoolClient(Generic[Client]):
+class SpoolClient(Closing, Generic[Client]):
     """A client whose queues are spooled: usable with or without a node.
 
     The client connects by itself, as soon and as often as possible. Made by `connect(…,
@@ -59,12 +60,6 @@ class SpoolClient(Generic[Client]):
         self._is_closed = False
         self._spools = Spools(path, config, lambda: self.client(CONNECT_S), self._open_queue)
         self._spools.resume()
-
-    def __enter__(self) -> SpoolClient[Client]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def queue(self, name: str, *, durable: bool = True, auto_delete: bool = False) -> SpooledQueue:
         """Return a handle that accepts puts at any time; see `SpooledQueue`. Returns at once."""

@@ -129,7 +129,9 @@ class MirrorQBroker(dramatiq.Broker):  # type: ignore[misc]
         return message
 
     def _put(self, queue_name: str, message: Any, delay: float | None) -> None:
-        priority, wait_s = message.options.get("broker_priority") or 0, self._confirm_timeout
+        actor, wait_s = self.actors.get(message.actor_name), self._confirm_timeout
+        options = {**(actor.options if actor is not None else {}), **message.options}
+        priority = options.get("broker_priority") or 0
 
         def put(queue: mirrorq.MirroredQueue) -> None:
             body = message.encode()

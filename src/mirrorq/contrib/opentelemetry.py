@@ -23,6 +23,7 @@ from typing import Any
 
 import mirrorq
 from mirrorq import aio
+from mirrorq.spool.local import OWN as SPOOLS_OWN
 
 try:
     from opentelemetry import context, propagate, trace
@@ -37,7 +38,7 @@ __all__ = ["MirrorQInstrumentor", "context_of"]
 
 SYSTEM = "mirrorq"
 Wrapped = Callable[..., Any]
-Queue = mirrorq.MirroredQueue | aio.MirroredQueue
+Queue = mirrorq.MirroredQueue | mirrorq.SpooledQueue | aio.MirroredQueue | aio.SpooledQueue
 Headers = Mapping[str, Any] | None
 
 
@@ -85,17 +86,19 @@ class MirrorQInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         provider = given.get("tracer_provider")
         spans = Spans(trace.get_tracer("mirrorq.contrib.opentelemetry", tracer_provider=provider))
         self._originals: list[tuple[type, str, Wrapped]] = []
-        # A consumer of asyncio is one of the other kind, whose callback's context its task has.
-        self._replace(mirrorq.MirroredQueue, "consume", spans.consuming)
-        for kind, puts, sending, receiving in (
-            (mirrorq.MirroredQueue, ("put", "put_many"), spans.sending, spans.receiving),
+        for kind, wrapping, names in (
+            (mirrorq.MirroredQueue, spans.sending, ("put", "put_many")),
+            (mirrorq.MirroredQueue, spans.receiving, ("get", "get_many")),
+            (mirrorq.MirroredQueue, spans.consuming, ("consume",)),
+            (mirrorq.SpooledQueue, spans.sending, ("put", "put_many")),
             # `put` and `put_many` of asyncio call `send` and `send_many`.
-            (aio.MirroredQueue, ("send", "send_many"), spans.sending_aio, spans.receiving_aio),
+            (aio.MirroredQueue, spans.sending_aio, ("send", "send_many")),
+            (aio.MirroredQueue, spans.receiving_aio, ("get", "get_many")),
+            (aio.MirroredQueue, spans.consuming_aio, ("consume",)),
+            (aio.SpooledQueue, spans.sending_aio, ("put", "put_many", "send")),
         ):
-            for name in puts:
-                self._replace(kind, name, sending)
-            for name in ("get", "get_many"):
-                self._replace(kind, name, receiving)
+            for name in names:
+                self._replace(kind, name, wrapping)
 
     def _replace(self, kind: type, name: str, wrapping: Callable[[Wrapped], Wrapped]) -> None:
         original = getattr(kind, name)
@@ -115,7 +118,11 @@ class Spans:
 
     @contextmanager
     def _sent(self, call: str, queue: Queue, bodies: Any, headers: Headers) -> Iterator[Headers]:
-        """Make a span, and yield the headers that carry the span's context."""
+        """Make a span, and yield the headers that carry the span's context. A spool's own queues
+        get no span: their puts are a part of the put into the spool."""
+        if queue.name.startswith(SPOOLS_OWN):
+            yield headers
+            return
         attributes = _attributes(call, "send", queue.name)
         if call.endswith("_many"):
             with suppress(TypeError):  # a generator has no length
@@ -192,5 +199,15 @@ class Spans:
                     return callback(message)
 
             return original(queue, process, *given, **named)
+
+        return consume
+
+    def consuming_aio(self, original: Wrapped) -> Wrapped:
+        async def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
+            async def process(message: mirrorq.Message) -> Any:
+                with self._processing(message):
+                    return await callback(message)
+
+            return await original(queue, process, *given, **named)
 
         return consume

@@ -96,11 +96,12 @@ class Authority:
         self._nodes = {key.name: key.public_key for key in keys if key.role is Role.PEER}
         self.version += 1
 
-    def _stamp_now(self) -> tuple[int, int, int] | None:
+    def _stamp_now(self) -> tuple[int, ...] | None:
         if self._path is None:
             return None
         try:
             found = os.stat(self._path)
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        # A chmod or chown changes the last: a file that was refused may be allowed now.
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

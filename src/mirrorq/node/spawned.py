@@ -42,6 +42,7 @@ from mirrorq.api.options import NodeOptions, said_of_node, spelled_out
 from mirrorq.errors import MirrorQError, ShutDown, StoreLocked
 from mirrorq.node.endpoints import NodeEndpoints
 from mirrorq.node.own_process import launched
+from mirrorq.transport.endpoint import absolute
 from mirrorq.waiting import Latch, begin_thread
 
 if TYPE_CHECKING:
@@ -101,21 +102,15 @@ def spawn(
     given |= {
         "name": name,
         "path": os.path.abspath(checked_path(path)),
-        "peers": {one: _absolute(at) for one, at in endpoints.peers.items()} or None,
+        "peers": {one: absolute(at) for one, at in endpoints.peers.items()} or None,
         "config": None if given["config"] is None else attrs.asdict(given["config"]),
         "security": None if security is None else _secrets(security),
-        "join": list(map(_absolute, endpoints.joins)) or None,
-        "listen": _absolute(given["listen"]) if given["listen"] else None,
+        "join": list(map(absolute, endpoints.joins)) or None,
+        "listen": absolute(given["listen"]) if given["listen"] else None,
     }
     made = SpawnedNode(name, json.loads(json.dumps(given)), security, python or sys.executable)
     made._start()
     return made
-
-
-def _absolute(endpoint: str) -> str:
-    """Return a socket file's absolute path: the node's process has its own working directory."""
-    scheme, _, path = endpoint.partition("ipc://")
-    return endpoint if scheme else f"ipc://{os.path.abspath(path)}"
 
 
 def _secrets(security: Security) -> dict[str, Any]:
@@ -184,7 +179,7 @@ class SpawnedNode:
 
     def connect(self, **how: Any) -> Client:
         """Return a client of the node, as `mirrorq.connect` does, with the node's own keys unless
-        `security=` names others. In any process that has the handle."""
+        `security=` names others. Also in a forked child."""
         from mirrorq.client.client import connect
 
         given = {"security": self._security, "insecure": self._given["insecure"], **how}

@@ -301,6 +301,8 @@ class Counts(Struct, frozen=True, gc=False):
     """The master's applied lsn: a copy with the same applied lsn shows the same counts."""
     waiting: bool = False
     """True if a consumer waits for a message, or another handle's get()."""
+    is_paused: bool = False
+    """True if the queue hands out nothing."""
 
 
 class Flow(Struct, frozen=True, gc=False):

@@ -2,7 +2,9 @@
 
 A secret file belongs to one machine: it is made with mode 0600, and refused when other users may
 read it. `keys.toml` holds nothing secret and is the same everywhere. A user that can write the file
-can grant itself access, so the file is refused when other users may write it.
+can grant itself access, so the file is refused when other users may write it. A file's owner is
+another user, unless it is root or the process's own; root itself uses the files of any owner, as of
+the service's user.
 """
 
 from __future__ import annotations
@@ -103,13 +105,18 @@ def _read(path: Path) -> tuple[str, int]:
     """Return a file's text and mode."""
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
             raise ConfigError(
                 f"{path} has more than {FILE_BYTES_MAX} bytes: it is not a file of keys"
             )
-        return data.decode(), mode
+        if os.geteuid() and found.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"{path} belongs to user {found.st_uid}, who can change it: chown it to root or to "
+                f"user {os.geteuid()}, who runs this"
+            )
+        return data.decode(), stat.S_IMODE(found.st_mode)
     except OSError as error:
         raise ConfigError(
             f"cannot read the keys in {path}: {error.strerror}. `mirrorq key new` makes keys"
@@ -153,10 +160,13 @@ def write_secret(path: Path, secret_key: str) -> None:
     )
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            system.sync(file.fileno())
+        try:
+            _append(descriptor, text, 0)
+        except BaseException:
+            path.unlink()
+            raise
+        finally:
+            os.close(descriptor)
     except FileExistsError:
         raise ConfigError(
             f"{path} is there already: delete it, and its entry in {KEYS_NAME}, to make a new key"
@@ -172,17 +182,29 @@ def add_key(path: Path, key: Key) -> None:
         ConfigError: the file has an error, or lists the name already.
     """
     try:
-        with path.open("a+", encoding="utf-8") as file:
+        with path.open("ab") as file:
             # Two keygens at once must not lose each other's entry.
             fcntl.flock(file, fcntl.LOCK_EX)
-            is_new = os.fstat(file.fileno()).st_size == 0
-            if is_new:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
                 os.fchmod(file.fileno(), 0o644)
             if any(known.name == key.name for known in read_keys(path)):
                 raise ConfigError(f"{path} lists {key.name!r} already: use another name")
-            file.write((_HEADER if is_new else "") + "\n" + _as_text(key))
+            _append(file.fileno(), ("" if size else _HEADER) + "\n" + _as_text(key), size)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _append(file: int, text: str, size: int) -> None:
+    """Append a text to a file of the given size: all of it, or nothing."""
+    data = text.encode()
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+        system.sync(file)
+    except BaseException:
+        os.ftruncate(file, size)
+        raise
 
 
 def _as_text(key: Key) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from msgspec import Struct
 
@@ -209,6 +209,9 @@ class SpoolConfirmation(Struct, eq=False, gc=False):
             self.add_done_callback(lambda _: loop.call_soon_threadsafe(resolve))
             yield from future
         return self.result(0)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{self!r} ends in this process and cannot be pickled: send its result")
 
     def __repr__(self) -> str:
         if self.done():

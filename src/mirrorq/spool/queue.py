@@ -259,6 +259,8 @@ class SpooledQueue(Closing):
 
     def _flushing(self, timeout: float | None) -> Waits[None]:
         """`flush`, for threads and for asyncio."""
+        if self._spool.is_forked:
+            self._spool.check()
         local = self._route.local
 
         def is_written() -> bool:
@@ -332,7 +334,9 @@ class SpooledQueue(Closing):
 
     def close(self) -> None:
         """Wait until all puts are accepted, and close. Messages are sent on while the node or
-        client of this handle is open."""
+        client of this handle is open. Does nothing in a forked child: the spool is the parent's."""
+        if self._spool.is_forked:
+            return
         try:
             self.flush(5.0)
         finally:

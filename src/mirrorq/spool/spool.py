@@ -108,11 +108,16 @@ class Spool:
             raise ShutDown(f"spool {self.path} has failed: {self._failure}")
         if self.is_closing:
             raise ShutDown(f"spool {self.path} is closed")
-        if os.getpid() != self._pid:
+        if self.is_forked:
             raise ShutDown(
                 f"spool {self.path} was opened by process {self._pid}, before this one was forked: "
                 "open one with a path of its own"
             )
+
+    @property
+    def is_forked(self) -> bool:
+        """True if the spool was opened before a fork: it is the parent's."""
+        return os.getpid() != self._pid
 
     def fill(self, route: Route) -> None:
         """A route has messages."""
@@ -135,6 +140,8 @@ class Spool:
 
     def begin_closing(self) -> None:
         """Wait until all puts are accepted, and forward nothing more."""
+        if self.is_forked:
+            return
         for route in () if self.is_closing else list(self.routes.values()):
             if "local" in route.__dict__:
                 route.local.outcomes.wait_for(route.local.is_quiet, CLOSE_S)
@@ -143,8 +150,8 @@ class Spool:
 
     def close(self) -> None:
         """Wait until all puts are accepted, and end. The next opening of the spool sends
-        unconfirmed messages. May be repeated."""
-        if self.is_closed:
+        unconfirmed messages. May be repeated, and does nothing in a forked child."""
+        if self.is_closed or self.is_forked:
             return
         self.is_closed = True
         self.begin_closing()

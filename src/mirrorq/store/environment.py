@@ -57,6 +57,8 @@ RUN_BYTES_SMALL = 64 << 10
 """Limit of message runs while free pages are counted: small runs need few adjacent pages."""
 READERS_MAX = 64
 """Slots in the lock file; mirrorq reads once at a time, backups and tools take the rest."""
+LOCK_FILE_BYTES = 8192
+"""At least the size that LMDB gives its lock file for `READERS_MAX`."""
 WALK_BYTES_MAX = 256 << 20
 """After an unclean end the pages of a file up to this size are walked before LMDB maps them: a few
 milliseconds for messages in batches, two seconds for a commit for each message."""
@@ -303,7 +305,18 @@ class Environment:
             # in zeros, found by its checksum, instead of a SIGBUS.
             os.truncate(file, whole)
 
+    def _reserve_lock_file(self) -> None:
+        """Have the disk give the blocks of LMDB's lock file. LMDB writes the file through a map: on
+        a full disk the process would end with SIGBUS."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        file = os.open(self.path / "lock.mdb", flags, system.PRIVATE_FILE)
+        try:
+            system.take_blocks(file, 0, LOCK_FILE_BYTES)
+        finally:
+            os.close(file)
+
     def _open(self) -> None:
+        self._reserve_lock_file()
         self._lmdb = lmdb.open(
             os.fsencode(self.path),
             map_size=min(MAP_BYTES_START, self._bytes_max + MAP_RESERVE_BYTES),
@@ -642,21 +655,27 @@ class Environment:
         except lmdb.Error as error:
             raise self._error(error, doing) from error
         except OSError as error:
-            raise StoreError(f"store {self.path}, {doing}: {error}. Look at the disk") from error
+            what = f"store {self.path}, {doing}: {error}"
+            if error.errno in _FULL_DISK:
+                raise self._full(what) from error
+            raise StoreError(f"{what}. Look at the disk") from error
 
     def _error(self, error: lmdb.Error, doing: str) -> StoreError:
         what = f"store {self.path}, {doing}: {error}"
         if isinstance(error, lmdb.DiskError) or self._is_disk_full(_code(error)):
-            free = os.statvfs(self.path)
-            return StoreFull(
-                f"{what} ({free.f_bavail * free.f_frsize} bytes free on the disk). Nothing was "
-                "changed: make space on the disk"
-            )
+            return self._full(what)
         if isinstance(error, _DAMAGE):
             return StoreCorrupt(f"{what}. {_RENEW}")
         if isinstance(error, lmdb.VersionMismatchError):
             return StoreError(f"{what}. Use the version of mirrorq and lmdb that made it")
         return StoreError(f"{what}. Nothing was changed: look at the disk, then start again")
+
+    def _full(self, what: str) -> StoreFull:
+        free = os.statvfs(self.path)
+        return StoreFull(
+            f"{what} ({free.f_bavail * free.f_frsize} bytes free on the disk). Nothing was "
+            "changed: make space on the disk"
+        )
 
     def _is_disk_full(self, code: int) -> bool:
         """Return true if an error means a lack of space.

@@ -164,6 +164,7 @@ class Store:
         if self._found is not None:
             self._environment.close()
             return
+        self._put_back_logs()
         # A failing disk does not stop the close: all acknowledged data is in the logs.
         with suppress(StoreError):
             self._environment.write(self._end_logs)
@@ -187,8 +188,15 @@ class Store:
     def abandon(self) -> None:
         """Close the files without a write, like a killed process, after a failure of the owner. The
         next start takes in the log records."""
+        self._put_back_logs()
         self._close_files()
         self._environment.close(is_clean=False)
+
+    def _put_back_logs(self) -> None:
+        for log_file in (self._file, None if self._rail is None else self._rail.file):
+            if log_file is not None:
+                with suppress(OSError):
+                    log_file.put_back()
 
     def _close_files(self) -> None:
         if self._file is not None:

@@ -374,7 +374,8 @@ class LogFile:
             OSError: The disk has no room for the file.
         """
         synced = system.synced_writes()
-        self._file = os.open(path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600)
+        self._path = path / name
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | synced, 0o600)
         self.is_synced = bool(synced)
         """Every write is durable on return of its call."""
         self.size = FILE_BYTES
@@ -387,15 +388,38 @@ class LogFile:
             missing = self.size - found.st_size
             if missing > 0:
                 self.write(self.size - missing, [bytes(missing)])
-                directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    system.sync(self._file)
-                    system.sync(directory)
-                finally:
-                    os.close(directory)
+                self._sync_made(self._file)
         except BaseException:
             os.close(self._file)
             raise
+
+    def _sync_made(self, file: int) -> None:
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            system.sync(file)
+            system.sync(directory)
+        finally:
+            os.close(directory)
+
+    def put_back(self) -> None:
+        """Make a deleted file again, with its content, which the next start needs. Nothing is
+        written to the file any more.
+
+        Raises:
+            OSError: The disk has no room, or another file has the name.
+        """
+        if self.is_there:
+            return
+        system.go_through_cache(self._file)
+        with self._path.open("xb") as made:
+            try:
+                os.fchmod(made.fileno(), system.PRIVATE_FILE)
+                made.write(os.pread(self._file, self.size, 0))
+                made.flush()
+                self._sync_made(made.fileno())
+            except BaseException:
+                self._path.unlink()
+                raise
 
     @property
     def is_there(self) -> bool:

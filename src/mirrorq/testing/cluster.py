@@ -6,6 +6,7 @@ threads (`schedule`), the network and disks are simulated. The same seed gives t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
@@ -18,6 +19,7 @@ from mirrorq.client.driver import ClientDriver
 from mirrorq.config import Config
 from mirrorq.node.node import Node
 from mirrorq.protocol.effects import Notice
+from mirrorq.spool.spools import Spools
 from mirrorq.testing import patching
 from mirrorq.testing.disk import SimulatedDisk
 from mirrorq.testing.network import Network, SimulatedClientSocket, SimulatedTransport
@@ -40,6 +42,13 @@ READY_S = 60.0
 """Limit for the start of a cluster without faults, which is far quicker."""
 
 
+class NoSpools(Spools):
+    """Refuses each spooled queue: its disk and its thread would be real."""
+
+    def _open(self) -> None:
+        raise SimulationError("spools are not simulated: put into the queue itself here")
+
+
 class SimulatedNode(Node):
     """A real node whose process, disk and network belong to a `SimulatedCluster`."""
 
@@ -47,6 +56,7 @@ class SimulatedNode(Node):
         self._cluster = cluster
         self._process = process
         super().__init__(process.name, path=f"/simulated/{process.name}", **arguments)
+        self._spools = NoSpools(self.path, self.config, lambda: self, self._open_queue)
 
     def _open_store(self) -> Store:
         cluster = self._cluster
@@ -127,8 +137,9 @@ class SimulatedCluster:
             which of several tasks goes on first.
         config: of all nodes.
         witnesses: names of nodes that vote and hold no queue.
-        time_limit: virtual seconds that may pass in all, beside the seconds of `run`, `run_until`
-            and `skip`. Then `Stuck` is raised, and names the wait of every task.
+        time_limit: virtual seconds that may pass in all, beside the seconds of `run`, `run_until`,
+            `skip` and of the test's own `time.sleep`. Then `Stuck` is raised, and names the wait of
+            every task.
         patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are simulated
             too, for tasks; other threads keep the real modules. False: code under test must wait by
             mirrorq and by `sleep` only.
@@ -147,7 +158,7 @@ class SimulatedCluster:
         time_limit: float = 600.0,
         patch: bool = True,
     ) -> None:
-        names = tuple(NAMES[:nodes]) if isinstance(nodes, int) else tuple(nodes)
+        names = _names_of(nodes)
         self.seed: int = seed
         """The given seed."""
         self.log: list[str] = []
@@ -231,12 +242,13 @@ class SimulatedCluster:
 
         Raises:
             NoQuorum: no node answered in time.
+            SimulationError: a name in `to` is no node's, or `name` is that of a process.
         """
+        endpoints = [self._peers[self._peer(node)] for node in tuple(to) or self._peers]
         if name in self._peers or (name in self._processes and self._processes[name].is_alive):
             raise SimulationError(f"there is a process {name!r} already")
         self.note(f"connect {name}")
         process = self._processes[name] = Process(name)
-        endpoints = [self._peers[node] for node in tuple(to) or self._peers]
         with self._scheduler.born_in(process):
             client = self._clients[name] = SimulatedClient(
                 self, process, endpoints=endpoints, config=self._config, timeout=timeout
@@ -260,8 +272,6 @@ class SimulatedCluster:
                 `start` open another handle.
             arguments: see `Node.queue`; but `spool`, whose disk and thread are not simulated.
         """
-        if arguments.get("spool"):
-            raise SimulationError("spools are not simulated: put into the queue itself here")
         handle: MirroredQueue = self._host(on).queue(name, **arguments)
         return handle
 
@@ -320,7 +330,7 @@ class SimulatedCluster:
         Args:
             seconds: virtual ones.
         """
-        self._scheduler.allow(int(seconds * 1_000_000))
+        self._scheduler.allow(_us(seconds))
         self.sleep(seconds)
         self._scheduler.raise_failed()
 
@@ -330,7 +340,7 @@ class SimulatedCluster:
         Raises:
             TimeoutError: it does not after `timeout` virtual seconds.
         """
-        self._scheduler.allow(int(timeout * 1_000_000))
+        self._scheduler.allow(_us(timeout))
         deadline = self.now + timeout
         while not condition():
             if self.now >= deadline:
@@ -344,7 +354,7 @@ class SimulatedCluster:
         Args:
             seconds: virtual ones.
         """
-        self._scheduler.sleep_us(int(seconds * 1_000_000))
+        self._scheduler.sleep_us(_us(seconds))
 
     def skip(self, seconds: float) -> None:
         """Let all processes, tasks too, stand still, as on a sleeping computer. A skip of any
@@ -354,7 +364,7 @@ class SimulatedCluster:
             seconds: virtual ones.
         """
         self.note(f"skip {seconds:g} s")
-        self._scheduler.leap(int(seconds * 1_000_000))
+        self._scheduler.leap(_us(seconds))
 
     # --- Faults of processes ------------------------------------------------------------
 
@@ -441,7 +451,7 @@ class SimulatedCluster:
         """
         self._host(name)
         self.note(f"freeze {name} for {seconds:g} s")
-        self._scheduler.freeze(self._processes[name], int(seconds * 1_000_000))
+        self._scheduler.freeze(self._processes[name], _us(seconds))
 
     # --- Faults of disks ----------------------------------------------------------------
 
@@ -469,7 +479,7 @@ class SimulatedCluster:
         """
         drive = self._drive(name)
         self.note(f"disk of {name} full for {seconds:g} s")
-        drive.full_until_us = self._scheduler.now_us + int(seconds * 1_000_000)
+        drive.full_until_us = self._scheduler.now_us + _us(seconds)
 
     def slow_disk(self, name: str, least: float = 0.0002, most: float = 0.002) -> None:
         """Set the seconds of each commit on this node from now on; the default without numbers.
@@ -480,7 +490,7 @@ class SimulatedCluster:
         """
         drive = self._drive(name)
         self.note(f"commits of {name} take {least:g} to {most:g} s")
-        drive.commit_us = (int(least * 1_000_000), int(most * 1_000_000))
+        drive.commit_us = (_us(least), _us(most))
 
     # --- Faults of the network ----------------------------------------------------------
 
@@ -505,8 +515,13 @@ class SimulatedCluster:
         Args:
             silent: packets vanish, and no end is told.
             one_way: only messages from `one` to `other` are cut.
+
+        Raises:
+            SimulationError: both are the same, or there is no node or client of a name.
         """
         how = ", silently" if silent else ""
+        if one == other:
+            raise SimulationError(f"{one!r} has no link to itself: give two names")
         self.note(f"cut {self._known(one)} {'->' if one_way else '--'} {self._known(other)}{how}")
         self._network.cut(one, other, silent=silent, one_way=one_way)
 
@@ -531,7 +546,7 @@ class SimulatedCluster:
         most = least if most is None else most
         self.note(f"delay {self._known(one)} -- {self._known(other)} by {least:g} to {most:g} s")
         for pair in ((one, other), (other, one)):
-            span_us = (int(least * 1_000_000), int(most * 1_000_000))
+            span_us = (_us(least), _us(most))
             self._network.link(*pair).delay_us = span_us
 
     def heal(self) -> None:
@@ -623,7 +638,28 @@ class SimulatedCluster:
             raise SimulationError(f"there is no {name!r}, only {', '.join(self._names)}")
         return name
 
+    def _peer(self, name: str) -> str:
+        if name not in self._peers:
+            raise SimulationError(f"there is no node {name!r}, only {', '.join(self._peers)}")
+        return name
+
     def _drive(self, name: str) -> Drive:
         if name not in self._drives:
             raise SimulationError(f"{name!r} has no disk, only {', '.join(self._drives)} have")
         return self._drives[name]
+
+
+def _names_of(nodes: int | Sequence[str]) -> tuple[str, ...]:
+    if isinstance(nodes, int):
+        if not 1 <= nodes <= len(NAMES):
+            raise SimulationError(f"nodes={nodes}: 1 to {len(NAMES)}, or a list of names")
+        return tuple(NAMES[:nodes])
+    if not nodes or len(set(nodes)) < len(nodes):
+        raise SimulationError(f"nodes={nodes!r}: one name at least, and each once")
+    return tuple(nodes)
+
+
+def _us(seconds: float) -> int:
+    if not 0 <= seconds < math.inf:
+        raise SimulationError(f"{seconds} s: give virtual seconds, 0 or more")
+    return int(seconds * 1_000_000)

@@ -82,7 +82,10 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
     def sleep(task: Task, seconds: float) -> None:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        task._scheduler.sleep_us(int(seconds * 1_000_000))
+        scheduler, duration_us = task._scheduler, int(seconds * 1_000_000)
+        if task is scheduler._main:
+            scheduler.allow(duration_us)
+        scheduler.sleep_us(duration_us)
 
     monotonic = _for_tasks(time.monotonic, _seconds)
     monotonic_ns = _for_tasks(time.monotonic_ns, lambda task: task._scheduler.now_us * 1000)

@@ -280,6 +280,8 @@ class Scheduler:
         self._choices = 0
         """How often a task was chosen since virtual time moved."""
         self._number = 0
+        self._is_stalled = False
+        """A task waits for something real: it was named, and the end does not wait for it again."""
 
     def new_number(self) -> int:
         """1, 2, 3, …"""
@@ -292,9 +294,11 @@ class Scheduler:
         """Make the calling thread the first task.
 
         Raises:
-            SimulationError: the thread is already a task.
+            SimulationError: the thread is already a task, or the simulation is over.
         """
         ident = get_ident()
+        if self._main._ident:
+            raise SimulationError("this simulation was entered before: make another one")
         if ident in _tasks:
             raise SimulationError("a simulation runs on this thread already: leave that first")
         self._main._ident = ident
@@ -314,7 +318,9 @@ class Scheduler:
             while sum(task._scheduler is self for task in _tasks.values()) > 1:
                 self.sleep_us(1000)
         finally:
-            del _tasks[self._main._ident]
+            # All of them: one that waits for something real is left to itself.
+            for ident in [ident for ident, task in _tasks.items() if task._scheduler is self]:
+                del _tasks[ident]
             if not _tasks:
                 clock.play(clock.MACHINE)
                 waiting.play(None)
@@ -554,10 +560,11 @@ class Scheduler:
         task._has_baton = False
         while True:
             seen = self._switches
-            if task._baton.acquire(True, STALL_S):
+            if task._baton.acquire(True, STALL_S / 60 if self._is_stalled else STALL_S):
                 task._has_baton = True
                 return
             if task is self._main and self._switches == seen:
+                self._is_stalled = True
                 raise SimulationError(
                     f"task {self._current.name} has been running for {STALL_S:.0f} real seconds "
                     "and does not wait: it computes for ever, or waits for something that is not "

@@ -48,6 +48,15 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
     return made
 
 
+def absolute(endpoint: str) -> str:
+    """Return an endpoint that stays the same when the working directory changes: a socket file by
+    its absolute path, if a socket may have so long a path."""
+    scheme, _, path = endpoint.partition("ipc://")
+    whole = os.path.abspath(path)
+    is_usable = not scheme and path and len(os.fsencode(whole)) <= IPC_PATH_BYTES_MAX
+    return f"ipc://{whole}" if is_usable else endpoint
+
+
 def why_not(error: Exception) -> str:
     """Return why nothing is served at an address, with the remedy."""
     number = getattr(error, "errno", None)

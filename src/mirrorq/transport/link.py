@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Sequence
 
 import zmq
@@ -36,8 +37,8 @@ FAILED = "failed"
 REFUSED = "refused"
 """The other end does not know our key."""
 UNLIKE = "unlike"
-"""The connection ended in the handshake, without a message: as a rule only one end has keys, or the
-other end's key is not the expected key."""
+"""The other end ended the connection in the handshake, without a message: as a rule only one of the
+two has keys, or the other end's key is not the expected key."""
 
 _CHANGES = {
     int(zmq.EVENT_HANDSHAKE_SUCCEEDED): UP,
@@ -137,8 +138,11 @@ class Link:
         """Return the connection's changes since the last call, in order."""
         changes = []
         while is_readable(self.monitor):
-            event = int.from_bytes(receive_parts(self.monitor)[0][:2], "little")
-            change = _CHANGES.get(event, FAILED)
+            told = receive_parts(self.monitor)[0]
+            change = _CHANGES.get(int.from_bytes(told[:2], "little"), FAILED)
+            if change == UNLIKE and int.from_bytes(told[2:6], "little") == errno.EAGAIN:
+                # Out of time: the other end stands still.
+                change = FAILED
             if change == DOWN and not self.is_up:
                 # The connection ended before its handshake, as with a stranger at the endpoint.
                 change = FAILED

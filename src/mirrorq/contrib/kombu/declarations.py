@@ -18,7 +18,7 @@ from mirrorq.contrib.kombu.connection import Connection, Terms, translated
 
 __all__ = ["Declarations"]
 
-LOG = logging.getLogger(__name__)
+log = logging.getLogger("mirrorq")
 CONTROL_SUFFIX = ".pidbox"
 """Suffix of the names of queues with commands for workers, behind a worker's name."""
 RETURN_S = 60.0
@@ -148,7 +148,7 @@ class Declarations(base.StdChannel):  # type: ignore[misc]
                 if passive or not is_control or time.monotonic() >= until:
                     raise
                 if not is_told:
-                    LOG.warning("waiting up to %.0f s for a killed worker: %s", RETURN_S, error)
+                    log.warning("waiting up to %.0f s for a killed worker: %s", RETURN_S, error)
                 is_told = True
             time.sleep(LOOK_S)
             self._host()

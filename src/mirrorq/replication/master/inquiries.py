@@ -93,4 +93,5 @@ def counts(term: Term, session: SessionId, body: Inquire, delayed_count: int) ->
         delayed_count,
         state.applied,
         dispatch.consumers.has_waiting_beside((session, 0)),
+        state.is_paused,
     )

@@ -1,10 +1,31 @@
-"""Logging in a program without logging set-up: target of log lines, and safe content."""
+"""The logger `mirrorq`: where its lines go without logging set-up, and what an application's own
+handlers and filters cannot break."""
 
 from __future__ import annotations
 
 import logging
+import threading
 
 from mirrorq.protocol.printable import escaped
+
+
+def prepare_logger(logger: logging.Logger) -> None:
+    """Prepare the library's logger. The application chooses the destination of its lines."""
+    logger.addHandler(Unheard())
+    logger.addFilter(Shown())
+    handle = logger.handle
+
+    def guarded(record: logging.LogRecord) -> None:
+        try:
+            handle(record)
+        except Exception:
+            # On the main thread a signal handler of the user may have raised it.
+            if threading.current_thread() is threading.main_thread():
+                raise
+            logging.NullHandler().handleError(record)
+
+    # A handler or filter of the application that raises would end a thread of ours.
+    logger.handle = guarded  # type: ignore[method-assign]
 
 
 class Shown(logging.Filter):
