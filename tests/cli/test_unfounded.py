@@ -16,9 +16,11 @@ from tests.kit import DEADLINE_S, free_endpoint, peers_of, until
 
 from mirrorq import Node, NoQuorum, connect
 from mirrorq.cli import main
+from mirrorq.cli.connecting import _knows_nothing
 from mirrorq.dashboard.observer import Observer
 from mirrorq.node import calls as node_calls
 from mirrorq.node import watch
+from mirrorq.testing import SimulatedCluster
 
 Said = TypeVar("Said")
 LOOKS = (
@@ -115,6 +117,20 @@ def test_who_wants_something_done_is_told(
     wait_s, done = heard(told, lambda done: whom in done.stderr)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.startswith(f"mirrorq: no cluster answered within {wait_s} s: {whom}. Start")
+
+
+def test_a_node_that_was_restarted_alone_is_no_empty_cluster() -> None:
+    """It knows no queue before it has a majority: who looks must not take that for the state."""
+    with SimulatedCluster() as cluster:
+        cluster.queue("orders", on="a")
+        assert not _knows_nothing(cluster.connect("early"))
+        for name in "abc":
+            cluster.crash(name)
+        cluster.start("a")
+        client = cluster.connect("late", to="a")
+        assert _knows_nothing(client)
+        cluster.restart("b")
+        cluster.run_until(lambda: not _knows_nothing(client))
 
 
 def test_all_endpoints_are_tried_before(alone: Node, peers: dict[str, str], whom: str) -> None:

@@ -118,13 +118,13 @@ async def cancels_itself(_: object) -> None:
         (lambda _: hidden(_), TypeError, (0, 1, 0)),
         (yields, TypeError, (0, 1, 0)),
         (awaits_what_was_cancelled, asyncio.CancelledError, (0, 1, 0)),
-        (cancels_itself, asyncio.CancelledError, (0, 0, 1)),
+        (cancels_itself, asyncio.CancelledError, (0, 1, 0)),
     ],
 )
 def test_what_a_call_that_did_not_finish_counts_as(
     function: Any, error: type[BaseException], counts: tuple[int, int, int]
 ) -> None:
-    """Failed when the function has failed; in hand while only its task was cancelled."""
+    """Failed, also when the function has cancelled its own task."""
     work = Work("q", function, 1, {}, 1.0)
     message: Any = None
 
@@ -137,6 +137,25 @@ def test_what_a_call_that_did_not_finish_counts_as(
     with pytest.raises(error):
         call()
     assert (work.done, work.failed, work.in_hand) == counts
+
+
+def test_a_call_that_is_cut_at_the_end_stays_in_hand() -> None:
+    """Its message comes again, and the worker says so."""
+
+    async def sleep(_: object) -> None:
+        await asyncio.sleep(60)
+
+    work = Work("q", sleep, 1, {}, 1.0)
+
+    async def main() -> None:
+        task = asyncio.create_task(work._work_in_loop(None))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert (work.done, work.failed, work.in_hand) == (0, 0, 1)
 
 
 def test_the_first_signal_lets_a_message_be_finished(

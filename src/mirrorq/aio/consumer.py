@@ -20,7 +20,8 @@ class Consumer(blocking.Consumer):
 
     `cancel` may be called from any thread. In the loop, `cancel` does not wait for a running
     callback; `wait_cancelled` and the end of `async with` do. A cancelled task gives back the
-    message in work, as at the end of `asyncio.run`.
+    message in work, and `on_cancel` is called: at the end of `asyncio.run`, or when the callback
+    cancels its own task.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class Consumer(blocking.Consumer):
         except ProcessEnded:
             raise
         except asyncio.CancelledError:
+            if not self._is_ended:
+                self._tell_cancelled()
             self.cancel()
             self._give_back()
             raise

@@ -378,6 +378,9 @@ class Consumer:
         for subscription in self._subscriptions:
             subscription.end_elsewhere()
         self._end()
+        self._tell_cancelled()
+
+    def _tell_cancelled(self) -> None:
         if self._on_cancel is not None:
             self._channel.outcomes.call_back(self._on_cancel, self)
 
@@ -412,8 +415,7 @@ class Consumer:
         self._end()
         if self._message is not None and not self._message._is_settled:
             self._message.nack()
-        if self._on_cancel is not None:
-            self._channel.outcomes.call_back(self._on_cancel, self)
+        self._tell_cancelled()
         # Last: a handler of the log may raise.
         log.critical(
             "consumer %d of queue %s has failed: its messages go back",

@@ -298,7 +298,8 @@ class Work:
 
     async def _work_in_loop(self, message: Message) -> None:
         with self._counted():
-            await self._function(message)
+            # A task of its own: a job that cancels its task ends no consumer.
+            await asyncio.ensure_future(self._function(message))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
