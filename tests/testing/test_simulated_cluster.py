@@ -364,6 +364,21 @@ def test_arguments_that_cannot_be() -> None:
                 call()
 
 
+def test_a_queue_whose_only_store_is_gone_says_so() -> None:
+    """Its node runs: to start it is no remedy."""
+    with SimulatedCluster() as cluster:
+        cluster.node("a").set_policy("one", "^orders$", {"ha-mode": "exactly", "ha-params": 1})
+        queue = cluster.queue("orders", on="a")
+        queue.put(b"tea").result(30)
+        cluster.crash("a")
+        cluster.run_until(lambda: "start a (failed)" in str(cluster.node("b").queues()))
+        cluster.wipe("a")
+        cluster.restart("a")
+        cluster.run_until(
+            lambda: "start a (with its former store, or" in str(cluster.node("b").queues())
+        )
+
+
 def test_a_simulation_is_entered_once() -> None:
     cluster = SimulatedCluster(1)
     with cluster:

@@ -416,7 +416,7 @@ class RingChannel(Channel):
             return NoQuorum(
                 f"queue {self.name!r}: {stuck}"
                 if stuck
-                else f"queue {self.name!r}: node {self.host.name} has no contact with a majority "
+                else f"queue {self.name!r}: {self.host.name} has no contact with a majority "
                 "of the cluster. Start more nodes, or mend the network"
             )
         if stuck:

@@ -15,6 +15,7 @@ from mirrorq.engine.reports import report_of
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
 from mirrorq.node.shortfall import missing, shortfall
 from mirrorq.protocol.control import QueueReport
+from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import Policy, shown_arguments
 from mirrorq.protocol.views import counts_incarnations, in_sync_ids
 from mirrorq.replication.ring import BEHIND_BYTES_MAX
@@ -149,10 +150,7 @@ def down_text(engine: Engine, queue_id: int) -> str:
     record = engine.catalog.queue(queue_id)
     if record is None or engine.is_alive(record.view.members[0].id):
         return ""
-    named = [
-        f"{one.node} ({'shut down' if engine.catalog.was_stopped(one) else 'failed'})"
-        for one in in_sync_ids(record.view)
-    ]
+    named = [f"{one.node} ({_end_of(one, engine)})" for one in in_sync_ids(record.view)]
     if counts_incarnations(record.view):
         return (
             f"no member in sync is running: {', '.join(named)}. With durability replicated it goes "
@@ -170,6 +168,13 @@ def down_text(engine: Engine, queue_id: int) -> str:
         f"{start}, or allow the loss of what only they have with ha-promote-on-failure and "
         "ha-promote-on-shutdown: always"
     )
+
+
+def _end_of(member: MemberId, engine: Engine) -> str:
+    node = next((one for one in engine.catalog.nodes() if one.name == member.node), None)
+    if node is not None and node.member.store != member.store:
+        return "with its former store, or delete the queue"
+    return "shut down" if engine.catalog.was_stopped(member) else "failed"
 
 
 def _shortfall(engine: Engine, record: QueueRecord) -> tuple[str, tuple[str, ...]]:

@@ -54,6 +54,7 @@ class Transport(base.Transport):  # type: ignore[misc]
         mirrorq.NoQuorum,
         mirrorq.QueueDown,
         mirrorq.ShutDown,
+        mirrorq.StoreLocked,
         mirrorq.Full,
         mirrorq.ConfirmUnknown,
     )
