@@ -47,7 +47,7 @@ BUDGETS = {
     "spool": 1_584,
     "store": 2_659,
     "testing": 1_521,
-    "transport": 1_878,
+    "transport": 1_880,
     "wire": 1_015,
 }
 

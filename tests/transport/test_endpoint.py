@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mirrorq.errors import ConfigError
 from mirrorq.security.settings import check_listen
-from mirrorq.transport.endpoint import Endpoint, parse_endpoint, parse_listen
+from mirrorq.transport.endpoint import Endpoint, absolute, lasting, parse_endpoint, parse_listen
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,15 @@ def test_the_network_does(listen: str) -> None:
 def test_localhost_is_loopback() -> None:
     """A name counts as loopback when all its addresses are."""
     check_listen("tcp://localhost:7400", insecure=False)
+
+
+def test_a_socket_file_is_the_same_in_every_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for a path that only its directory makes short enough."""
+    monkeypatch.chdir(tmp_path)
+    assert absolute("ipc://./a.sock") == lasting("ipc://a.sock") == f"ipc://{tmp_path}/a.sock"
+    assert lasting("ipc:///run/a.sock") == "ipc:///run/a.sock"
+    assert lasting("tcp://127.0.0.1:7400") == "tcp://127.0.0.1:7400"
+    far = f"ipc://{'d' * 100}"
+    assert (lasting(far), absolute(far)) == (far, f"ipc://{tmp_path}/{'d' * 100}")

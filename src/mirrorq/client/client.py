@@ -67,7 +67,7 @@ from mirrorq.protocol.clients import (
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.security.settings import Security, check_endpoints
-from mirrorq.transport.endpoint import absolute
+from mirrorq.transport.endpoint import lasting
 from mirrorq.transport.greeting import ABSENT, silence_of
 from mirrorq.waiting import Once, begin_thread
 
@@ -165,7 +165,7 @@ def connect(
         return opening()
     security = address.security(said["security"])
     check_endpoints(address.endpoints, "connect to", insecure=insecure, security=security)
-    texts = tuple(map(absolute, address.endpoints))
+    texts = tuple(map(lasting, address.endpoints))
     if spool is not None:
         from mirrorq.client.spooled import SpoolClient
 

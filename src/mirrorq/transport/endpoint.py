@@ -49,12 +49,17 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
 
 
 def absolute(endpoint: str) -> str:
-    """Return an endpoint that stays the same when the working directory changes: a socket file by
-    its absolute path, if a socket may have so long a path."""
+    """Return an endpoint that means the same in every working directory: a socket file's by its
+    absolute path."""
     scheme, _, path = endpoint.partition("ipc://")
-    whole = os.path.abspath(path)
-    is_usable = not scheme and path and len(os.fsencode(whole)) <= IPC_PATH_BYTES_MAX
-    return f"ipc://{whole}" if is_usable else endpoint
+    return endpoint if scheme else f"ipc://{os.path.abspath(path)}"
+
+
+def lasting(endpoint: str) -> str:
+    """Return `absolute`, unless no socket may have so long a path."""
+    whole = absolute(endpoint)
+    path_bytes = len(os.fsencode(whole)) - len("ipc://")
+    return whole if path_bytes <= IPC_PATH_BYTES_MAX else endpoint
 
 
 def why_not(error: Exception) -> str:
