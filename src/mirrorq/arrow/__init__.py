@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 try:
     import pyarrow as pa
@@ -54,9 +54,6 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the stream as a capsule."""
-
-
-Data: TypeAlias = ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch]
 
 
 def read(queue: MirroredQueue, columns: Sequence[str] = COLUMNS) -> pa.RecordBatchReader:
@@ -124,7 +121,7 @@ def take(
 
 def write(
     queue: MirroredQueue,
-    data: Data,
+    data: ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch],
     column: str = "value",
     **options: Any,
 ) -> int:
@@ -155,7 +152,9 @@ def write(
     return count
 
 
-def _parts(data: Data) -> Iterator[pa.RecordBatch]:
+def _parts(
+    data: ArrowStream | pa.RecordBatch | Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
     """Yield record batches of `PART_ROWS` at most."""
     if isinstance(data, pa.RecordBatch):
         data = [data]
