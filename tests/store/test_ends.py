@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -90,6 +91,16 @@ def test_a_log_that_was_deleted_is_put_back_at_the_end(path: Path, end: str) -> 
     getattr(railed.store, end)()
     assert (path / RAIL_FILE).stat().st_mode & 0o777 == 0o600
     assert loaded(path) == ops
+
+
+def test_a_log_is_not_put_back_into_another_store(path: Path) -> None:
+    """Which lies at the path by now."""
+    railed = begun(path, Writer())
+    path.rename(path.with_name("moved"))
+    shutil.rmtree(path.with_name("moved"))
+    path.mkdir()
+    railed.store.abandon()
+    assert list(path.iterdir()) == []
 
 
 def test_what_a_rail_has_written_is_there_when_taking_it_has_failed(

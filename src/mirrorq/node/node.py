@@ -183,8 +183,7 @@ class Node(Access):
                 self._driver.gateway = Gateway(
                     self._driver, self._transport, self.config, self._handler, self._authority
                 )
-            spool = self.path.with_name(self.path.name + SPOOL_SUFFIX)
-            self._spools = Spools(spool, self.config, lambda: self, self._open_queue)
+            self._spools = self._make_spools()
             self._driver.watch.spooled = self._spools.total
             self._warn_of_two()
             self._closing = Once(self._close)
@@ -251,6 +250,10 @@ class Node(Access):
     def _open_transport(self, address: str) -> Transport:
         incarnation = self._store.incarnation
         return Transport(self.name, incarnation, address, self.config, self._authority)
+
+    def _make_spools(self) -> Spools:
+        path = self.path.with_name(self.path.name + SPOOL_SUFFIX)
+        return Spools(path, self.config, lambda: self, self._open_queue)
 
     def _open_rail(self) -> NodeRail | None:
         if self._transport is None or not (self.config.star and self.config.rail):

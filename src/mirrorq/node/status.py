@@ -171,7 +171,7 @@ def down_text(engine: Engine, queue_id: int) -> str:
 
 
 def _end_of(member: MemberId, engine: Engine) -> str:
-    node = next((one for one in engine.catalog.nodes() if one.name == member.node), None)
+    node = engine.catalog.node(member.node)
     if node is not None and node.member.store != member.store:
         return "with its former store, or delete the queue"
     return "shut down" if engine.catalog.was_stopped(member) else "failed"

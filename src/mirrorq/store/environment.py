@@ -33,7 +33,7 @@ from mirrorq.errors import StoreCorrupt, StoreError, StoreFull
 from mirrorq.store.extent import Extent
 from mirrorq.store.free_pages import Stretch, usable_stretches
 from mirrorq.store.open_file import has_name
-from mirrorq.store.pathlock import DATA_FILE, PathLock
+from mirrorq.store.pathlock import DATA_FILE, LMDB_LOCK_FILE, PathLock
 from mirrorq.store.pathlock import FILE_NAME as LOCK_FILE
 from mirrorq.store.records import Damaged, pack_u64, seal
 from mirrorq.store.runs import RUN_BYTES_MAX
@@ -57,7 +57,7 @@ RUN_BYTES_SMALL = 64 << 10
 """Limit of message runs while free pages are counted: small runs need few adjacent pages."""
 READERS_MAX = 64
 """Slots in the lock file; mirrorq reads once at a time, backups and tools take the rest."""
-LOCK_FILE_BYTES = 8192
+LMDB_LOCK_BYTES = 8192
 """At least the size that LMDB gives its lock file for `READERS_MAX`."""
 WALK_BYTES_MAX = 256 << 20
 """After an unclean end the pages of a file up to this size are walked before LMDB maps them: a few
@@ -309,9 +309,9 @@ class Environment:
         """Have the disk give the blocks of LMDB's lock file. LMDB writes the file through a map: on
         a full disk the process would end with SIGBUS."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        file = os.open(self.path / "lock.mdb", flags, system.PRIVATE_FILE)
+        file = os.open(self.path / LMDB_LOCK_FILE, flags, system.PRIVATE_FILE)
         try:
-            system.take_blocks(file, 0, LOCK_FILE_BYTES)
+            system.take_blocks(file, 0, LMDB_LOCK_BYTES)
         finally:
             os.close(file)
 

@@ -193,6 +193,8 @@ class Store:
         self._environment.close(is_clean=False)
 
     def _put_back_logs(self) -> None:
+        if not self._environment.is_at_path:
+            return  # The path may be another store's by now.
         for log_file in (self._file, None if self._rail is None else self._rail.file):
             if log_file is not None:
                 with suppress(OSError):

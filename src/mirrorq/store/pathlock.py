@@ -30,11 +30,12 @@ log = logging.getLogger("mirrorq")
 
 FILE_NAME = "mirrorq.lock"
 DATA_FILE = "data.mdb"
+LMDB_LOCK_FILE = "lock.mdb"
 CONTENT_BYTES = 32
 """Always the same length: overwriting needs no space on a full disk."""
 OTHERS = 0o077
 """Rights of the group and of everybody else."""
-_OWN_FILES = (DATA_FILE, "lock.mdb", FILE_NAME, "mirrorq.wal", "mirrorq.rail")
+_OWN_FILES = (DATA_FILE, LMDB_LOCK_FILE, FILE_NAME, "mirrorq.wal", "mirrorq.rail")
 
 Identity = tuple[int, int]
 """Device and inode."""

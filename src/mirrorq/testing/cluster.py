@@ -45,6 +45,9 @@ READY_S = 60.0
 class NoSpools(Spools):
     """Refuses each spooled queue: its disk and its thread would be real."""
 
+    def resume(self) -> None:
+        """Look for no former spool."""
+
     def _open(self) -> None:
         raise SimulationError("spools are not simulated: put into the queue itself here")
 
@@ -56,7 +59,6 @@ class SimulatedNode(Node):
         self._cluster = cluster
         self._process = process
         super().__init__(process.name, path=f"/simulated/{process.name}", **arguments)
-        self._spools = NoSpools(self.path, self.config, lambda: self, self._open_queue)
 
     def _open_store(self) -> Store:
         cluster = self._cluster
@@ -66,6 +68,9 @@ class SimulatedNode(Node):
     def _silent_text(self) -> str:
         """Return "": the question to a silent node would use real sockets."""
         return ""
+
+    def _make_spools(self) -> Spools:
+        return NoSpools(self.path, self.config, lambda: self, self._open_queue)
 
     def _open_rail(self) -> None:
         """Open no rail: a rail is a thread of its own, beside the simulated time."""
