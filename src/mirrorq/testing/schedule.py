@@ -39,6 +39,8 @@ START_US = 1_700_000_000_000_000
 STALL_S = 60.0
 """A task with the baton for this long, in real seconds, waits for something outside the
 simulation."""
+STALL_LOOKS = 60
+"""So often is looked meanwhile: a machine that stands still costs one look, not the time."""
 CHOICES_MAX = 1_000_000
 """Limit on the turns of tasks at one moment of virtual time."""
 START = threading.Thread.start
@@ -558,18 +560,21 @@ class Scheduler:
     def _take_baton(self, task: Task) -> None:
         """Wait, in real time, for the other tasks' running."""
         task._has_baton = False
-        while True:
-            seen = self._switches
-            if task._baton.acquire(True, STALL_S / 60 if self._is_stalled else STALL_S):
-                task._has_baton = True
-                return
-            if task is self._main and self._switches == seen:
+        seen, looks = self._switches, 0
+        while not task._baton.acquire(True, STALL_S / STALL_LOOKS):
+            if task is not self._main:
+                continue
+            if self._switches != seen:
+                seen, looks, self._is_stalled = self._switches, 0, False
+            looks += 1
+            if looks >= (2 if self._is_stalled else STALL_LOOKS):
                 self._is_stalled = True
                 raise SimulationError(
                     f"task {self._current.name} has been running for {STALL_S:.0f} real seconds "
                     "and does not wait: it computes for ever, or waits for something that is not "
                     f"of the simulation. {self.describe()}"
                 )
+        task._has_baton = True
 
     # --- Processes ----------------------------------------------------------------------
 
