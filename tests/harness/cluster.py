@@ -23,6 +23,7 @@ from harness.rail import MARKED, RECEIVED, STOPPED, TAKEN, Rail, RailDisk
 from harness.wakeups import asleep
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range
+from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine import hosting
 from mirrorq.engine.engine import Engine
 from mirrorq.engine.events import (
@@ -255,23 +256,24 @@ class SimulatedCluster:
         action(*arguments)
 
     def quiet_down(self, queue_ids: Iterable[int], quiet_ms: int, most_ms: int) -> None:
-        """Let so much time pass, and more while a node makes a checkpoint, or takes pages off its
-        disk before it may make one, with which the last messages leave the disk: with tiny pages
-        a deep queue's are thousands of commits."""
+        """Let so much time pass, and more while a node makes a checkpoint, is about to, or takes
+        pages off its disk before it may: with it the last messages leave the disk. With tiny pages
+        a deep queue's are thousands of commits; an op may come late, such as a horizon."""
         end_ms = self.now_ms + most_ms
         self.run(quiet_ms)
-        while self.now_ms < end_ms and any(map(self._is_checkpointing, queue_ids)):
+        while self.now_ms < end_ms and any(map(self._will_checkpoint, queue_ids)):
             self.run(quiet_ms)
 
-    def _is_checkpointing(self, queue_id: int) -> bool:
+    def _will_checkpoint(self, queue_id: int) -> bool:
         copies = (
             (node.disk.queues.get(queue_id), node.engine.replicas.get(queue_id))
             for node in self.nodes.values()
             if node.engine is not None
         )
         return any(
-            files is not None and files.ops and copy is not None and copy._writes._is_making
+            files.ops and (copy._writes._is_making or copy._writes._quiet.at_ms < FOREVER_MS)
             for files, copy in copies
+            if files is not None and copy is not None
         )
 
     def note(self, text: str) -> None:

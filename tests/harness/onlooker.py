@@ -121,6 +121,14 @@ class _Moment:
         mine, others = (self.place[1:], self.stamp_us), (other.place[1:], other.stamp_us)
         return mine == others
 
+    def is_overwritten(self, new: _Moment, replica: Replica) -> bool:
+        """Whether a later term has another op in its place, as far as its log still shows."""
+        if self.master_epoch == new.master_epoch:
+            return False
+        entry = replica.ring.log.entry(self.lsn)
+        is_other = entry is not None and entry.header.timestamp_us != self.stamp_us
+        return is_other or self.lsn >= new.lsn
+
 
 @define
 class Onlooker:
@@ -146,8 +154,8 @@ class Onlooker:
     """queue -> the newest view that any copy has installed, also of a queue that is no more."""
     passed: dict[int, list[Passed]] = field(factory=dict)
     """queue -> all its deliveries, of those queues that have a list here."""
-    _moments: dict[int, _Moment] = field(factory=dict)
-    """queue -> the last op that its newest master has made."""
+    _moments: dict[int, list[_Moment]] = field(factory=dict)
+    """queue -> of each term the last op, as far as later terms still have these ops."""
     _copies: dict[tuple[str, int], _Copy] = field(factory=dict)
     _order: dict[tuple[int, int, int], tuple[int, str]] = field(factory=dict)
     """(queue, generation, lsn) -> checksum of the op applied there, and who applied it first."""
@@ -279,15 +287,20 @@ class Onlooker:
             return
         generation, header = replica.state.generation, log[-1].header
         new = _Moment(generation, master.master_epoch, header.lsn, header.timestamp_us, now_ms)
-        known = self._moments.get(replica.queue_id)
-        if known is not None and new.place <= known.place:
+        moments = self._moments.setdefault(replica.queue_id, [])
+        if moments and new.place <= moments[-1].place:
             return
-        if known is not None and new.is_same_op(known):
+        if moments and new.is_same_op(moments[-1]):
             # The op that begins another past was noted before it was applied, when it was made.
-            new = evolve(new, true_ms=known.true_ms)
-        self._moments[replica.queue_id] = new
-        if known is None or known.generation < generation or header.lsn == 1:
-            # Its first op, or again the first: who wrote that is gone, and nobody had heard it.
+            new = evolve(new, true_ms=moments[-1].true_ms)
+        # Ops that another has overwritten: who wrote them is gone, and nobody left had heard them.
+        while moments and moments[-1].is_overwritten(new, replica):
+            moments.pop()
+        known = moments[-1] if moments else None
+        if known is not None and known.master_epoch == new.master_epoch:
+            moments.pop()
+        moments.append(new)
+        if known is None or known.generation < generation:
             return
         passed_ms = (new.stamp_us - known.stamp_us) / 1000
         gap_ms = now_ms - known.true_ms
