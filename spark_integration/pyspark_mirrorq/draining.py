@@ -57,8 +57,11 @@ class Drain:
         """How many messages were acked; set when the block has ended well."""
 
     def __enter__(self) -> Drain:
+        if self._client is not None and not self._client.is_closed:
+            raise ConfigError("this drain has messages already: leave its block first")
         check_python(self._spark)
         options = self._options
+        self._leases, self.acked = {}, 0
         with connected(options) as client:
             order = master_first(options, client, options.queues[0])
         self._client = client = connected(options, order)

@@ -76,6 +76,20 @@ def test_a_block_that_raises_returns_everything(
     assert (message.sequence, message.redelivered) == (1, True)
 
 
+def test_one_drain_is_used_again(
+    spark: SparkSession, orders: MirroredQueue, client: Client
+) -> None:
+    """Each block leases up to the limit; a second block within the first is refused."""
+    orders.put_many([b"%d" % number for number in range(30)]).result(120)
+    drained = pyspark_mirrorq.drain(spark, client.endpoints, orders.name, limit=20)
+    for count in (20, 10):
+        with drained:
+            assert drained.count == count
+            with pytest.raises(mirrorq.ConfigError, match="leave its block first"):
+                drained.__enter__()
+        assert drained.acked == count
+
+
 def test_an_empty_queue_and_wrong_arguments(
     spark: SparkSession, orders: MirroredQueue, client: Client
 ) -> None:
