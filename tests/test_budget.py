@@ -46,7 +46,7 @@ BUDGETS = {
     "session": 666,
     "spool": 1_584,
     "store": 2_662,
-    "testing": 1_523,
+    "testing": 1_525,
     "transport": 1_880,
     "wire": 1_015,
 }

@@ -562,11 +562,9 @@ class Scheduler:
         task._has_baton = False
         seen, looks = self._switches, 0
         while not task._baton.acquire(True, STALL_S / STALL_LOOKS):
-            if task is not self._main:
-                continue
             if self._switches != seen:
                 seen, looks, self._is_stalled = self._switches, 0, False
-            looks += 1
+            looks += task is self._main
             if looks >= (2 if self._is_stalled else STALL_LOOKS):
                 self._is_stalled = True
                 raise SimulationError(
