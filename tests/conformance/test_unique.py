@@ -204,6 +204,7 @@ def test_what_is_no_key_is_refused(stage: Stage, queue: Any) -> None:
     for error, words, options in (
         (TypeError, "unique is of type int", {"unique": 17}),
         (ConfigError, "unique is empty", {"unique": ""}),
+        (ConfigError, "cannot be written as UTF-8", {"unique": "\ud800"}),
         (ConfigError, "there is no unique key", {"unique_for": 5}),
         (ConfigError, "must be above 0", {"unique": "k", "unique_for": 0}),
         (ConfigError, "a number of seconds", {"unique": "k", "unique_for": "soon"}),

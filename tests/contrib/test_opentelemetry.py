@@ -196,3 +196,15 @@ def test_what_was_not_sent_is_no_span(spans: InMemorySpanExporter, node: mirrorq
     message = queue.get(timeout=DEADLINE_S)
     assert not trace.get_current_span(context_of(message)).get_span_context().is_valid
     assert spans.get_finished_spans() == ()
+
+
+@pytest.mark.usefixtures("spans")
+def test_a_callback_is_checked_as_without_spans(node: mirrorq.Node) -> None:
+    """A message of a wrong one would fail for ever."""
+
+    async def work(message: mirrorq.Message) -> None: ...
+
+    queue = node.queue("orders")
+    for wrong in (work, None, 5):
+        with pytest.raises(TypeError):
+            queue.consume(wrong)  # type: ignore[arg-type]

@@ -69,6 +69,37 @@ def test_a_close_at_the_end_of_the_interpreter_ends(tmp_path: Path) -> None:
     assert done.stdout.split() == ["True", "closed"]
 
 
+LEFT_IN_A_BLOCK = """
+import mirrorq, sys
+from mirrorq import bulk
+
+class Late:
+    def __init__(self, host):
+        self.host = host
+
+    def __del__(self, ShutDown=mirrorq.ShutDown):
+        try:
+            self.host.queue("letters", spool=True)
+        except ShutDown as error:
+            print(error)
+
+def claimed():
+    with bulk.claim(node.queue("orders")):
+        yield
+
+node = mirrorq.Node("late", path=sys.argv[1])
+late, work = Late(node), claimed()
+next(work)
+"""
+
+
+def test_a_claim_and_a_spool_at_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    """Neither waits for threads that are gone."""
+    command = [sys.executable, "-c", LEFT_IN_A_BLOCK, str(tmp_path / "late")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert "ending" in done.stdout or "closed" in done.stdout
+
+
 Case = tuple[type[BaseException], list[str], Callable[[Any], object]]
 
 

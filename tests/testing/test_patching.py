@@ -181,6 +181,17 @@ def test_a_simple_queue_may_be_a_base_class() -> None:
         assert task.result(10) == (1, 2)
 
 
+def test_a_simple_queue_may_have_arguments() -> None:
+    with SimulatedCluster(1):
+
+        class Named(queues.SimpleQueue[int]):
+            def __init__(self, name: str, *, size: int) -> None:
+                super().__init__()
+                self.name, self.size = name, size
+
+        assert Named("box", size=3).name == "box"
+
+
 def test_nothing_is_left_in_its_place() -> None:
     """Python's names are as they were when the cluster is left."""
     before = (time.sleep, time.time, threading.Lock, threading.Thread.start, queues.SimpleQueue)

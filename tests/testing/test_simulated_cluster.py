@@ -284,6 +284,20 @@ def test_who_waits_for_ever_is_told_what_everybody_waits_for() -> None:
     assert "in test_who_waits" in text
 
 
+def test_a_test_that_sleeps_and_looks_does_not_hang() -> None:
+    """Its own sleeps are of the time limit, unless they are meant as a long pause."""
+    with SimulatedCluster(1, time_limit=100) as cluster:
+        queue = cluster.queue("orders", on="a")
+        time.sleep(200)
+
+        def look() -> None:
+            while queue.qsize() == 0:
+                time.sleep(0.5)
+
+        with pytest.raises(Stuck, match="virtual seconds"):
+            look()
+
+
 def test_who_looks_again_and_again_is_told_that_time_stands_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

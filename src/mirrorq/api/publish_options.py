@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from attrs import frozen
 
-from mirrorq.api.arguments import check_flags
+from mirrorq.api.arguments import check_flags, check_text
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.durations import milliseconds_in
 from mirrorq.protocol.ops import (
@@ -102,6 +102,8 @@ def unique_of(unique: str | bytes | None, unique_for: Seconds | None) -> tuple[b
         return None
     if not isinstance(unique, str | bytes):
         raise TypeError(f"unique is of type {type(unique).__name__}: give a str or bytes")
+    if isinstance(unique, str):
+        check_text("unique", unique)
     if not unique:
         raise ConfigError("unique is empty: give a key that names the message, or None")
     if unique_for is None:

@@ -326,7 +326,10 @@ class Claim(_Holding, Closing):
         return reply.count
 
     def close(self) -> None:
-        """End the claim: other consumers can have the queue after the return."""
+        """End the claim: other consumers can have the queue after the return. When the interpreter
+        ends, its node or client has ended the claim."""
+        if sys.is_finalizing():
+            return
         self._leave()
         if not self._handle.is_closed:
             # The master answers after it has noted the leaving.

@@ -23,6 +23,7 @@ from typing import Any
 
 import mirrorq
 from mirrorq import aio
+from mirrorq.api.arguments import check_not_async
 from mirrorq.spool.local import OWN as SPOOLS_OWN
 
 try:
@@ -194,6 +195,10 @@ class Spans:
 
     def consuming(self, original: Wrapped) -> Wrapped:
         def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
+            if not callable(callback):
+                return original(queue, callback, *given, **named)
+            check_not_async("callback", callback)
+
             def process(message: mirrorq.Message) -> Any:
                 with self._processing(message):
                     return callback(message)
@@ -204,6 +209,9 @@ class Spans:
 
     def consuming_aio(self, original: Wrapped) -> Wrapped:
         async def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
+            if not callable(callback):
+                return await original(queue, callback, *given, **named)
+
             async def process(message: mirrorq.Message) -> Any:
                 with self._processing(message):
                     return await callback(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -78,6 +79,8 @@ class Spools:
             finally:
                 if self._spool is None and self._opening is opening:
                     self._opening = Once(self._open)
+            if sys.is_finalizing():
+                raise ShutDown("the interpreter is ending: no spool can be opened any more")
         return spool
 
     def queue(

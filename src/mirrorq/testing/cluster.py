@@ -143,8 +143,8 @@ class SimulatedCluster:
         config: of all nodes.
         witnesses: names of nodes that vote and hold no queue.
         time_limit: virtual seconds that may pass in all, beside the seconds of `run`, `run_until`,
-            `skip` and of the test's own `time.sleep`. Then `Stuck` is raised, and names the wait of
-            every task.
+            `skip` and of a `time.sleep` of the test of a minute or more. Then `Stuck` is raised,
+            and names the wait of every task.
         patch: Python's own `time`, `threading`, `queue` and `asyncio.run` are simulated
             too, for tasks; other threads keep the real modules. False: code under test must wait by
             mirrorq and by `sleep` only.

@@ -33,6 +33,9 @@ from mirrorq.testing.schedule import (
 )
 
 SIMPLE_QUEUE = queue.SimpleQueue
+PAUSE_US = 60_000_000
+"""A sleep of the test this long is meant, and not of the time limit; a loop that looks again and
+again sleeps less."""
 _kept: list[tuple[Any, str, Any]] = []
 """(module or class, name, real value)."""
 _open_count = 0
@@ -83,7 +86,7 @@ def _stand_ins() -> list[tuple[Any, str, Any]]:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         scheduler, duration_us = task._scheduler, int(seconds * 1_000_000)
-        if task is scheduler._main:
+        if task is scheduler._main and duration_us >= PAUSE_US:
             scheduler.allow(duration_us)
         scheduler.sleep_us(duration_us)
 
@@ -118,9 +121,9 @@ class SimpleQueue(Mailbox):
 
     __class_getitem__: Any = classmethod(GenericAlias)
 
-    def __new__(cls) -> Any:
+    def __new__(cls, *given: Any, **named: Any) -> Any:
         if cls is SimpleQueue and current_task() is None:
-            return SIMPLE_QUEUE()
+            return SIMPLE_QUEUE(*given, **named)
         return super().__new__(cls)
 
     def __init__(self) -> None:
