@@ -17,7 +17,8 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim
 from mirrorq.bulk.reading import Extent
 from mirrorq.client.client import Client
-from mirrorq.errors import PreconditionFailed, QueueNotFound
+from mirrorq.errors import PreconditionFailed, QueueNotFound, ShutDown
+from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import (
     connected,
     handle_on,
@@ -64,6 +65,15 @@ class Held:
         """How far the queue goes now."""
         self.extent = bulk.extent(self.queue)
         return self.extent
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the queue is gone, as far as this process has heard. Asks no node."""
+        try:
+            bulk.reader(self.queue)
+        except ShutDown as error:
+            return "was deleted" in str(error)
+        return False
 
     def reaching(self, end: int) -> Extent:
         """How far it goes: as it was told last if that is far enough."""
@@ -129,6 +139,7 @@ class StreamDriver:
 
     def ready(self) -> dict[str, Held]:
         """As `see`, without looking again at what a pattern matches."""
+        self._forget_deleted()
         return self.held if self._seen and self._options.queue_pattern else self.see()
 
     def see(self) -> dict[str, Held]:
@@ -139,12 +150,21 @@ class StreamDriver:
             QueueNotFound, NoQuorum, QueueDown: and why.
         """
         options = self._options
+        self._forget_deleted()
         if len(self._seen) < len(options.queues) or options.queue_pattern:
             for name in queue_names(options, self.client):
                 if name not in self._seen:
                     self._hold_all(name)
                     self._seen.append(name)
         return self.held
+
+    def _forget_deleted(self) -> None:
+        """Hold no queue that a pattern matched and that was deleted. One that was named ends the
+        query: its handle says why."""
+        if self._options.queue_pattern:
+            for name in [name for name, one in self.held.items() if one.is_deleted]:
+                del self.held[name]
+                self._seen = [one for one in self._seen if one != logical_name(name)]
 
     def _hold_all(self, name: str) -> None:
         parts = parts_of(self.client, name, self._options.timeout_s)

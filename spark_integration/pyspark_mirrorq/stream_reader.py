@@ -220,6 +220,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     ) -> dict[str, Place]:
         """The end of a batch that begins there, within the limits."""
         options = self._options
+        begin = self._in_these(begin, held)
         found = self._still_named(begin, held)
         has_limits = options.trigger_max is not None or options.trigger_min > 0
         # Who only looks sees others take; and Spark before 4.2 does not tell after a restart where
@@ -263,9 +264,13 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             DataLossError: a queue is gone that queuePattern matches, and failOnDataLoss is true.
         """
         for name in offset.keys() - held.keys():
-            if is_matched(self._options, logical_name(name)):
-                on_gone(name, offset[name]["seq"], self._options.fail_on_loss)
+            self._check_gone(name, offset[name])
         return {name: place for name, place in _copy(offset).items() if name in held}
+
+    def _check_gone(self, name: str, place: Place) -> None:
+        options = self._options
+        if options.mode != "browse" and is_matched(options, logical_name(name)):
+            on_gone(name, place["seq"], options.fail_on_loss)
 
     def _is_too_little(self, available: int) -> bool:
         """minOffsetsPerTrigger: whether the batch waits for more, for maxTriggerDelay at most."""
@@ -304,6 +309,15 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             if left is not None:
                 held[name] = left
         start, end = self._in_these(start, held), self._in_these(end, held)
+        for name in start.keys() - end.keys() - held.keys():
+            # Spark 4.0 and 4.1 do not tell latestOffset after a restart what was there before.
+            self._check_gone(name, start[name])
+        for name in (end.keys() & held.keys()) - start.keys() if start else ():
+            # Nor that others have been read before: see `_start`.
+            end[name]["from"] = self._start(held[name], is_later=True)["from"]
+            if name in self._position:
+                self._position[name]["from"] = end[name]["from"]
+            self._floors[name] = end[name]["from"]
         self._floors.update({name: place["from"] for name, place in start.items()})
         least = -(-self._options.partitions_min // max(len(end), 1))
         wanted: dict[str, tuple[int, int, int]] = {}

@@ -24,7 +24,7 @@ from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
 from pyspark_mirrorq.stream_reader import SEQUENCE_MAX, QueueStream
 
-from .conftest import DEADLINE_S, wait_known
+from .conftest import DEADLINE_S, until, wait_known
 
 Offset = dict[str, dict[str, int | str]]
 _numbers = count(1)
@@ -368,6 +368,75 @@ def test_a_queue_of_a_pattern_that_is_deleted(
     else:
         assert [one.queue for one in again.partitions(start, end)] == []
         assert sorted(after(again, end)) == names(pair)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_queue_of_a_pattern_that_is_deleted_while_the_query_runs(
+    client: Client, pair: list[MirroredQueue], opening: Opening, fails: bool
+) -> None:
+    """As while it was down; one of that name that comes after it is read from its first message."""
+    stem = pair[0].name.removesuffix("left")
+    with client.queue(f"{stem}third", timeout=120) as third:
+        third.put_many([b"x"] * 3).result(120)
+        wait_known(client, [third.name])
+        stream = opening(queuePattern=f"{stem}.*", failOnDataLoss=fails)
+        end = after(stream, stream.initialOffset())
+        third.delete()
+        assert stream._driver is not None
+        held = stream._driver.held[third.name]
+        until(lambda: held.is_deleted)
+    if fails:
+        with pytest.raises(DataLossError, match=r"was deleted.*Leave it out of queuePattern"):
+            stream.latestOffset(end)
+        return
+    assert sorted(after(stream, end)) == names(pair)
+    with client.queue(third.name, timeout=120) as again:
+        again.put(b"new").result(120)
+        wait_known(client, [again.name])
+        end = after(stream, stream._position)
+        assert (end[again.name]["from"], end[again.name]["seq"]) == (1, 2)
+        again.delete()
+
+
+def test_before_4_2_a_queue_that_came_while_the_query_was_down_is_read(
+    client: Client, pair: list[MirroredQueue], opening: Opening
+) -> None:
+    """From its first message, and all is acked: Spark tells with the batch what was before."""
+    stem = pair[0].name.removesuffix("left")
+    options = {"queuePattern": f"{stem}.*", "startingOffsets": "latest"}
+    stream = opening(**options)
+    start = stream.initialOffset()
+    stream.stop()
+    with client.queue(f"{stem}third", timeout=120) as third:
+        third.put_many([b"x"] * 4).result(120)
+        wait_known(client, [third.name])
+        again = opening(**options)
+        end = again.latestOffset()
+        assert [one.ranges for one in again.partitions(start, end)] == [[(1, 4)]]
+        third.put(b"y").result(120)
+        last = again.latestOffset()
+        assert last[third.name]["from"] == 1
+        assert [one.ranges for one in again.partitions(end, last)] == [[(5, 5)]]
+        again.commit(end)
+        again.commit(last)
+        assert bulk.extent(third, 120).messages == 0
+        third.delete()
+
+
+def test_before_4_2_a_deleted_queue_is_missed(
+    client: Client, pair: list[MirroredQueue], opening: Opening
+) -> None:
+    stem = pair[0].name.removesuffix("left")
+    with client.queue(f"{stem}third", timeout=120) as third:
+        wait_known(client, [third.name])
+        stream = opening(queuePattern=f"{stem}.*")
+        start = stream.initialOffset()
+        stream.stop()
+        third.delete()
+    pair[0].put(b"x").result(120)
+    again = opening(queuePattern=f"{stem}.*")
+    with pytest.raises(DataLossError, match=r"was deleted.*Leave it out of queuePattern"):
+        again.partitions(start, again.latestOffset())
 
 
 @pytest.mark.parametrize("fails", [True, False])

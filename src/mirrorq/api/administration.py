@@ -153,7 +153,8 @@ class Administration(ABC):
     def queues(self, *, shards: bool = False) -> list[QueueStatus]:
         """Return the status of every queue of the cluster, by name.
 
-        A node that has just started knows of no queue or policy before `wait_ready` returns.
+        A node that has just started knows of no queue or policy before `Node.wait_ready` returns; a
+        client waits for it.
 
         Args:
             shards: list each shard after its sharded queue.

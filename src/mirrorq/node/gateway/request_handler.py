@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -83,6 +84,7 @@ class RequestHandler:
             calls.answer(refused(number, AuthenticationError(why)))
 
     def _serve(self, calls: Calls, number: int, call: AnyCall) -> None:
+        engine = self._driver.engine
         match call:
             case ClientDeclare():
                 self._declarations.declare(calls, number, call)
@@ -90,6 +92,10 @@ class RequestHandler:
                 self._delete(calls, number, call)
             case ClientLook(what="attendance"):
                 self._look_for_attendance(calls, number)
+            case ClientLook(what="queues" | "shards" | "policies") if not engine.is_registered:
+                # A starting node would tell of none.
+                known = partial(self._serve, calls, number, call)
+                calls.wait_until(number, lambda: engine.is_registered, known)
             case ClientLook():
                 calls.answer(self._look(calls, number, call))
             case ClientAdminister() if wrong := command_error(call.command):
