@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,32 @@ async def test_what_a_callback_fails_on_comes_again(tmp_path: Path) -> None:
         consumer._task.cancel()
         assert (await queue.get(timeout=DEADLINE_S)).delivery_count == 3
         assert not consumer.is_active
+
+
+async def test_who_is_cancelled_again_while_closing_leaves_nothing_open(tmp_path: Path) -> None:
+    """As anyio's scopes do, at each wait: here before a thread of the executor is free."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    async with aio.Node.open("a", path=tmp_path) as node, node.queue("orders") as orders:
+        await orders.put(b"1")
+        entered, may_go_on = asyncio.Event(), threading.Event()
+
+        async def use() -> None:
+            async with node.queue("orders") as handle:
+                await handle.get()
+                entered.set()
+                await asyncio.sleep(3600)
+
+        task = asyncio.create_task(use())
+        await entered.wait()
+        busy = loop.run_in_executor(None, may_go_on.wait)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert task.cancelled()
+        may_go_on.set()
+        await busy
+        assert (await orders.get()).redelivered, "the closed handle has given it back"
 
 
 def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) -> None:

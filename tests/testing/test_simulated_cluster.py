@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 
 import mirrorq
 from mirrorq import clock
-from mirrorq.testing import SimulatedCluster, SimulationError, Stuck, schedule
+from mirrorq.testing import SimulatedCluster, SimulationError, Stuck, schedule, simulate
 
 PROGRAM = "from test_simulated_cluster import history; print(history(11))"
 
@@ -282,6 +283,33 @@ def test_who_waits_for_ever_is_told_what_everybody_waits_for() -> None:
     assert "20 virtual seconds" in text
     assert "in wait_for_nothing" in text
     assert "in test_who_waits" in text
+
+
+def test_what_would_not_run_is_refused() -> None:
+    """An async def as a test would pass whatever it says."""
+
+    async def wait(cluster: SimulatedCluster) -> None: ...
+
+    def give(cluster: SimulatedCluster) -> Iterator[None]:
+        yield
+
+    for wrong in (wait, give):
+        with pytest.raises(TypeError, match="would not run"):
+            simulate(1)(wrong)
+        with SimulatedCluster(1) as cluster, pytest.raises(TypeError, match="would not run"):
+            cluster.spawn(wrong, cluster)
+
+
+@pytest.mark.real
+def test_a_running_loop_is_refused() -> None:
+    """It would wait for itself."""
+
+    async def enter() -> None:
+        with SimulatedCluster(1):
+            pass
+
+    with pytest.raises(SimulationError, match="runs an event loop"):
+        asyncio.run(enter())
 
 
 def test_a_test_that_sleeps_and_looks_does_not_hang() -> None:

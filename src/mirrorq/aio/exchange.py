@@ -11,7 +11,7 @@ from mirrorq.aio.bell import Bells, Line
 from mirrorq.aio.opening import Closing
 from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.queue import MirroredQueue
-from mirrorq.aio.threads import in_thread
+from mirrorq.aio.threads import closed, in_thread
 from mirrorq.api import exchange as blocking
 from mirrorq.api.arguments import check_block, deadline_of
 from mirrorq.api.confirmation import Confirmation
@@ -170,7 +170,7 @@ class Exchange(Closing):
 
     async def close(self) -> None:
         """Wait up to 5 s for what is open, and close the handle. The exchange stays."""
-        await in_thread(self.handle.close)
+        await closed(self.handle.close)
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

@@ -11,7 +11,7 @@ from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.opening import Closing, Opening, opening
 from mirrorq.aio.queue import MirroredQueue, wrap_hosts_with
 from mirrorq.aio.spooled import SpooledQueue
-from mirrorq.aio.threads import in_thread, opened
+from mirrorq.aio.threads import closed, in_thread, opened
 from mirrorq.api.options import ClientOptions, DeclareOptions, NodeOptions, spelled_out
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class LoopHost(Administration, Closing):
 
     async def close(self) -> None:
         """As the host's `close`."""
-        await in_thread(self.host.close)
+        await closed(self.host.close)
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         """Return a method of the node or client that is not listed here, to be awaited."""
@@ -155,7 +155,7 @@ class SpoolClient(Closing):
     async def close(self) -> None:
         """Wait until all puts are accepted, and close. The next opening of the spool sends the
         rest. May be repeated."""
-        await in_thread(self.host.close)
+        await closed(self.host.close)
 
 
 def of_host(host: Any) -> LoopHost:

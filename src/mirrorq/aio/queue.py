@@ -14,7 +14,7 @@ from mirrorq.aio.opening import Closing, Opening, opening
 from mirrorq.aio.outcomes import outcome_of
 from mirrorq.aio.stdlib_queue import QueueAdapter
 from mirrorq.aio.steps import Transaction
-from mirrorq.aio.threads import in_thread, opened
+from mirrorq.aio.threads import closed, in_thread, opened
 from mirrorq.api import queue as blocking
 from mirrorq.api.arguments import (
     check_block,
@@ -562,7 +562,7 @@ class MirroredQueue(Closing):
 
     async def close(self) -> None:
         """Wait up to 5 s for open calls, give held messages back, and close the handle."""
-        await in_thread(self.handle.close)
+        await closed(self.handle.close)
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

@@ -10,7 +10,7 @@ from typing import Unpack
 from mirrorq.aio.bell import Bells, Line
 from mirrorq.aio.opening import Closing
 from mirrorq.aio.queue import MirroredQueue
-from mirrorq.aio.threads import in_thread
+from mirrorq.aio.threads import closed, in_thread
 from mirrorq.api.arguments import check_block, deadline_of, left_until
 from mirrorq.api.message import Message
 from mirrorq.api.options import Body, ManyOptions, MessageOptions, spelled_out
@@ -199,7 +199,7 @@ class SpooledQueue(Closing):
     async def close(self) -> None:
         """Wait until all puts are accepted, and close. Messages are sent on while the node or
         client of this handle is open."""
-        await in_thread(self.handle.close)
+        await closed(self.handle.close)
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"

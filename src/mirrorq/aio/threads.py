@@ -28,6 +28,18 @@ async def in_thread(function: Callable[[], Result]) -> Result:
             raise
 
 
+async def closed(close: Callable[[], None]) -> None:
+    """Close an object in a thread: also if the caller is cancelled before the thread begins, as
+    anyio's scopes cancel at each wait. Then the close waits for no majority."""
+    with Interruptible() as call:
+        begun = asyncio.get_running_loop().run_in_executor(None, call.run_part, close)
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            call.end_wait(CANCELLED)
+            raise
+
+
 async def opened(function: Callable[[], Result], close: Callable[[Any], object] = _close) -> Result:
     """Open an object in a thread. A cancelled call leaves nothing open behind."""
     loop = asyncio.get_running_loop()

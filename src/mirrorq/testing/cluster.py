@@ -6,9 +6,12 @@ threads (`schedule`), the network and disks are simulated. The same seed gives t
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -188,6 +191,7 @@ class SimulatedCluster:
     # --- Beginning and end --------------------------------------------------------------
 
     def __enter__(self) -> SimulatedCluster:
+        _check_no_loop()
         self._scheduler.open()
         if self._is_patched:
             patching.patch()
@@ -306,10 +310,12 @@ class SimulatedCluster:
 
         Raises:
             SimulationError: there is no such node or client.
+            TypeError: the function is an async def or a generator.
 
         An error of the task is raised by `run`, or at the latest at the end of the cluster, unless
         `Task.result` has raised the error.
         """
+        check_runs("the function", function)
         process = self._scheduler.test if on is None else self._processes[self._known(on)]
         if not process.is_alive:
             raise SimulationError(f"the process of {on} does not run: start it first")
@@ -652,6 +658,25 @@ class SimulatedCluster:
         if name not in self._drives:
             raise SimulationError(f"{name!r} has no disk, only {', '.join(self._drives)} have")
         return self._drives[name]
+
+
+def check_runs(what: str, function: object) -> None:
+    """Raise TypeError for a function whose call runs no line of its body."""
+    kinds = (iscoroutinefunction, isasyncgenfunction, isgeneratorfunction)
+    if any(is_one(function) for is_one in kinds):
+        raise TypeError(
+            f"{what} {function!r} is an async def or a generator, and would not run: give a plain "
+            "function, and call asyncio.run in it"
+        )
+
+
+def _check_no_loop() -> None:
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise SimulationError(
+            "this thread runs an event loop, in which a simulation would wait: make the test a "
+            "plain function, and call asyncio.run within the simulation"
+        )
 
 
 def _names_of(nodes: int | Sequence[str]) -> tuple[str, ...]:

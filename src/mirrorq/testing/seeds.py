@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 from mirrorq.config import Config
-from mirrorq.testing.cluster import SimulatedCluster
+from mirrorq.testing.cluster import SimulatedCluster, check_runs
 
 SEED_VARIABLE = "MIRRORQ_SEED"
 """Set to a number, the variable limits tests to this seed."""
@@ -40,10 +40,15 @@ def simulate(
     Args:
         seeds: how many, from 0; or which.
         nodes: and the rest: as of `SimulatedCluster`.
+
+    Raises:
+        TypeError: the test is an async def or a generator.
     """
     chosen = range(seeds) if isinstance(seeds, int) else tuple(seeds)
 
     def decorate(test: Test) -> Test:
+        check_runs("the test", test)
+
         @wraps(test)
         def run(*arguments: Any, **keywords: Any) -> None:
             for seed in _only(chosen):
