@@ -72,7 +72,7 @@ class Held:
         try:
             bulk.reader(self.queue)
         except ShutDown as error:
-            return "was deleted" in str(error)
+            return _is_deletion(error)
         return False
 
     def reaching(self, end: int) -> Extent:
@@ -228,6 +228,9 @@ class StreamDriver:
                 self.ack(held or self._hold(queue), first, end)
         except PreconditionFailed as error:
             log.warning("what was read of queue %s, named no more, comes again: %s", name, error)
+        except ShutDown as error:
+            if not _is_deletion(error):
+                raise
         finally:
             queue.close()
 
@@ -250,6 +253,10 @@ class StreamDriver:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
         self.client.close()
+
+
+def _is_deletion(error: ShutDown) -> bool:
+    return "was deleted" in str(error)
 
 
 def _not_alone(error: PreconditionFailed) -> PreconditionFailed:

@@ -53,6 +53,10 @@ LOOK_S = 0.05
 """Meanwhile the masters are asked again after this, then after twice as long, …"""
 AGAIN_S = 0.2
 """What a failover interrupts is tried again after this."""
+UNTOLD = (
+    "startingOffsets is latest, and Spark before 4.2 does not tell where this query began: if its "
+    "last run made only one batch, what that has read stays in the queue. Give a sequence instead"
+)
 _PASSING = (NoQuorum, QueueDown)
 """Trouble that ends by itself; an exception would end the query."""
 SEQUENCE_MAX = 1 << 63
@@ -193,6 +197,8 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         driver = self._patiently(self._connected)
         if start is not None:
             begin = self._ack(start)
+        elif not begin and self._options.starting == LATEST:
+            log.warning(UNTOLD)
         is_first, pause = True, LOOK_S
         while True:
             try:

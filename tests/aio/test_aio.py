@@ -210,6 +210,18 @@ async def test_who_is_cancelled_again_while_closing_leaves_nothing_open(tmp_path
         assert (await orders.get()).redelivered, "the closed handle has given it back"
 
 
+async def test_a_wait_for_the_next_message_may_time_out(tmp_path: Path) -> None:
+    """The loop over the messages goes on, and ends with its handle."""
+    async with aio.MirroredQueue.open("orders", path=tmp_path) as orders:
+        messages = aiter(orders)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(messages), 0.01)
+        await orders.put(b"late")
+        assert (await anext(messages)).body == b"late"
+    with pytest.raises(StopAsyncIteration):
+        await anext(messages)
+
+
 def test_whoever_is_cancelled_while_opening_leaves_nothing_open(tmp_path: Path) -> None:
     async def main() -> None:
         task = asyncio.create_task(aio.MirroredQueue.open("orders", path=tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from mirrorq import ConfigError, MirroredQueue, ShutDown, arrow
+from mirrorq import AckRefused, ConfigError, MirroredQueue, ShutDown, arrow
 from mirrorq.testing import SimulatedCluster
 
 WAIT_S = 30
@@ -122,6 +122,22 @@ def test_what_is_taken_nobody_else_is_given(cluster: SimulatedCluster) -> None:
         cluster.run_until(lambda: queue.status().master not in (None, "a"), WAIT_S)
         assert other.get_many(10, timeout=5) == []
     assert queue.browse() == []
+
+
+def test_a_lost_shard_keeps_no_other_from_being_acked(cluster: SimulatedCluster) -> None:
+    """Only what was lost comes again."""
+    queue = cluster.queue("orders", on="a", shards=3)
+    for number in range(12):
+        queue.put(b"%d" % number, key=str(number)).result(WAIT_S)
+    held = [queue.shard(index).qsize() for index in range(3)]
+    with pytest.raises(AckRefused), arrow.take(queue) as reader:
+        assert reader.read_all().num_rows == 12
+        node = cluster.node("a")
+        (tag,) = [one.tag for one in node.consumers() if one.queue == queue.shard(0).name]
+        node.disconnect(tag)
+        cluster.run(1)
+    cluster.run(1)
+    assert [queue.shard(index).qsize() for index in range(3)] == [held[0], 0, 0]
 
 
 class Frame:

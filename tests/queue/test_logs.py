@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
 import pytest
 
 import mirrorq
+from mirrorq import aio
 from mirrorq.testing import SimulatedCluster
 
 
@@ -40,6 +42,27 @@ def test_a_consumer_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
         queue.put(b"tea").result(30)
         queue.consume(work)
         cluster.run_until(lambda: bodies == [b"tea", b"tea"])
+    assert "no room for a callback failed on message 1" in capsys.readouterr().err
+
+
+def test_a_consumer_in_a_loop_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also on the main thread, where nobody would be told of its end."""
+    bodies: list[bytes] = []
+
+    async def work(message: mirrorq.Message) -> None:
+        bodies.append(message.body)
+        if len(bodies) == 1:
+            raise ValueError("no tea")
+
+    async def main(queue: mirrorq.MirroredQueue) -> None:
+        loop_queue = aio.MirroredQueue(queue)
+        await loop_queue.put(b"tea")
+        async with await loop_queue.consume(work):
+            while len(bodies) < 2:
+                await asyncio.sleep(0.1)
+
+    with SimulatedCluster(nodes=1) as cluster:
+        asyncio.run(main(cluster.queue("orders", on="a")))
     assert "no room for a callback failed on message 1" in capsys.readouterr().err
 
 

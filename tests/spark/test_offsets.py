@@ -399,7 +399,10 @@ def test_a_queue_of_a_pattern_that_is_deleted_while_the_query_runs(
 
 
 def test_before_4_2_a_queue_that_came_while_the_query_was_down_is_read(
-    client: Client, pair: list[MirroredQueue], opening: Opening
+    client: Client,
+    pair: list[MirroredQueue],
+    opening: Opening,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """From its first message, and all is acked: Spark tells with the batch what was before."""
     stem = pair[0].name.removesuffix("left")
@@ -412,6 +415,7 @@ def test_before_4_2_a_queue_that_came_while_the_query_was_down_is_read(
         wait_known(client, [third.name])
         again = opening(**options)
         end = again.latestOffset()
+        assert "does not tell where this query began" in caplog.text
         assert [one.ranges for one in again.partitions(start, end)] == [[(1, 4)]]
         third.put(b"y").result(120)
         last = again.latestOffset()

@@ -386,13 +386,10 @@ class MirroredQueue(Closing):
         """Ack messages of this handle together. Await the settlement for the outcome."""
         return self.handle.ack_many(messages)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield messages as they come, until the handle is closed; the caller acks messages."""
-        while True:
-            try:
-                yield await self.get()
-            except ShutDown:
-                return
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages as they come, until the handle is closed; the caller acks messages. A
+        cancelled wait for the next one ends nothing."""
+        return _Messages(self)
 
     @spelled_out
     async def ack_and_put(
@@ -566,3 +563,19 @@ class MirroredQueue(Closing):
 
     def __repr__(self) -> str:
         return f"<aio {self.handle!r}>"
+
+
+class _Messages:
+    """The messages of a handle, one after the other, until the handle is closed."""
+
+    def __init__(self, queue: MirroredQueue) -> None:
+        self._queue = queue
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Message:
+        try:
+            return await self._queue.get()
+        except ShutDown:
+            raise StopAsyncIteration from None

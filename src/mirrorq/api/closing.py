@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Self
 
+from mirrorq.errors import MirrorQError
+
 
 class Closing(ABC):
     """An object that the end of its `with` block closes."""
@@ -21,5 +23,9 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.close()
+        except MirrorQError:  # such as of a forked process: the block's own exception says more
+            if kind is None:
+                raise

@@ -3,6 +3,7 @@ handlers and filters cannot break."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 
@@ -19,8 +20,10 @@ def prepare_logger(logger: logging.Logger) -> None:
         try:
             handle(record)
         except Exception:
-            # On the main thread a signal handler of the user may have raised it.
-            if threading.current_thread() is threading.main_thread():
+            # On the main thread a signal handler of the user may have raised it. In a loop it would
+            # end one of our tasks, and tell nobody.
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and asyncio._get_running_loop() is None:
                 raise
             logging.NullHandler().handleError(record)
 

@@ -27,7 +27,7 @@ except ImportError as error:
 from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.arrow.batches import record_batches, schema_of
-from mirrorq.errors import ConfigError, StoreCorrupt
+from mirrorq.errors import ConfigError, MirrorQError, StoreCorrupt
 
 if TYPE_CHECKING:
     from mirrorq.api.confirmation import Confirmation
@@ -105,7 +105,8 @@ def take(
         A reader, in the order of publishing.
 
     Raises:
-        AckRefused: at the end: some of the messages had gone back to the queue meanwhile.
+        AckRefused: at the end: some of the messages had gone back to the queue meanwhile; of the
+            others all are acked.
         ConfigError, PreconditionFailed, NoQuorum, QueueDown: as `bulk.lease`.
     """
     schema = schema_of(columns := tuple(columns))
@@ -115,8 +116,18 @@ def take(
             for ring in rings
         ]
         yield pa.RecordBatchReader.from_batches(schema, _leased(leases, columns))
-        for _, lease in leases:
-            lease.ack(timeout)
+        errors = list(filter(None, (_ack_error(lease, timeout) for _, lease in leases)))
+        if errors:
+            raise errors[0]
+
+
+def _ack_error(lease: bulk.RangeLease, timeout: float) -> MirrorQError | None:
+    """Ack the messages of one shard, whatever becomes of the others; return the error."""
+    try:
+        lease.ack(timeout)
+    except MirrorQError as error:
+        return error
+    return None
 
 
 def write(

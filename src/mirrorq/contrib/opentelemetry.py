@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import mirrorq
 from mirrorq import aio
-from mirrorq.api.arguments import check_not_async
 from mirrorq.spool.local import OWN as SPOOLS_OWN
 
 try:
@@ -195,9 +195,8 @@ class Spans:
 
     def consuming(self, original: Wrapped) -> Wrapped:
         def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
-            if not callable(callback):
+            if not callable(callback) or iscoroutinefunction(callback):
                 return original(queue, callback, *given, **named)
-            check_not_async("callback", callback)
 
             def process(message: mirrorq.Message) -> Any:
                 with self._processing(message):
