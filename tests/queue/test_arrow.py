@@ -130,12 +130,17 @@ def test_a_lost_shard_keeps_no_other_from_being_acked(cluster: SimulatedCluster)
     for number in range(12):
         queue.put(b"%d" % number, key=str(number)).result(WAIT_S)
     held = [queue.shard(index).qsize() for index in range(3)]
-    with pytest.raises(AckRefused), arrow.take(queue) as reader:
-        assert reader.read_all().num_rows == 12
-        node = cluster.node("a")
-        (tag,) = [one.tag for one in node.consumers() if one.queue == queue.shard(0).name]
-        node.disconnect(tag)
-        cluster.run(1)
+
+    def job() -> None:
+        with arrow.take(queue) as reader:
+            assert reader.read_all().num_rows == 12
+            node = cluster.node("a")
+            (tag,) = [one.tag for one in node.consumers() if one.queue == queue.shard(0).name]
+            node.disconnect(tag)
+            cluster.run(1)
+
+    with pytest.raises(AckRefused):
+        job()
     cluster.run(1)
     assert [queue.shard(index).qsize() for index in range(3)] == [held[0], 0, 0]
 
