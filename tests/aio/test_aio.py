@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -208,6 +208,21 @@ async def test_who_is_cancelled_again_while_closing_leaves_nothing_open(tmp_path
         may_go_on.set()
         await busy
         assert (await orders.get()).redelivered, "the closed handle has given it back"
+
+
+async def test_what_nobody_would_await_is_refused(tmp_path: Path) -> None:
+    async def work(message: Message) -> None: ...
+
+    async def told(error: BaseException) -> None: ...
+
+    async def give(message: Message) -> AsyncIterator[None]:
+        yield
+
+    async with aio.MirroredQueue.open("orders", path=tmp_path) as orders:
+        with pytest.raises(TypeError, match="leave yield out"):
+            await orders.consume(give)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="on_cancel is a coroutine function"):
+            await orders.consume(work, on_cancel=told)
 
 
 async def test_a_wait_for_the_next_message_may_time_out(tmp_path: Path) -> None:

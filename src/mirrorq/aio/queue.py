@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
@@ -438,6 +439,10 @@ class MirroredQueue(Closing):
         of `async with await queue.consume(…)` cancels the consumer.
         """
         check_callable("on_cancel", on_cancel)
+        if inspect.isasyncgenfunction(callback):
+            raise TypeError(
+                "callback is an async generator, whose body never runs: leave yield out"
+            )
         refuse_unknown(options, annotations_of(ConsumeOptions))
         in_loop = None if on_cancel is None else partial(self._call_in_loop, on_cancel)
         consumer = Consumer(self.handle._handle, callback, on_cancel=in_loop, **options)

@@ -155,18 +155,14 @@ def check_flags(**flags: object) -> None:
 
 
 def check_callable(what: str, value: object) -> None:
-    """Raise TypeError for a callback that cannot be called; None is allowed."""
+    """Raise TypeError for a callback that cannot be called, or is a coroutine function. A thread's
+    call would not run its body, and a message would count as done. None is allowed."""
     if value is not None and not callable(value):
         raise TypeError(f"{what} is {value!r}: give a function that can be called")
-
-
-def check_not_async(what: str, value: object) -> None:
-    """Raise TypeError for a coroutine function. A thread's call would not run its body, and the
-    message that it was called with would count as done."""
     if inspect.iscoroutinefunction(value) or inspect.isasyncgenfunction(value):
         raise TypeError(
-            f"{what} is a coroutine function (async def), which no thread can await: give a plain "
-            "function, or consume with mirrorq.aio"
+            f"{what} is a coroutine function (async def), which nothing would await: give a plain "
+            "function. Only a callback of mirrorq.aio's consume is an async def"
         )
 
 

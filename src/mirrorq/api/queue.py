@@ -22,7 +22,6 @@ from mirrorq.api.arguments import (
     check_callable,
     check_count,
     check_flags,
-    check_not_async,
     check_sequence,
     check_timeout,
     checked_bodies,
@@ -517,7 +516,7 @@ class MirroredQueue(Target, Closing):
         """
         from mirrorq.api.consumer import Consumer
 
-        check_not_async("callback", callback)
+        check_callable("callback", callback)
         refuse_unknown(options, annotations_of(ConsumeOptions))
         consumer = Consumer(self._handle, callback, on_cancel=on_cancel, **options)
         try:
