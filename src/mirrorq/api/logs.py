@@ -3,9 +3,10 @@ handlers and filters cannot break."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import sys
 import threading
+from typing import Any
 
 from mirrorq.protocol.printable import escaped
 
@@ -23,7 +24,8 @@ def prepare_logger(logger: logging.Logger) -> None:
             # On the main thread a signal handler of the user may have raised it. In a loop it would
             # end one of our tasks, and tell nobody.
             is_main = threading.current_thread() is threading.main_thread()
-            if is_main and asyncio._get_running_loop() is None:
+            loops: Any = sys.modules.get("asyncio")  # not imported: `import mirrorq` stays cheap
+            if is_main and (loops is None or loops._get_running_loop() is None):
                 raise
             logging.NullHandler().handleError(record)
 
