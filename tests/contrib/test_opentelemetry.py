@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -204,7 +204,16 @@ def test_a_callback_is_checked_as_without_spans(node: mirrorq.Node) -> None:
 
     async def work(message: mirrorq.Message) -> None: ...
 
+    async def give(message: mirrorq.Message) -> AsyncIterator[None]:
+        yield
+
     queue = node.queue("orders")
-    for wrong in (work, None, 5):
+    for wrong in (work, give, None, 5):
         with pytest.raises(TypeError):
             queue.consume(wrong)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="leave yield out"):
+            await aio.MirroredQueue(queue).consume(give)  # type: ignore[arg-type]
+
+    asyncio.run(main())

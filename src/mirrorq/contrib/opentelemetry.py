@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any
 
 import mirrorq
@@ -41,6 +41,8 @@ SYSTEM = "mirrorq"
 Wrapped = Callable[..., Any]
 Queue = mirrorq.MirroredQueue | mirrorq.SpooledQueue | aio.MirroredQueue | aio.SpooledQueue
 Headers = Mapping[str, Any] | None
+ASYNC = (iscoroutinefunction, isasyncgenfunction)
+"""What `consume` refuses, and a wrapper would hide."""
 
 
 def context_of(message: mirrorq.Message) -> context.Context:
@@ -195,7 +197,7 @@ class Spans:
 
     def consuming(self, original: Wrapped) -> Wrapped:
         def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
-            if not callable(callback) or iscoroutinefunction(callback):
+            if not callable(callback) or any(is_one(callback) for is_one in ASYNC):
                 return original(queue, callback, *given, **named)
 
             def process(message: mirrorq.Message) -> Any:
@@ -208,7 +210,7 @@ class Spans:
 
     def consuming_aio(self, original: Wrapped) -> Wrapped:
         async def consume(queue: Queue, callback: Wrapped, *given: Any, **named: Any) -> Any:
-            if not callable(callback):
+            if not callable(callback) or isasyncgenfunction(callback):
                 return await original(queue, callback, *given, **named)
 
             async def process(message: mirrorq.Message) -> Any:
