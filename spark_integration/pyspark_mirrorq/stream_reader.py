@@ -315,16 +315,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             if left is not None:
                 held[name] = left
         start, end = self._in_these(start, held), self._in_these(end, held)
-        for name in start.keys() - end.keys() - held.keys():
-            # Spark 4.0 and 4.1 do not tell latestOffset after a restart what was there before.
-            self._check_gone(name, start[name])
-        for name in (end.keys() & held.keys()) - start.keys() if start else ():
-            # Nor that others have been read before: see `_start`.
-            end[name]["from"] = self._start(held[name], is_later=True)["from"]
-            if name in self._position:
-                self._position[name]["from"] = end[name]["from"]
-            self._floors[name] = end[name]["from"]
-        self._floors.update({name: place["from"] for name, place in start.items()})
+        self._learn(start, end, held)
         least = -(-self._options.partitions_min // max(len(end), 1))
         wanted: dict[str, tuple[int, int, int]] = {}
         for name, place in sorted(end.items()):
@@ -340,6 +331,23 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
         found = driver.for_each(plan, {name: held[name] for name in wanted})
         return [stretch for some in found.values() for stretch in some]
+
+    def _learn(self, start: Offset, end: dict[str, Place], held: Mapping[str, Held]) -> None:
+        """Note which queues there were before a batch: Spark 4.0 and 4.1 do not tell latestOffset
+        after a restart.
+
+        Raises:
+            DataLossError: a queue is gone that queuePattern matches, and failOnDataLoss is true.
+        """
+        for name in start.keys() - end.keys() - held.keys():
+            self._check_gone(name, start[name])
+        self._floors.update({name: place["from"] for name, place in start.items()})
+        came_later = (end.keys() & held.keys()) - start.keys() if start else set()
+        for name in came_later:
+            first = self._start(held[name], is_later=True)["from"]
+            self._floors[name] = end[name]["from"] = first
+            if name in self._position:
+                self._position[name]["from"] = first
 
     def _of_queue(
         self, driver: StreamDriver, held: Held, first: int, stop: int, planned: int, least: int

@@ -17,27 +17,25 @@ def _close(opened: Any) -> None:
     opened.close()
 
 
-async def in_thread(function: Callable[[], Result]) -> Result:
+async def in_thread(function: Callable[[], Result], *, surely: bool = False) -> Result:
     """Run a rare, blocking call. Cancelled, or after a signal, the call waits for no majority any
-    more: the end of the loop waits for its thread."""
+    more: the end of the loop waits for its thread.
+
+    Args:
+        surely: make the call also if the caller is cancelled before the thread begins.
+    """
     with Interruptible() as call:
+        begun = asyncio.get_running_loop().run_in_executor(None, call.run_part, function)
         try:
-            return await asyncio.get_running_loop().run_in_executor(None, call.run_part, function)
+            return await (asyncio.shield(begun) if surely else begun)
         except asyncio.CancelledError:
             call.end_wait(CANCELLED)
             raise
 
 
 async def closed(close: Callable[[], None]) -> None:
-    """Close an object in a thread: also if the caller is cancelled before the thread begins, as
-    anyio's scopes cancel at each wait. Then the close waits for no majority."""
-    with Interruptible() as call:
-        begun = asyncio.get_running_loop().run_in_executor(None, call.run_part, close)
-        try:
-            await asyncio.shield(begun)
-        except asyncio.CancelledError:
-            call.end_wait(CANCELLED)
-            raise
+    """Close an object in a thread, in any case: anyio's scopes cancel at each wait."""
+    await in_thread(close, surely=True)
 
 
 async def opened(function: Callable[[], Result], close: Callable[[Any], object] = _close) -> Result:

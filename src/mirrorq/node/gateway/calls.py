@@ -148,10 +148,11 @@ class Calls:
         if self._note_done is not None:
             self._note_done(answer)
 
-    def wait_until(self, number: int, holds: Callable[[], bool], go_on: Callable[[], None]) -> None:
-        """Continue a call as soon as a condition on the catalog holds."""
+    def wait_known(self, number: int, go_on: Callable[[], None]) -> None:
+        """Continue a call as soon as the node has applied the catalog up to its own start."""
+        key, engine = self._key(number), self._driver.engine
         self._driver.waits.add(
-            self._key(number), lambda: holds() or None, lambda _: go_on(), on_catalog=True
+            key, lambda: engine.is_registered or None, lambda _: go_on(), on_catalog=True
         )
 
     def wait_for(

@@ -74,9 +74,7 @@ class RequestHandler:
         if permits is None or not why:
             self._serve(calls, number, message.call)
         elif not engine.is_registered:
-            calls.wait_until(
-                number, lambda: engine.is_registered, lambda: self.serve(calls, message)
-            )
+            calls.wait_known(number, partial(self.serve, calls, message))
         elif (queue_id := getattr(message.call, "queue", 0)) and not permits.is_known(queue_id):
             text = f"no queue has the id {queue_id}: it was never made, as far as this node knows"
             calls.answer(refused(number, QueueNotFound(text)))
@@ -94,8 +92,7 @@ class RequestHandler:
                 self._look_for_attendance(calls, number)
             case ClientLook(what="queues" | "shards" | "policies") if not engine.is_registered:
                 # A starting node would tell of none.
-                known = partial(self._serve, calls, number, call)
-                calls.wait_until(number, lambda: engine.is_registered, known)
+                calls.wait_known(number, partial(self._serve, calls, number, call))
             case ClientLook():
                 calls.answer(self._look(calls, number, call))
             case ClientAdminister() if wrong := command_error(call.command):
