@@ -1,55 +1,109 @@
 """Which place for the node: in the application, beside it, or elsewhere; with Python that computes.
 
-    python benches/hosts.py [--seconds 2] [--rounds 3] [--path DIR]
+    python benches/hosts.py [--seconds 2] [--rounds 3] [--path DIR] [--only spawn]
+                            [--results benches/results/hosts.jsonl --page docs/performance.md]
 
 Three nodes. In the application: three processes, each with a node, the producer in the master's.
 `Node.spawn`: the same processes, each a client of a node that it keeps beside it. A client: one
-process, of nodes that are on their own. Each without star and rail and with both,
-and with and without a thread that computes in Python in each of the processes that are the
-application's. The threads take turns within a round, the places after one another, so that nothing
-else runs beside. Printed are medians of the rounds.
+process, of nodes that are on their own. In each process of the application a thread computes in
+Python, or none does, or one does with a short switch interval. These take turns within a round,
+the places after one another, so that nothing else runs beside. Printed are medians of the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+
+import msgspec
 
 import mirrorq
 from compare.measure import one_at_a_time
 from compare.mirrorq_peers import Batches, Singly, ready
-from compare.peer import START_S, Session
+from compare.peer import OUTCOME_S, START_S, Session
+from compare.results import Results, write_into
 from mirrorq.client.client import Client
-from mirrorq.config import Config
 from scale.cluster import QUEUE, Remote, addresses
-from scale.places import Load
 
 BODY = b"x" * 100
 IN_FLIGHT = 4096
 LEAST = 2000
 """Messages of a rate at least."""
-CONFIGS = {"neither": Config(star=False, rail=False), "star and rail": Config()}
-PLACES = ("in the application", "Node.spawn", "a client")
+SILENCE_S = 10.0
+BURST = 100
+PLACES = ("in the application", "`Node.spawn`", "a client")
+SWITCH_S = 0.005
+"""Python's own."""
+SHORT_S = 0.0005
+RESTS = "nothing"
+BESIDE: dict[str, float | None] = {
+    RESTS: None,
+    "Python": SWITCH_S,
+    "Python, switch interval 0.5 ms": SHORT_S,
+}
+"""What computes beside: the switch interval of the interpreter meanwhile."""
+
+
+class Found(msgspec.Struct, tag="found"):
+    """One place, one round."""
+
+    place: str
+    beside: str
+    p50_ms: float
+    p99_ms: float
+    after_silence_ms: float
+    """The first confirm of a burst."""
+    put_many: float
+    put: float
+
+
+class Load:
+    """Sometimes a thread that computes in Python."""
+
+    def __init__(self) -> None:
+        self._resting = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def rest(self) -> None:
+        self._resting.set()
+
+    def compute(self, is_wanted: bool) -> None:
+        """Compute or rest from now on."""
+        if self._thread is not None:
+            self._resting.set()
+            self._thread.join()
+            self._thread = None
+        if is_wanted:
+            self._resting.clear()
+            self._thread = threading.Thread(target=self._compute, daemon=True)
+            self._thread.start()
+
+    def _compute(self) -> None:
+        number = 1
+        while not self._resting.is_set():
+            for _ in range(1_000):
+                number = number * 1_103_515_245 % 2_147_483_647
 
 
 class Application:
     """A process that uses the queue, and sometimes computes."""
 
-    def __init__(self, place: str, name: str, path: str, peers: dict[str, str], kind: str) -> None:
+    def __init__(self, place: str, name: str, path: str, peers: dict[str, str]) -> None:
         self._stack = ExitStack()
         self._load = Load()
         self._host: mirrorq.Node | Client
-        enter, config = self._stack.enter_context, CONFIGS[kind]
-        if place == "in the application":
-            self._host = enter(mirrorq.Node(name, path=path, peers=peers, config=config))
-        elif place == "Node.spawn":
-            node = enter(mirrorq.Node.spawn(name, path=path, peers=peers, config=config))
-            self._host = enter(node.connect())
+        enter = self._stack.enter_context
+        if place == PLACES[0]:
+            self._host = enter(mirrorq.Node(name, path=path, peers=peers))
+        elif place == PLACES[1]:
+            self._host = enter(enter(mirrorq.Node.spawn(name, path=path, peers=peers)).connect())
         else:
             self._host = enter(mirrorq.connect(peers[name], timeout=START_S))
 
@@ -60,33 +114,49 @@ class Application:
     def ready(self) -> None:
         ready(self._host.queue(QUEUE, timeout=START_S), mirrors=2)
 
-    def compute(self, is_wanted: bool) -> None:
-        self._load.compute(is_wanted)
+    def compute(self, switch_s: float | None) -> None:
+        sys.setswitchinterval(switch_s or SWITCH_S)
+        self._load.compute(switch_s is not None)
 
-    def measure(self, seconds: float) -> dict[str, float]:
+    def measure(self, place: str, beside: str, seconds: float) -> Found:
         with self._host.queue(QUEUE, passive=True, timeout=START_S) as handle:
-            found = {"p50_ms": one_at_a_time(Batches(handle), BODY, seconds)[0]}
-            ways: dict[str, Session] = {"put_many": Batches(handle), "put": Singly(handle)}
-            for name, session in ways.items():
-                count, begun = 0, time.perf_counter()
-                while (took := time.perf_counter() - begun) < seconds or count < LEAST:
-                    session.publish(BODY, IN_FLIGHT, IN_FLIGHT)
-                    count += IN_FLIGHT
-                found[name] = count / took
-                handle.purge()
-        return found
+            waits = one_at_a_time(Batches(handle), BODY, seconds)
+            first = first_after_silence(handle)
+            rates = [rate(handle, way, seconds) for way in (Batches(handle), Singly(handle))]
+        return Found(place, beside, *waits, first, *rates)
 
 
-def applications(stack: ExitStack, place: str, path: Path, kind: str) -> list[Remote]:
+def first_after_silence(handle: mirrorq.MirroredQueue) -> float:
+    """Return the ms from the first put of a burst to its confirm."""
+    time.sleep(SILENCE_S)
+    began = time.perf_counter()
+    burst = [handle.put(BODY) for _ in range(BURST)]
+    burst[0].result(OUTCOME_S)
+    took = (time.perf_counter() - began) * 1e3
+    for confirmation in burst:
+        confirmation.result(OUTCOME_S)
+    return took
+
+
+def rate(handle: mirrorq.MirroredQueue, session: Session, seconds: float) -> float:
+    """Return the messages a second that were confirmed; they are gone afterwards."""
+    count, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds or count < LEAST:
+        session.publish(BODY, IN_FLIGHT, IN_FLIGHT)
+        count += IN_FLIGHT
+    handle.purge()
+    return count / took
+
+
+def applications(stack: ExitStack, place: str, path: Path) -> list[Remote]:
     """Started, the first at the queue's master; all mirrors in sync."""
     peers = addresses(3)
     names = list(peers)
-    if place == "a client":
+    if place == PLACES[2]:
         for name in names:
-            node = mirrorq.Node.spawn(name, path=path / name, peers=peers, config=CONFIGS[kind])
-            stack.enter_context(node)
+            stack.enter_context(mirrorq.Node.spawn(name, path=path / name, peers=peers))
         names = names[:1]
-    made = [Remote(Application, place, name, str(path / name), peers, kind) for name in names]
+    made = [Remote(Application, place, name, str(path / name), peers) for name in names]
     for one in made:
         stack.callback(one.kill)
     for one in made:
@@ -95,22 +165,41 @@ def applications(stack: ExitStack, place: str, path: Path, kind: str) -> list[Re
     return made
 
 
-def run(place: str, kind: str, path: Path, seconds: float, rounds: int) -> Iterator[str]:
+def run(place: str, path: Path, seconds: float, rounds: int) -> Iterator[Found]:
     with ExitStack() as stack:
-        made = applications(stack, place, path, kind)
-        found: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+        made = applications(stack, place, path)
         for _ in range(rounds):
-            for is_busy, samples in found.items():
+            for beside, switch_s in BESIDE.items():
                 for one in made:
-                    one.ask(Application.compute, is_busy)
-                samples.append(made[0].ask(Application.measure, seconds))
-    for is_busy, samples in found.items():
-        middle = {key: statistics.median(one[key] for one in samples) for key in samples[0]}
-        beside = "computes" if is_busy else "rests"
-        yield (
-            f"{place:20}{kind:16}{beside:10}{middle['p50_ms']:10.2f}"
-            f"{middle['put_many']:12,.0f}{middle['put']:12,.0f}"
-        )
+                    one.ask(Application.compute, switch_s)
+                yield made[0].ask(Application.measure, place, beside, seconds)
+
+
+def table(results: Results[Found]) -> str:
+    """Markdown: a row for each place and what computes beside it."""
+    lines = [
+        "| the node is | computes beside it | one confirmed put, p50 / p99 ms | of p50 at rest "
+        "| first of a burst after 10 s, ms | `put_many` /s | `put` /s |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for place in PLACES:
+        rest = [each for each in results.samples if (each.place, each.beside) == (place, RESTS)]
+        for beside in BESIDE:
+            of = [each for each in results.samples if (each.place, each.beside) == (place, beside)]
+            if of and rest:
+                lines.append(row(place, beside, of, rest))
+    return "\n".join([*lines, "", results.footnote()])
+
+
+def row(place: str, beside: str, of: Sequence[Found], rest: Sequence[Found]) -> str:
+    def middle(name: str, samples: Sequence[Found] = of) -> float:
+        return statistics.median(getattr(each, name) for each in samples)
+
+    times = middle("p50_ms") / middle("p50_ms", rest)
+    return (
+        f"| {place} | {beside} | {middle('p50_ms'):.2f} / {middle('p99_ms'):.2f} | {times:.1f} "
+        f"| {middle('after_silence_ms'):.2f} | {middle('put_many'):,.0f} | {middle('put'):,.0f} |"
+    )
 
 
 def main() -> None:
@@ -118,13 +207,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each figure")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--path", type=Path, help="directory on the disk that counts")
+    parser.add_argument("--only", default="", help="a part of the place's name")
+    parser.add_argument("--results", type=Path, help="file of samples to add to and to report")
+    parser.add_argument("--page", type=Path, help="page of the docs that gets the table")
     options = parser.parse_args()
-    print(f"{'the node is':20}{'':16}{'':10}{'p50 ms':>10}{'put_many /s':>12}{'put /s':>12}")
-    for place in PLACES:
-        for kind in CONFIGS:
-            with tempfile.TemporaryDirectory(prefix="mirrorq-hosts-", dir=options.path) as path:
-                for line in run(place, kind, Path(path), options.seconds, options.rounds):
-                    print(line, flush=True)
+    results = Results(Found, options.results)
+    for place in PLACES if options.rounds else ():
+        if options.only not in place:
+            continue
+        with tempfile.TemporaryDirectory(prefix="mirrorq-hosts-", dir=options.path) as path:
+            for found in run(place, Path(path), options.seconds, options.rounds):
+                results.add(found)
+                print(found, file=sys.stderr, flush=True)
+    print(table(results))
+    if options.page:
+        write_into(options.page, table(results), "hosts")
 
 
 if __name__ == "__main__":

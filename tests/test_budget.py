@@ -39,7 +39,7 @@ BUDGETS = {
     "demo": 835,
     "engine": 2_313,
     "monitoring": 450,
-    "node": 5_074,
+    "node": 5_103,
     "protocol": 2_084,
     "replication": 9_074,
     "security": 367,

@@ -29,7 +29,6 @@ CURVES = [nodes.PART, queues.PART, producers.PART, sizes.PART, depth.PART, lasti
 ROWS = [
     places.BENCH,
     places.TAKES,
-    places.BUSY,
     peers.REPLICATED,
     peers.EMBEDDED,
     peers.OTHERS,

@@ -1,45 +1,35 @@
-"""get + ack on the master, on a mirror, by a client; puts beside Python that computes."""
+"""get + ack on the master, on a mirror, by a client."""
 
 from __future__ import annotations
 
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import ceiling
-from compare.measure import count_for, one_at_a_time
-from compare.mirrorq_peers import Batches, Singly, ready
+from compare.measure import count_for
+from compare.mirrorq_peers import Batches, Singly
 from compare.peer import START_S, in_flight_of
 from mirrorq import MirroredQueue, Node, connect
 from mirrorq.cli.bench import measure
 from mirrorq.client.client import Client
-from scale.cluster import QUEUE, Remote, Spent, addresses, cluster, spent, started
+from scale.cluster import QUEUE, Remote, Spent, cluster, spent
 from scale.part import Column, Part, Sample, Settings, found, tell
 
 BODY = b"x" * 100
 NODES = 3
 ROUNDS = 3
 IN_FLIGHT = in_flight_of(len(BODY))
-CEILING_IN_FLIGHT = ceiling.IN_FLIGHT_MAX * ceiling.BATCH_COUNT
-"""As many as the ceiling has on the way. Beside Python that computes, what is on the way divided by
-how long a confirm takes is all that can be had."""
 LEAST = {"batches": 20_000, "single": 5_000}
 """Messages a second that are worked on at least, however busy the machine is."""
-SWITCH_S = 0.005
-"""Python's own."""
 WAYS: dict[str, Callable[[MirroredQueue], Any]] = {"batches": Batches, "single": Singly}
 
 
-def _count_for(way: str, session: Any, seconds: float, in_flight: int = IN_FLIGHT) -> int:
+def _count_for(way: str, session: Any, seconds: float) -> int:
     """Messages for so much time; a few thousand in any case, less says nothing."""
-    return max(count_for(session, BODY, in_flight, seconds), int(LEAST[way] * seconds))
+    return max(count_for(session, BODY, IN_FLIGHT, seconds), int(LEAST[way] * seconds))
 
 
 # --- Where one takes ---------------------------------------------------------------------------
@@ -96,107 +86,6 @@ TAKES = Part(
         Column("single", "without waiting /s"),
         Column("single_us", "CPU us a message, all processes", 2),
         Column("single_instructions", "instructions"),
-    ],
-)
-
-
-# --- Beside Python that computes ----------------------------------------------------------------
-
-
-class Load:
-    """Sometimes a thread that computes in Python."""
-
-    def __init__(self) -> None:
-        self._resting = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def rest(self) -> None:
-        self._resting.set()
-
-    def compute(self, is_wanted: bool) -> None:
-        """Compute or rest from now on."""
-        if self._thread is not None:
-            self._resting.set()
-            self._thread.join()
-            self._thread = None
-        if is_wanted:
-            self._resting.clear()
-            self._thread = threading.Thread(target=self._compute, daemon=True)
-            self._thread.start()
-
-    def _compute(self) -> None:
-        number = 1
-        while not self._resting.is_set():
-            for _ in range(1_000):
-                number = number * 1_103_515_245 % 2_147_483_647
-
-
-class Host:
-    """A node, and sometimes a thread that computes in Python in the same process."""
-
-    def __init__(self, name: str, path: str, peers: dict[str, str]) -> None:
-        self._node = Node(name, path=path, peers=peers)
-        self._load = Load()
-
-    def close(self) -> None:
-        self._load.rest()
-        self._node.close()
-
-    def compute(self, is_wanted: bool, switch_s: float = SWITCH_S) -> None:
-        """Compute or rest, with so long until a thread that waits for the interpreter gets it."""
-        sys.setswitchinterval(switch_s)
-        self._load.compute(is_wanted)
-
-    def ready(self) -> None:
-        ready(self._node.queue(QUEUE, timeout=START_S), mirrors=NODES - 1)
-
-    def measure(self, seconds: float) -> dict[str, float]:
-        """The producer is in this process too, as an application that embeds a node is."""
-        with self._node.queue(QUEUE, passive=True) as handle:
-            figures = {}
-            for way, session in WAYS.items():
-                count = _count_for(way, session(handle), seconds, CEILING_IN_FLIGHT)
-                # At least some rounds of all that may be on the way.
-                count = max(count, 4 * CEILING_IN_FLIGHT)
-                start = time.perf_counter()
-                session(handle).publish(BODY, count, CEILING_IN_FLIGHT)
-                figures[way] = count / (time.perf_counter() - start)
-                handle.purge()
-            p50, p99 = one_at_a_time(Batches(handle), BODY, seconds)
-            return figures | {"p50_ms": p50, "p99_ms": p99}
-
-
-PLACES_OF_WORK = [
-    ("none", False),
-    ("one in each process", True),
-    ("the same, `sys.setswitchinterval(0.0005)`", True, 0.0005),
-]
-
-
-def run_busy(settings: Settings) -> Iterator[Sample]:
-    with ExitStack() as stack:
-        directory = TemporaryDirectory(prefix="mirrorq-scale-", dir=settings.path)
-        place = Path(stack.enter_context(directory))
-        peers = addresses(NODES)
-        hosts = [host for _, host in started(stack, Host, place, peers)]
-        hosts[0].ask(Host.ready)
-        for number in range(ROUNDS):
-            for at, *how in PLACES_OF_WORK:
-                tell(f"busy: {at}, round {number + 1} of {ROUNDS}")
-                for host in hosts:
-                    host.ask(Host.compute, *how)
-                yield found("busy", at, **hosts[0].ask(Host.measure, settings.seconds / 2))
-
-
-BUSY = Part(
-    "busy",
-    "threads that compute in Python",
-    run_busy,
-    [
-        Column("batches", "`put_many` /s"),
-        Column("single", "`put` /s"),
-        Column("p50_ms", "one put, p50 ms", 2),
-        Column("p99_ms", "p99", 2),
     ],
 )
 

@@ -39,7 +39,7 @@ from mirrorq.node.gateway.request_handler import RequestHandler
 from mirrorq.node.overview import Overview
 from mirrorq.node.sampling import NodeSample
 from mirrorq.node.spawned import spawn
-from mirrorq.node.watch import ALARM, WAITS, warn_of_machine
+from mirrorq.node.watch import ALARM, COMPUTES, WAITS, warn_of_machine
 from mirrorq.protocol.clients import AnyCall, ClientAnswer, ClientLook, ClientRead, ClientSeek
 from mirrorq.protocol.effects import COLUMNS, Notice, QueueImage
 from mirrorq.protocol.identities import MemberId, SessionId, lineage
@@ -84,6 +84,7 @@ WARNINGS = (
     SET_ASIDE,
     ALARM,
     WAITS,
+    COMPUTES,
 )
 """Kinds of notices that are warnings in the log."""
 ERRORS = ("name",)

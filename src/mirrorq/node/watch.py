@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from mirrorq import clock, system
 from mirrorq.errors import StoreFull
 from mirrorq.monitoring.alarms import NAMES_MAX, Alarm, Alarms, Measures
+from mirrorq.node.busy_host import BusyHost
 from mirrorq.node.known_bytes import known_bytes
 from mirrorq.node.shortfall import shortfall
 from mirrorq.protocol.effects import Notice
@@ -37,6 +38,7 @@ COPIES_MS = 10_000
 """Queues with one copy in sync are found after a change of the catalog, and at this interval."""
 ALARM, ALARM_OVER = "alarm", "alarm over"
 WAITS = "waits"
+COMPUTES = "computes"
 SYNCHRONISING = "synchronising"
 """Kinds of notices."""
 OF_EVERY_QUEUE = ("store_full", "disk_low")
@@ -98,6 +100,7 @@ class Watch:
         self._waits_for = ""
         """The last reported reason."""
         self._late_ms = 0
+        self._host = BusyHost()
         self._is_known = False
         """True if the store has noted that the cluster knows the node's start."""
         self.spooled: Callable[[], SpoolStatus] = SpoolStatus.nothing
@@ -140,6 +143,8 @@ class Watch:
         self._tell_wait(now_ms)
         self._note_known()
         self._tell_joins(now_ms)
+        if text := self._host.look(self._late_ms / 1000):
+            self._on_notice(Notice(COMPUTES, text))
         raised, over = self._alarms.judge(self._measures(now_ms))
         if not raised and not over:
             return
