@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,24 @@ async def test_a_coroutine_consumes(tmp_path: Path) -> None:
         assert not [one for one in threading.enumerate() if "consumer" in one.name]
         await asyncio.to_thread(consumer.cancel)
         assert not consumer.is_active
+
+
+async def test_a_consumer_has_the_context_of_who_began_it(tmp_path: Path) -> None:
+    name: ContextVar[str] = ContextVar("name", default="none")
+    seen: list[str] = []
+    came = asyncio.Event()
+
+    async def work(_: Message) -> None:
+        seen.append(name.get())
+        came.set()
+
+    async with await aio.MirroredQueue.open("orders", path=tmp_path) as queue:
+        name.set("caller")
+        async with await queue.consume(work):
+            name.set("later")
+            await queue.put(b"1")
+            await came.wait()
+    assert seen == ["caller"]
 
 
 async def test_a_consumer_ends_when_its_callback_has(tmp_path: Path) -> None:
@@ -273,6 +292,8 @@ def test_another_loop_is_told_so(tmp_path: Path) -> None:
         for call in (taken(queue), queue.put(b"three"), queue.send(b"three"), queue.qsize()):
             with pytest.raises(RuntimeError, match="another event loop"):
                 asyncio.run(_awaited(call))
+        with pytest.raises(RuntimeError, match="another event loop"):
+            queue.put_nowait(b"three")
     finally:
         loop.run_until_complete(queue.close())
         loop.close()

@@ -56,6 +56,14 @@ def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
         pickle.loads(data)
 
 
+def test_what_a_process_does_with_a_handle_is_not_picklable(client: Client) -> None:
+    queue = client.queue("orders")
+    with queue.consume(lambda _: None) as consumer:
+        for one in (consumer, queue.transaction()):
+            with pytest.raises(TypeError, match="belongs to this process and cannot be pickled"):
+                pickle.dumps(one)
+
+
 def test_a_handle_of_a_node_is_not_picklable(tmp_path: Path) -> None:
     queue = mirrorq.MirroredQueue("orders", path=tmp_path)
     with queue, pytest.raises(TypeError, match=r"mirrorq\.connect"):

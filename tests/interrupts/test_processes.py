@@ -64,6 +64,20 @@ def test_a_forked_child_has_no_host_threads(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_status_in_a_forked_child_says_why_it_is_empty(tmp_path: Path) -> None:
+    with MirroredQueue("q", path=tmp_path) as queue:
+        queue.put(b"1").result(PATIENCE_S)
+        child = os.fork()
+        if child == 0:
+            warnings: tuple[str, ...] = ()
+            try:
+                warnings = queue.status().warnings
+            finally:
+                os._exit("forked from it: open the queue in the child" not in " ".join(warnings))
+        assert os.waitpid(child, 0)[1] == 0
+        assert queue.status().messages == 1
+
+
 def test_what_was_put_is_flushed_at_exit(tmp_path: Path) -> None:
     """A process that ends without close() has its puts confirmed, and has nothing to say."""
     ended = run("leaves", tmp_path)

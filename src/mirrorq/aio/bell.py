@@ -16,7 +16,7 @@ from mirrorq.api.waits import Signal, Waits
 Result = TypeVar("Result")
 
 OTHER_LOOP = (
-    "this was opened in another event loop than the one in which it is used: open what is of "
+    "this belongs to another event loop than the caller: open what is of "
     "mirrorq.aio in each loop that uses it (in tests by a fixture of the same loop), or use "
     "mirrorq.connect(), which knows no loops"
 )
@@ -89,8 +89,12 @@ class Bells:
         self._places = itertools.count(1)
 
     def check(self) -> None:
-        """Raise RuntimeError if the caller is in another loop."""
-        if asyncio.get_running_loop() is not self.loop:
+        """Raise RuntimeError if the caller is in another loop, or in none."""
+        try:
+            is_here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_here = False
+        if not is_here:
             raise RuntimeError(OTHER_LOOP)
 
     async def run(self, call: Waits[Result]) -> Result:

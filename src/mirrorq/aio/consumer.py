@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from threading import get_ident
 from typing import Any, Self
 
@@ -35,6 +36,7 @@ class Consumer(blocking.Consumer):
         self._work = callback
         self._loop = asyncio.get_running_loop()
         self._bell = Bell(self._loop)
+        self._context = copy_context()
         self._server = get_ident()
         self._task: asyncio.Task[None] | None = None
 
@@ -73,7 +75,7 @@ class Consumer(blocking.Consumer):
             self._task = self._loop.create_task(self._run_in_loop())
 
         try:
-            self._loop.call_soon_threadsafe(begin)
+            self._loop.call_soon_threadsafe(begin, context=self._context)
         except RuntimeError:  # the loop is closed: nobody waits for this consumer
             self._finished.set()
             self._abandon()

@@ -256,6 +256,7 @@ class MirroredQueue(Closing):
 
         Arguments, result and errors as in `mirrorq.MirroredQueue.put_nowait`.
         """
+        self._bells.check()
         if not self._line_of(None).is_free:
             raise self._overtaking()
         return self.handle.put_nowait(body)

@@ -145,6 +145,7 @@ class SpooledQueue(Closing):
 
         Arguments, result and errors as in `mirrorq.SpooledQueue.put_nowait`.
         """
+        self._bells.check()
         if not self._line.is_free:
             raise Full(f"the spool of queue {self.name!r}: earlier puts wait for room")
         return self.handle.put_nowait(body)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from typing import NoReturn, Self
 
 from mirrorq.errors import MirrorQError
+
+
+def of_this_process(one: object) -> NoReturn:
+    """Raise TypeError: the object cannot be pickled. Used as its `__reduce__`."""
+    raise TypeError(
+        f"{one!r} belongs to this process and cannot be pickled: open it where it is used"
+    )
 
 
 class Closing(ABC):
@@ -16,9 +23,7 @@ class Closing(ABC):
         """Close the object. May be repeated."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        raise TypeError(
-            f"{self!r} belongs to this process and cannot be pickled: open it where it is used"
-        )
+        of_this_process(self)
 
     def __enter__(self) -> Self:
         return self

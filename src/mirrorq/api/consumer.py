@@ -12,6 +12,7 @@ from typing import Self, get_args
 
 from mirrorq.api.arguments import COUNT_MAX, check_callable, check_flags, check_returned
 from mirrorq.api.channel import FIRST_S, Channel, RingChannel, share
+from mirrorq.api.closing import of_this_process
 from mirrorq.api.message import Chunk, Message, MessageRun, names_of
 from mirrorq.api.options import AckMode
 from mirrorq.api.prefetch_buffer import Backlog
@@ -319,6 +320,8 @@ class Consumer:
         self._untold.clear()
         self._channel.consumers.pop(self._number, None)
         return [one.abandon() for one in self._subscriptions]
+
+    __reduce__ = of_this_process
 
     def __enter__(self) -> Self:
         return self

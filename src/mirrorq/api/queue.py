@@ -54,6 +54,7 @@ from mirrorq.api.sharing import Use
 from mirrorq.api.waits import in_thread
 from mirrorq.errors import (
     AckRefused,
+    MirrorQError,
     NoQuorum,
     PreconditionFailed,
     QueueDown,
@@ -566,7 +567,11 @@ class MirroredQueue(Target, Closing):
         status = handle.host._queue_status(handle.queue_id)
         if not status.name:
             # The queue, its node or its client is gone, or the client's node does not answer.
-            why = handle.why_closed or str(handle.why_not(ShutDown("")))
+            try:
+                handle.check()
+                why = str(handle.why_not(ShutDown("")))
+            except MirrorQError as error:
+                why = handle.why_closed or str(error)
             return evolve(status, name=self.name, warnings=(why,) if why else ())
         why = handle.puts.waits_for
         return evolve(status, blocked_by=why) if why and not status.blocked_by else status

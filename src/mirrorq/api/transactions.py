@@ -16,6 +16,7 @@ from attrs import define, field
 from mirrorq.api.arguments import not_a_message
 from mirrorq.api.batching import FRAME_OVERHEAD, MESSAGE_OVERHEAD, error_of, packer
 from mirrorq.api.channel import Channel, RingChannel
+from mirrorq.api.closing import of_this_process
 from mirrorq.api.confirmation import Confirmation, Settlement
 from mirrorq.api.message import Message, pieces_of
 from mirrorq.api.options import Body, MessageOptions, packed, place_key, spelled_out
@@ -229,6 +230,8 @@ class Transaction:
         """Send the gathered puts and acks at the end of a successful block."""
         ring = self._ring or self._whole.part_of(None)
         return ring.transact(self._bodies, self._properties, self._terms, self._messages)
+
+    __reduce__ = of_this_process
 
     def __enter__(self) -> Transaction:
         self._begin()

@@ -141,7 +141,8 @@ class NodeCalls:
     # --- One look -------------------------------------------------------------------------
 
     def run(self, function: Callable[[], Result], timeout: float, default: Result) -> Result:
-        """Call a function on the node thread; return `default` if no result comes in time.
+        """Call a function on the node thread; return `default` if no result comes in time, and in
+        a forked child.
 
         Args:
             function: must not raise, because an exception would end the node.
@@ -149,6 +150,8 @@ class NodeCalls:
         """
         if threading.current_thread() is self._driver.thread:
             return function()
+        if os.getpid() != self._pid:
+            return default
         done = Latch()
         result = [default]
 
