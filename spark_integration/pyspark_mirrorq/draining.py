@@ -26,7 +26,7 @@ from mirrorq.errors import (
     ShutDown,
 )
 from pyspark_mirrorq.cluster import connected, label, master_first
-from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.options import check_drain, parse
 from pyspark_mirrorq.shards import parts_of
 from pyspark_mirrorq.workers import check_python
 
@@ -47,6 +47,7 @@ class Drain:
         self._spark = spark
         self._given = dict(options)
         self._options = parse(options)
+        check_drain(self._options)
         if len(self._options.queues) != 1:
             raise ConfigError(f"drain one queue at a time, not {self._options.queues}")
         self._limit = limit

@@ -16,7 +16,16 @@ from attrs import frozen
 from mirrorq.errors import ConfigError
 from mirrorq.protocol.shard_names import shard_name
 
-__all__ = ["EARLIEST", "LATEST", "Options", "Position", "check_batch", "check_stream", "parse"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Options",
+    "Position",
+    "check_batch",
+    "check_drain",
+    "check_stream",
+    "parse",
+]
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -111,13 +120,43 @@ def check_batch(options: Options) -> None:
     """Whether a batch read does what its options say.
 
     Raises:
-        ConfigError: they are to take messages.
+        ConfigError: they are to take messages, or say twice which ones are read.
     """
+    if options.sequences is not None and (bound := _bound_of(options)):
+        raise ConfigError(
+            f"options sequences and {bound} exclude each other: sequences alone says which "
+            "messages are read"
+        )
     if options.mode == "drain":
         raise ConfigError(
             "option mode is drain, and a batch read takes nothing: leave it out, and take messages "
             "for one job with pyspark_mirrorq.drain, or stream with .trigger(availableNow=True)"
         )
+
+
+def check_drain(options: Options) -> None:
+    """Whether a drain does what its options say.
+
+    Raises:
+        ConfigError: they bound what is read, and a drain takes what is ready.
+    """
+    bound = "sequences" if options.sequences is not None else _bound_of(options)
+    if bound:
+        raise ConfigError(
+            f"option {bound} is of batch reads, which take nothing. A drain takes what is ready, "
+            "in the order of the queue, and limit says how many: leave the option out"
+        )
+
+
+def _bound_of(options: Options) -> str:
+    """The name of an option that bounds what is read; "" for none."""
+    bounds = {
+        "startingOffsets": options.starting != EARLIEST,
+        "startingTimestamp": options.starting_ms is not None,
+        "endingOffsets": options.ending != LATEST,
+        "endingTimestamp": options.ending_ms is not None,
+    }
+    return next((name for name, is_given in bounds.items() if is_given), "")
 
 
 def check_stream(options: Options) -> None:

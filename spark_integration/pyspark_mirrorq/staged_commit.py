@@ -5,6 +5,7 @@ Spark begins a process of its own for it, so PyArrow is not loaded here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ from pyspark_mirrorq.cluster import connected
 from pyspark_mirrorq.options import Options
 
 __all__ = ["abort", "commit"]
+
+log = logging.getLogger("pyspark_mirrorq")
 
 COMMIT_S = 120.0
 """How long the queues may take to commit: a failover fits in."""
@@ -38,8 +41,14 @@ def _driver(options: Options, parts: Sequence[StagedPart]) -> Iterator[Staged | 
 
 def commit(options: Options, parts: Sequence[StagedPart]) -> None:
     with _driver(options, parts) as staged:
-        if staged is not None:
-            staged.commit(parts, COMMIT_S)
+        if staged is None or not staged.commit(parts, COMMIT_S).already:
+            return
+    log.warning(
+        "txnAppId %r has committed version %d before: this write adds nothing. That is right when "
+        "a batch is repeated. A query with a new checkpoint begins at 0: give it another txnAppId",
+        parts[0].transaction,
+        parts[0].version,
+    )
 
 
 def abort(options: Options, parts: Sequence[StagedPart]) -> None:

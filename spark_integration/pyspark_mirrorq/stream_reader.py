@@ -150,17 +150,19 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             check_start(self._options, held.queue.name, start, live, end)
 
     def _start(self, held: Held, *, is_later: bool = False) -> Place:
-        """Where a queue is read from; `is_later`: others have been read before."""
-        options, queue = self._options, held.queue
+        """Where a queue is read from. `is_later`: others have been read before, and an option that
+        does not name this queue was for those."""
+        options, queue, starting = self._options, held.queue, self._options.starting
         first = 1
-        if options.starting_ms is not None:
+        if is_later and not isinstance(starting, Mapping):
+            starting = EARLIEST
+        elif options.starting_ms is not None:
             first = bulk.reader(queue).sequence_at(options.starting_ms / 1000, bulk.extent(queue))
-        else:
-            start = position_of(options.starting, queue.name, EARLIEST)
-            if start == LATEST and not is_later:
-                first = bulk.extent(queue).next_sequence
-            elif isinstance(start, int):
-                first = max(start, 1)
+        start = position_of(starting, queue.name, EARLIEST)
+        if start == LATEST and not is_later:
+            first = bulk.extent(queue).next_sequence
+        elif isinstance(start, int):
+            first = max(start, 1)
         return {"from": first, "seq": first, "id": held.identity}
 
     def _in_these(self, offset: Offset, held: Mapping[str, Held]) -> dict[str, Place]:

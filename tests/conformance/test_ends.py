@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -18,7 +19,14 @@ from conformance.faces import (
     raised,
     taken,
 )
-from mirrorq import AckRefused, MirrorQError, PreconditionFailed, QueueNotFound, ShutDown
+from mirrorq import (
+    AckRefused,
+    ConfirmUnknown,
+    MirrorQError,
+    PreconditionFailed,
+    QueueNotFound,
+    ShutDown,
+)
 
 
 @case(ITEMS)
@@ -155,6 +163,23 @@ def test_closing_gives_back_what_is_held(stage: Stage) -> None:
     ]
 
 
+def test_closing_tells_only_of_messages_that_nobody_acked(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An ack that has no answer yet is an ack."""
+    caplog.set_level(logging.INFO, logger="mirrorq")
+    queue = stage.queue()
+    fill(queue, 3)
+    held = got(queue, 3)
+    stage.cluster.fill_disk("a", 60)
+    ack = held[1].ack()
+    queue.close()
+    assert isinstance(ack.exception(0), ConfirmUnknown)
+    told = [one.getMessage() for one in caplog.records if "nobody acked" in one.getMessage()]
+    assert len(told) == 1
+    assert "closed with 2 message(s)" in told[0]
+
+
 @case(THREADS)
 def test_what_was_on_its_way_to_a_closed_handle_is_not_counted(stage: Stage) -> None:
     """Nobody has seen it: workers that ack all they get, and close, leave no dead letters."""
@@ -225,6 +250,16 @@ def test_a_closed_host_ends_its_handles(stage: Stage, queue: Any) -> None:
     if stage.face.name in ("client", "aio"):
         again = stage.cluster.node("a").queue("orders").get(timeout=WAIT_S)
         assert (again.body, again.redelivered) == (b"0", True)
+
+
+def test_a_host_that_closes_waits_for_what_is_on_its_way(stage: Stage, queue: Any) -> None:
+    """The end of its `with` block loses no put and no ack that was made before."""
+    fill(queue, 1)
+    held = queue.get(timeout=WAIT_S)
+    puts = [queue.put(b"%d" % number) for number in range(1, 100)]
+    calls = [*puts, queue.put_many([b"100", b"101"]), held.ack()]
+    stage.host.close()
+    assert [call.exception(0) for call in calls] == [None] * 101
 
 
 def refusal(queue: Any) -> str:

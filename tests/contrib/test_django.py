@@ -3,6 +3,7 @@ else of the package django-tasks."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
@@ -18,7 +19,7 @@ import django_shop_tasks as work
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 from shop import DJANGO, Shop
-from tests.kit import until
+from tests.kit import DEADLINE_S, until
 
 import mirrorq
 from mirrorq.contrib.django import api
@@ -154,5 +155,42 @@ def test_settings_and_arguments_are_checked(project: str) -> None:
     assert ["'ulr'" in one.msg for one in found] == [True, False]
     assert ours.MirrorQBackend("default", good).check() == []  # type: ignore[arg-type]
     for arguments in (["--queue", "none"], ["--threads", "0"], ["--backend", "third"]):
-        with pytest.raises((CommandError, api.InvalidTaskBackend)):
+        with pytest.raises(CommandError):
             call_command("mirrorq_worker", *arguments, stdout=StringIO())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"confirm_timeout": "abc"},
+        {"confirm_timeout": None},
+        {"confirm_timeout": -1},
+        {"result_ttl": "soon"},
+        {"connect": {"typo": 1}},
+        {"connect": "typo"},
+    ],
+    ids=str,
+)
+def test_values_of_options_are_checked(project: str, options: dict[str, object]) -> None:
+    good = django_settings.tasks(project)["default"]
+    backend = ours.MirrorQBackend("default", {**good, "OPTIONS": options})  # type: ignore[dict-item]
+    (found,) = backend.check()
+    assert f"TASKS['default'], {next(iter(options))}: {next(iter(options.values()))!r} are no" in (
+        found.msg
+    )
+
+
+def test_a_worker_is_asked_to_end_while_it_waits_for_a_node(tmp_path: Path) -> None:
+    """It exits with 0, and has not said that it takes tasks."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(DEADLINE_S)
+        shop = Shop(f"mirrorq://127.0.0.1:{silent.getsockname()[1]}", tmp_path)
+        try:
+            worker = shop.start(DJANGO)
+            silent.accept()[0].close()
+            worker.terminate()
+            status = worker.wait(DEADLINE_S)
+        finally:
+            shop.end()
+    said = (tmp_path / "w0.log").read_text()
+    assert (status, "takes tasks" in said) == (0, False), said

@@ -1067,8 +1067,9 @@ class SimulatedCluster:
         return replace(reply, reply=replace(deliver, frames=tuple(found)))
 
     def _tell_ports(self, node: SimulatedNode, change: MasterChange | MasterLinkLost) -> None:
-        for queue_id, port in list(node.ports.values()):
-            if queue_id == change.queue_id:
+        new = change.sessions if isinstance(change, MasterChange) else ()
+        for session, (queue_id, port) in list(node.ports.items()):
+            if queue_id == change.queue_id and (not new or session in new):
                 port(change)
 
     # --- Catalog ------------------------------------------------------------------------

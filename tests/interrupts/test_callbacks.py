@@ -75,7 +75,7 @@ def test_listeners_of_a_node_go_on(node: Node, caplog: pytest.LogCaptureFixture)
     node._driver.call(lambda: node._on_notice(Notice("loss", "made up by a test")))
     until(lambda: "loss" in told, "the second one is told")
     assert told["loss"] != node._driver.thread.name
-    assert "a callback of a put or an ack raised" in caplog.text
+    assert "of a put or an ack raised: the outcome stays as it is" in caplog.text
 
 
 def test_on_cancel_may_raise(node: Node) -> None:

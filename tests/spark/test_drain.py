@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,8 +18,9 @@ from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import RangeLease
 from mirrorq.client.client import Client
+from mirrorq.errors import ConfigError
 from processes.cluster import Cluster
-from pyspark_mirrorq.draining import acked
+from pyspark_mirrorq.draining import Drain, acked
 
 from .conftest import connected_to, in_sync, until
 
@@ -55,6 +57,23 @@ def test_a_block_that_ends_well_acks_what_it_was_given(
     rows = spark.read.parquet(path).collect()
     assert sorted(row.sequence for row in rows) == list(range(1, 201))
     assert bulk.extent(orders, 120).messages == 100
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        {"startingOffsets": "2"},
+        {"endingOffsets": "2"},
+        {"startingTimestamp": "1"},
+        {"endingTimestamp": "1"},
+        {"sequences": "1-2"},
+    ],
+    ids=lambda bound: next(iter(bound)),
+)
+def test_what_a_drain_takes_is_not_bounded_by_options(bound: dict[str, str]) -> None:
+    """It would take, and ack, what they leave out."""
+    with pytest.raises(ConfigError, match=f"option {next(iter(bound))} is of batch reads"):
+        Drain(Mock(), {"endpoints": "tcp://127.0.0.1:1", "queue": "orders"} | bound)
 
 
 def test_a_block_that_raises_returns_everything(

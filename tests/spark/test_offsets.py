@@ -203,6 +203,29 @@ def test_a_pattern_is_looked_at_again(
         third.delete()
 
 
+@pytest.mark.parametrize(
+    "starting",
+    [{"startingOffsets": 2}, {"startingTimestamp": int(time.time() + 86_400) * 1000}],
+    ids=["a sequence", "a time"],
+)
+def test_a_start_is_of_the_queues_that_were_there(
+    client: Client, pair: list[MirroredQueue], opening: Opening, starting: dict[str, int]
+) -> None:
+    """Of a queue that comes later nothing is left out."""
+    for queue in pair:
+        queue.put(b"before").result(120)
+    stem = pair[0].name.removesuffix("left")
+    stream = opening(queuePattern=f"{stem}.*", **starting)
+    start = stream.initialOffset()
+    assert [start[queue.name]["seq"] for queue in pair] == [2, 2]
+    with client.queue(f"{stem}third", timeout=120) as third:
+        third.put_many([b"x"] * 3).result(120)
+        end = after(stream, start)
+        assert (end[third.name]["from"], end[third.name]["seq"]) == (1, 4)
+        stream.commit(end)
+        third.delete()
+
+
 def test_a_micro_batch_asks_its_cluster_three_things(
     pair: list[MirroredQueue], opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:

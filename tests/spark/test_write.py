@@ -16,6 +16,7 @@ from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from pyspark_mirrorq.options import parse
+from pyspark_mirrorq.staged_commit import commit
 from pyspark_mirrorq.staged_rows import buffers
 from pyspark_mirrorq.writer import BatchWriter, check_columns
 
@@ -112,6 +113,20 @@ def test_a_transaction_is_written_once_however_often_it_is_asked(
     for version in (3, 3, 4, 3):
         write(frame, client, orders, txnAppId="nightly", txnVersion=version)
     assert len(bodies(orders)) == 20
+
+
+def test_a_version_that_is_left_out_is_told(
+    client: Client, orders: MirroredQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A query with a new checkpoint would lose its first batches in silence."""
+    options = parse({"endpoints": ",".join(client.endpoints), "queue": orders.name})
+    for body in (b"1", b"2"):
+        with bulk.staged(client, "hourly", 0, orders.name, run=body.decode()) as staged:
+            attempt = staged.attempt(0, 0)
+            attempt.put(body)
+            commit(options, [attempt.finish(120)])
+    assert bodies(orders) == [b"1"]
+    assert "txnAppId 'hourly' has committed version 0 before" in caplog.text
 
 
 def test_a_task_that_fails_and_is_tried_again_writes_once(

@@ -59,8 +59,6 @@ CLOSE_S = 5.0
 """close() ends within so many seconds."""
 FLUSH_S = 4.0
 """Part of CLOSE_S for pending outcomes."""
-PAUSED_S = 1.0
-"""The same without a serving node: another node serves a client within moments."""
 ASK_S = 5.0
 """Seconds that a question waits for the master before an error."""
 FIRST_S = 1.0
@@ -321,11 +319,15 @@ class Channel(ABC):
         self.is_closing = True
         self.closing.run()
 
+    def end_calls(self) -> None:
+        """Allow no new calls, and wait for no callback. The host is closed next."""
+        self.begin_close({consumer._server for consumer in self.consumers.values()})
+
     def _close(self) -> None:
         """Do the close once, on a thread without interrupts."""
         self.begin_close(self.closing.callers)
         if not self.is_closed and not self.host.is_closed:
-            self.outcomes.wait_for(self.is_quiet, PAUSED_S if self.host.is_paused else FLUSH_S)
+            self.outcomes.wait_for(self.is_quiet, FLUSH_S)
             self.end_session()
         self.outcomes.close(CLOSE_S - FLUSH_S, self.closing.callers)
         exit_flush.forget(self)

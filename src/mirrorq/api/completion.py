@@ -31,7 +31,7 @@ def call_user(callback: Callable[..., object], *arguments: Any) -> None:
         raise
     except BaseException:
         name = getattr(callback, "__qualname__", callback)
-        log.exception("a callback of a put or an ack raised %s: its outcome stays as it is", name)
+        log.exception("callback %s of a put or an ack raised: the outcome stays as it is", name)
 
 
 class Callbacks:

@@ -1,4 +1,4 @@
-"""The end of a process with open handles: a bounded wait for unconfirmed puts.
+"""The end of a process or a host with open handles: a bounded wait for unconfirmed puts.
 
 At the end of the interpreter the threads that step handles die at once, and unconfirmed puts would
 be lost silently. So the end waits until every call on handles of the process has an outcome, at
@@ -48,6 +48,7 @@ class Flushed(Protocol):
     def puts(self) -> PutCounts: ...
     def wake(self) -> None: ...
     def is_quiet(self) -> bool: ...
+    def end_calls(self) -> None: ...
 
 
 _open: dict[int, ref[Flushed]] = {}
@@ -64,6 +65,22 @@ def remember(handle: Flushed) -> None:
 def forget(handle: object) -> None:
     """Forget a closed handle."""
     _open.pop(id(handle), None)
+
+
+def flush_host(host: Host, seconds: float) -> None:
+    """Let no new call begin on handles of a host, and wait until earlier calls have outcomes.
+
+    Args:
+        host: is closed next. If it is closed already, there is no wait.
+        seconds: bound of the wait.
+    """
+    deadline = clock.monotonic() + seconds
+    handles = [one for each in list(_open.values()) if (one := each()) and one.host is host]
+    for handle in handles:
+        handle.end_calls()
+    for handle in handles:
+        handle.wake()
+        handle.outcomes.wait_for(handle.is_quiet, deadline - clock.monotonic())
 
 
 def flush_all(*, is_stopping: bool = False) -> None:

@@ -691,7 +691,7 @@ class Handle(RingChannel):
         self._is_leaving = False
         self.receiver.give_back(session, keep=0)
         fetched = sum(one.buffer.count() for one in self.subscriptions.values())
-        if (held := session.held_count - fetched) > 0:
+        if (held := session.unsettled_count - fetched) > 0:
             log.info(HELD_TEXT, self.name, held)
         session.detach()
         self._close_reason = "it was closed by its user"

@@ -34,6 +34,8 @@ from mirrorq.api.arguments import (
     deadline_of,
     left_until,
 )
+from mirrorq.api.channel import FLUSH_S
+from mirrorq.api.exit_flush import flush_host
 from mirrorq.api.host import FORK_LOCK, SessionPort
 from mirrorq.api.listeners import Listeners
 from mirrorq.api.opening import local_opening
@@ -302,14 +304,17 @@ class Client(Access):
         return self._driver.is_stopping or self._driver.failure is not None
 
     def close(self) -> None:
-        """Say goodbye and end; open calls of handles end unknown. May be repeated.
+        """Wait up to 4 s for open calls of the client's handles, say goodbye, and end. May be
+        repeated.
 
-        Does nothing in a forked child: the connection is the parent's.
+        Calls without an outcome end with ConfirmUnknown. Consumers end; callbacks under way are not
+        waited for. Does nothing in a forked child: the connection is the parent's.
         """
         if os.getpid() == self._pid:
             self._closing.run()
 
     def _close(self) -> None:
+        flush_host(self, FLUSH_S)
         self._driver.stop(CLOSE_S)
         self._listeners.close(1.0, self._closing.callers)
 

@@ -140,6 +140,8 @@ class MasterChange(Struct, frozen=True, gc=False):
     queue_id: int
     master_epoch: int
     available: bool
+    sessions: tuple[SessionId, ...] = ()
+    """New handles: the others know already. Empty: all handles of the queue."""
 
 
 class MasterLinkLost(Struct, frozen=True, gc=False):

@@ -40,17 +40,20 @@ class LocalSessions:
         self._owners: dict[SessionId, None] = {}
         """Local handles that own an exclusive queue, or are about to."""
         self._told: dict[int, tuple[int, bool]] = {}
+        self._new: dict[int, list[SessionId]] = {}
+        """Queue -> handles that know nothing of its master."""
 
     def open(self, session: SessionId, queue_id: int) -> None:
         self._forget(session)
         self._queue_of[session] = queue_id
         self._counts[queue_id] = self._counts.get(queue_id, 0) + 1
-        self._told.pop(queue_id, None)
+        self._new.setdefault(queue_id, []).append(session)
 
     def close(self, session: SessionId, queue_id: int) -> None:
         self._forget(session)
         if queue_id not in self._counts:
             self._told.pop(queue_id, None)
+            self._new.pop(queue_id, None)
 
     def _forget(self, session: SessionId) -> None:
         queue_id = self._queue_of.pop(session, None)
@@ -70,8 +73,9 @@ class LocalSessions:
     def tell(self, queue_id: int, master_epoch: int, is_available: bool) -> MasterChange | None:
         """Return the notice of a queue's master for its handles; None: handles know already."""
         known = (master_epoch, is_available)
+        new = tuple(self._new.pop(queue_id, ()))
         if self._told.get(queue_id) == known:
-            return None
+            return MasterChange(queue_id, *known, new) if new else None
         self._told[queue_id] = known
         return MasterChange(queue_id, *known)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 import time
 
+from mirrorq import clock
+
 SHORT_S = 0.001
 """The application has shortened the switch interval already."""
 SHARE = 0.5
@@ -55,4 +57,4 @@ class BusyHost:
 
 def _times() -> tuple[float, float, float]:
     """Return the time, and the CPU time of the process and of this thread, in seconds."""
-    return time.monotonic(), time.process_time(), time.thread_time()
+    return clock.monotonic(), time.process_time(), time.thread_time()

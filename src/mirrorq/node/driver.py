@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -709,11 +709,14 @@ class Driver(HostThread[_Port]):
 
     def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
         event: SessionEvent = LinkLost()
+        ports: Iterable[_Port | None] = self._ports.of_queue(change.queue_id)
         if isinstance(change, MasterChange):
             event = MasterChanged(change.master_epoch, change.available)
             if not change.master_epoch:
                 event = Closed("the queue was deleted", deleted=True)
-        for port in self._ports.of_queue(change.queue_id):
+            if change.sessions:
+                ports = map(self._port_of, change.sessions)
+        for port in filter(None, ports):
             self._ports.tell(port, event)
 
 

@@ -18,6 +18,7 @@ from attrs import evolve
 from mirrorq import clock
 from mirrorq.api.access import Access, Seen
 from mirrorq.api.arguments import check_config, check_flags, check_text, checked_path
+from mirrorq.api.exit_flush import flush_host
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import check_threads
 from mirrorq.api.listeners import Listeners
@@ -91,6 +92,8 @@ ERRORS = ("name",)
 """Kinds of notices that are errors in the log: an operator must act."""
 CLOSE_S = 5.0
 """close() ends within so many seconds, with or without a majority, whatever the disk does."""
+FLUSH_S = 3.0
+"""Part of that time for open calls of the node's handles."""
 STOP_S_MIN = 1.0
 """Minimum of that time for the last rounds of the node thread."""
 
@@ -395,7 +398,11 @@ class Node(Access):
         return self._calls.is_closed or self._driver.failure is not None
 
     def close(self) -> None:
-        """Hand masters over, stop, and close the store. Ends within 5 s. May be repeated.
+        """Wait for open calls of the node's handles, hand masters over, stop, and close the store.
+        Ends within 5 s. May be repeated.
+
+        The wait for calls takes 3 s at most; a node without a majority does not wait. Calls without
+        an outcome end with ConfirmUnknown.
 
         An interrupted close continues by itself, and another call waits for the rest. If a commit
         takes longer, a warning is logged and the node ends when its disk has answered. Its store
@@ -411,7 +418,9 @@ class Node(Access):
         if self._dashboard is not None:
             self._dashboard.close()
         self._spools.close()
-        self._hand_over()
+        if not self.is_paused:
+            flush_host(self, FLUSH_S)
+        self._hand_over(deadline - STOP_S_MIN)
         self._calls.close()
         if not self._driver.stop(max(deadline - clock.monotonic(), STOP_S_MIN)):
             # The node thread closes its own resources: none is taken from it.
@@ -425,7 +434,7 @@ class Node(Access):
             )
         self._listeners.close(1.0, self._closing.callers)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, deadline: float) -> None:
         """Release the lease, announce a shutdown, and wait a moment while the catalog's leader
         finds other masters."""
         if self._transport is None or not self._driver.is_running:
@@ -437,7 +446,7 @@ class Node(Access):
             driver.when(left, lambda: driver.engine.may_end, left.set)
 
         driver.call(leave)
-        left.wait(HAND_OVER_S)
+        left.wait(min(HAND_OVER_S, deadline - clock.monotonic()))
 
     @property
     def _unfounded(self) -> str:

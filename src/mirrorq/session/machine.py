@@ -682,9 +682,15 @@ class Session:
             self._unhold(piece)
 
     @property
-    def held_count(self) -> int:
-        """Messages that are delivered here and not settled."""
-        return sum(left.count for _, left in self._held.values())
+    def unsettled_count(self) -> int:
+        """Messages that are delivered here, and that no settlement names."""
+        named = sum(
+            piece.last - piece.first + 1
+            for settle in self._settles.values()
+            if settle.call.kind != EXTEND
+            for piece in settle.call.deliveries
+        )
+        return sum(left.count for _, left in self._held.values()) - named
 
     def _unhold(self, piece: Delivery) -> None:
         known = self._held.get((piece.epoch, piece.number))
@@ -736,7 +742,12 @@ class Session:
         """End settlements and questions."""
         for settle in self._settles.values():
             call = settle.call
-            self._output.append(SettleDone(call.token, call.deliveries, reason, settle.is_sent))
+            why = (
+                reason
+                if settle.is_sent
+                else f"it had not been sent when the handle ended: {reason}"
+            )
+            self._output.append(SettleDone(call.token, call.deliveries, why, settle.is_sent))
         self._settles.clear()
         for query in self._queries.values():
             self._output.append(QueryDone(query.token, None))

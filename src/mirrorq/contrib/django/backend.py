@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from inspect import signature
+from math import inf
 from typing import Any
 
 from django.core import checks
@@ -63,7 +65,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         options = self.options
-        self.confirm_timeout = float(options.get("confirm_timeout", 30.0))
+        self.confirm_timeout = options.get("confirm_timeout", 30.0)
         self._prefix = str(options.get("queue_prefix", "django."))
         self._cache: str | None = options.get("result_cache")
         self._ttl = options.get("result_ttl", RESULT_TTL_S)
@@ -81,6 +83,15 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
             for name in self.options
             if name not in OPTIONS
         ]
+        for name, value, is_right, wanted in (
+            ("confirm_timeout", self.confirm_timeout, _is_time, "seconds"),
+            ("result_ttl", self._ttl, _is_time, "seconds"),
+            ("connect", self.options.get("connect", {}), _is_for_connect, "arguments of connect()"),
+        ):
+            if not is_right(value):
+                found.append(
+                    checks.Error(f"TASKS[{self.alias!r}], {name}: {value!r} are no {wanted}")
+                )
         try:
             if self._cache is not None:
                 caches[self._cache]
@@ -277,3 +288,16 @@ def _text(time: datetime | None) -> str | None:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value < inf  # type: ignore[operator]
+
+
+def _is_for_connect(value: object) -> bool:
+    """Whether these are arguments of `mirrorq.connect`, by name."""
+    try:
+        signature(mirrorq.connect).bind(None, **value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True

@@ -62,10 +62,18 @@ class Worker:
         self._failure: BaseException | None = None
         self._is_stopping = False
 
-    def run(self) -> None:
-        """Work until `stop` is called. Raises the error that has ended a thread."""
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._is_stopping
+
+    def begin(self) -> None:
+        """Connect, and consume from the queues."""
         for name in self._queues:
             self._consume(name)
+
+    def run(self) -> None:
+        """Work until `stop` is called. Raises the error that has ended a thread."""
         for _ in range(self._count):
             begin_thread(threading.Thread(target=self._work, daemon=True))
         for _ in range(self._count):

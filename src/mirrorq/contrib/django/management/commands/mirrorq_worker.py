@@ -9,9 +9,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from mirrorq.contrib.django.api import DEFAULT_TASK_BACKEND_ALIAS, task_backends
+from mirrorq.contrib.django.api import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    InvalidTaskBackend,
+    task_backends,
+)
 from mirrorq.contrib.django.backend import MirrorQBackend
 from mirrorq.contrib.django.worker import Worker
+from mirrorq.errors import MirrorQError, ShutDown
 
 __all__ = ["Command"]
 
@@ -36,7 +41,10 @@ class Command(BaseCommand):  # type: ignore[misc]
 
     def handle(self, **options: Any) -> None:
         """Run."""
-        backend = task_backends[options["backend"]]
+        try:
+            backend = task_backends[options["backend"]]
+        except InvalidTaskBackend as error:
+            raise CommandError(str(error)) from None
         if not isinstance(backend, MirrorQBackend):
             raise CommandError(f"TASKS[{options['backend']!r}] is not a MirrorQBackend: {backend}")
         queues = options["queue"] or sorted(backend.queues)
@@ -51,5 +59,11 @@ class Command(BaseCommand):  # type: ignore[misc]
         worker = Worker(backend, queues, threads=options["threads"], name=name)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
-        self.stdout.write(f"worker {name} takes tasks from {', '.join(queues)}")
-        worker.run()
+        try:
+            worker.begin()
+            self.stdout.write(f"worker {name} takes tasks from {', '.join(queues)}")
+            worker.run()
+        except (MirrorQError, OSError) as error:
+            # A signal may have come while it waited for a node.
+            if not (worker.is_stopping and isinstance(error, ShutDown)):
+                raise CommandError(f"worker {name} cannot work: {error}") from error
