@@ -10,21 +10,39 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import mirrorq
+from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
+from mirrorq.bulk.reading import Reader
 from mirrorq.client.client import Client
 from mirrorq.config import Config
-from mirrorq.errors import AuthenticationError, ConfigError, NoQuorum, QueueNotFound
+from mirrorq.errors import (
+    AuthenticationError,
+    ConfigError,
+    MirrorQError,
+    NoQuorum,
+    ProtocolError,
+    QueueDown,
+    QueueNotFound,
+    ShutDown,
+)
 from pyspark_mirrorq.options import Options
 
 __all__ = [
+    "AGAIN_S",
+    "NOT_HERE",
+    "PASSING",
+    "at_a_copy",
     "client_of",
     "connected",
     "handle_on",
     "label",
     "master_first",
+    "patiently",
     "queue_names",
     "reading_order",
 ]
@@ -35,6 +53,14 @@ gone shows at once; this is for machines so busy that everything takes its time.
 EXPIRY_MS = 10_000
 """Silence of a driver after which nodes return what it held. One that is gone and cannot say so
 keeps its lease or claim for so long."""
+
+PASSING = (NoQuorum, QueueDown)
+"""Trouble that ends by itself."""
+NOT_HERE = (QueueDown, NoQuorum, ShutDown, ProtocolError)
+"""Errors after which another copy may do better."""
+AGAIN_S = 0.2
+"""What a failover interrupts is tried again after this."""
+Value = TypeVar("Value")
 
 _clients: dict[tuple[int, tuple[str, ...]], Client] = {}
 _lock = threading.Lock()
@@ -126,6 +152,39 @@ def handle_on(client: Client, name: str, timeout_s: float) -> MirroredQueue:
             f"option queue: no queue is named {name!r} in the cluster at "
             f"{', '.join(client.endpoints)}: declare it first, or correct the name"
         ) from None
+
+
+def patiently(options: Options, function: Callable[[], Value]) -> Value:
+    """Call a function until no failover interrupts it, for the option timeout at most."""
+    deadline = time.monotonic() + options.timeout_s
+    while True:
+        try:
+            return function()
+        except PASSING:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(AGAIN_S)
+
+
+def at_a_copy(
+    options: Options, client: Client, queue: MirroredQueue, look: Callable[[Reader], Value]
+) -> Value:
+    """Look into a copy of a queue: at the node at hand, or else where there is one in sync.
+
+    Raises:
+        QueueDown, NoQuorum: no copy could be read now.
+    """
+    try:
+        return look(bulk.reader(queue))
+    except QueueDown as error:
+        trouble: MirrorQError = error
+    for order in reading_order(options, client, queue):
+        try:
+            there = client_of(options, order)
+            return look(bulk.open_reader(there, queue.name, timeout=options.timeout_s))
+        except NOT_HERE as error:
+            trouble = error
+    raise trouble
 
 
 def reading_order(options: Options, client: Client, queue: MirroredQueue) -> list[list[str]]:

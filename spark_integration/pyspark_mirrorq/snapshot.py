@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.reading import Extent
 from mirrorq.client.client import Client
 from mirrorq.errors import ConfigError
-from pyspark_mirrorq.cluster import connected, queue_names, reading_order
+from pyspark_mirrorq.cluster import (
+    at_a_copy,
+    connected,
+    patiently,
+    queue_names,
+    reading_order,
+)
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, Position
 from pyspark_mirrorq.shards import given_for, parts_of
@@ -32,17 +39,22 @@ def snapshot(options: Options) -> list[Stretch]:
         found: list[Stretch] = []
         least = -(-options.partitions_min // len(parts))
         for part in parts:
-            found += _of_part(options, client, part, least)
+            found += patiently(options, partial(_of_part, options, client, part, least))
         return found
 
 
 def check_names(options: Options, names: Collection[str]) -> None:
-    """Whether offsets are given for queues, or shards, of these names only.
+    """Whether offsets and sequences are given for queues, or shards, of these names only.
 
     Raises:
         ConfigError: for another one.
     """
-    for option, given in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+    by_name = {
+        "startingOffsets": options.starting,
+        "endingOffsets": options.ending,
+        "sequences": options.sequences,
+    }
+    for option, given in by_name.items():
         named = given if isinstance(given, Mapping) else {}
         unknown = [name for name in named if name not in names]
         if unknown:
@@ -69,9 +81,19 @@ def _of_part(options: Options, client: Client, queue: MirroredQueue, least: int)
         on_missing(name, beyond, options.fail_on_loss, f"The queue goes up to {end - 1}")
         named = [(first, min(last, end - 1)) for first, last in wanted if first < end]
         return cut(name, named, extent, reading_order(options, client, queue), least)
-    first = _first(options, queue, extent)
-    end = _end(options, queue, extent)
-    ranges = bulk.reader(queue).live_ranges(first, end - 1, extent) if first < end else []
+
+    def at(stamp_ms: int) -> int:
+        """The first sequence that was published then or later."""
+        stamp_s = stamp_ms / 1000
+        return at_a_copy(options, client, queue, lambda reader: reader.sequence_at(stamp_s, extent))
+
+    first = _first(options, queue, extent, at)
+    end = _end(options, queue, extent, at)
+    ranges: list[tuple[int, int]] = []
+    if first < end:
+        ranges = at_a_copy(
+            options, client, queue, lambda reader: reader.live_ranges(first, end - 1, extent)
+        )
     start = position_of(options.starting, name, EARLIEST)
     if isinstance(start, int):
         check_start(options, name, start, ranges, end)
@@ -111,9 +133,9 @@ def check_start(
     on_missing(name, missing, options.fail_on_loss, why)
 
 
-def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
+def _first(options: Options, queue: MirroredQueue, extent: Extent, at: Callable[[int], int]) -> int:
     if options.starting_ms is not None:
-        return bulk.reader(queue).sequence_at(options.starting_ms / 1000, extent)
+        return at(options.starting_ms)
     start = position_of(options.starting, queue.name, EARLIEST)
     if start == EARLIEST:
         return 1
@@ -123,10 +145,10 @@ def _first(options: Options, queue: MirroredQueue, extent: Extent) -> int:
     return checked_start(start, queue.name, extent)
 
 
-def _end(options: Options, queue: MirroredQueue, extent: Extent) -> int:
+def _end(options: Options, queue: MirroredQueue, extent: Extent, at: Callable[[int], int]) -> int:
     """The first sequence that is not read."""
     if options.ending_ms is not None:
-        return bulk.reader(queue).sequence_at(options.ending_ms / 1000, extent)
+        return at(options.ending_ms)
     end = position_of(options.ending, queue.name, LATEST)
     if end == LATEST:
         return extent.next_sequence

@@ -15,11 +15,12 @@ from typing import TypeVar
 from mirrorq import bulk
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim
-from mirrorq.bulk.reading import Extent
+from mirrorq.bulk.reading import Extent, Reader
 from mirrorq.client.client import Client
 from mirrorq.errors import PreconditionFailed, QueueNotFound, ShutDown
 from mirrorq.protocol.shard_names import logical_name
 from pyspark_mirrorq.cluster import (
+    at_a_copy,
     connected,
     handle_on,
     label,
@@ -48,7 +49,11 @@ class Held:
     A micro-batch is planned a moment after its end was found: what was asked then serves again.
     """
 
-    def __init__(self, queue: MirroredQueue, claim: Claim | None) -> None:
+    def __init__(
+        self, queue: MirroredQueue, claim: Claim | None, options: Options, client: Client
+    ) -> None:
+        self._options = options
+        self._client = client
         self.queue = queue
         self.identity = bulk.identity(queue)
         self.claim = claim
@@ -81,11 +86,15 @@ class Held:
             return self.ask()
         return self.extent
 
+    def look(self, function: Callable[[Reader], Value]) -> Value:
+        """Look into a copy."""
+        return at_a_copy(self._options, self._client, self.queue, function)
+
     def live(self, first: int, last: int, extent: Extent) -> list[Range]:
         """What lives between two sequences."""
         low, high, known = self._live
         if not low <= first <= last <= high:
-            known = bulk.reader(self.queue).live_ranges(first, last, extent)
+            known = self.look(lambda reader: reader.live_ranges(first, last, extent))
             self._live = (first, last, known)
         return [
             (max(start, first), min(end, last))
@@ -97,11 +106,11 @@ class Held:
         """Another batch begins: what lived may have expired."""
         self._live = (1, 0, [])
 
-    def order(self, options: Options, client: Client) -> list[list[str]]:
+    def order(self) -> list[list[str]]:
         """Its copies, as `reading_order` tells them."""
         now = time.monotonic()
         if now >= self._order_until:
-            self._order = reading_order(options, client, self.queue)
+            self._order = reading_order(self._options, self._client, self.queue)
             self._order_until = now + ORDER_S
         return self._order
 
@@ -181,12 +190,13 @@ class StreamDriver:
     def _hold(self, queue: MirroredQueue) -> Held:
         options = self._options
         if options.mode == "browse":
-            return Held(queue, None)
+            return Held(queue, None, options, self.client)
         who = label(f"a stream of queue {queue.name}")
         try:
-            return Held(queue, bulk.claim(queue, who, options.claim_timeout_s))
+            claim = bulk.claim(queue, who, options.claim_timeout_s)
         except PreconditionFailed as error:
             raise _not_alone(error) from None
+        return Held(queue, claim, options, self.client)
 
     def left(self, name: str, identity: str) -> Held | None:
         """A queue that an offset names and the options name no more, claimed until `finish`; None:
@@ -224,7 +234,12 @@ class StreamDriver:
         if queue is None:
             return
         try:
-            if first < end and bulk.reader(queue).live_ranges(first, end - 1, bulk.extent(queue)):
+            extent = bulk.extent(queue)
+
+            def live(reader: Reader) -> list[Range]:
+                return reader.live_ranges(first, end - 1, extent)
+
+            if first < end and at_a_copy(self._options, self.client, queue, live):
                 self.ack(held or self._hold(queue), first, end)
         except PreconditionFailed as error:
             log.warning("what was read of queue %s, named no more, comes again: %s", name, error)

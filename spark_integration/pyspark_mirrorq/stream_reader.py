@@ -25,9 +25,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from mirrorq import bulk
-from mirrorq.errors import NoQuorum, QueueDown, ShutDown
+from mirrorq.errors import ShutDown
 from mirrorq.protocol.shard_names import logical_name
-from pyspark_mirrorq.cluster import is_matched
+from pyspark_mirrorq.cluster import AGAIN_S, PASSING, is_matched, patiently
 from pyspark_mirrorq.losses import on_another_queue, on_fewer, on_gone, on_missing
 from pyspark_mirrorq.options import EARLIEST, LATEST, Options, check_stream
 from pyspark_mirrorq.snapshot import check_names, check_start, checked_start, position_of
@@ -51,14 +51,10 @@ IDLE_S = 0.5
 """Without news latestOffset waits so long: Spark would ask 88 times a second."""
 LOOK_S = 0.05
 """Meanwhile the masters are asked again after this, then after twice as long, …"""
-AGAIN_S = 0.2
-"""What a failover interrupts is tried again after this."""
 UNTOLD = (
     "startingOffsets is latest, and Spark before 4.2 does not tell where this query began: if its "
     "last run made only one batch, what that has read stays in the queue. Give a sequence instead"
 )
-_PASSING = (NoQuorum, QueueDown)
-"""Trouble that ends by itself; an exception would end the query."""
 SEQUENCE_MAX = 1 << 63
 """Beyond every sequence."""
 Given = ParamSpec("Given")
@@ -116,21 +112,10 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             self._driver = StreamDriver(self._options)
         return self._driver
 
-    def _patiently(self, function: Callable[[], Value]) -> Value:
-        """Call a function until no failover interrupts it, for the option timeout at most."""
-        deadline = time.monotonic() + self._options.timeout_s
-        while True:
-            try:
-                return function()
-            except _PASSING:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(AGAIN_S)
-
     @_told
     def initialOffset(self) -> Offset:  # noqa: N802
         """Where a query without a checkpoint begins."""
-        self._position = self._patiently(self._starts)
+        self._position = patiently(self._options, self._starts)
         return self._position
 
     def _starts(self) -> Offset:
@@ -157,7 +142,8 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         if is_later and not isinstance(starting, Mapping):
             starting = EARLIEST
         elif options.starting_ms is not None:
-            first = bulk.reader(queue).sequence_at(options.starting_ms / 1000, bulk.extent(queue))
+            extent, start_s = bulk.extent(queue), options.starting_ms / 1000
+            first = held.look(lambda reader: reader.sequence_at(start_s, extent))
         start = position_of(starting, queue.name, EARLIEST)
         if start == LATEST and not is_later:
             first = bulk.extent(queue).next_sequence
@@ -183,7 +169,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is read, and no more."""
-        self._target = self._patiently(self._ends)
+        self._target = patiently(self._options, self._ends)
 
     def _ends(self) -> dict[str, int]:
         driver = self._connected()
@@ -196,7 +182,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         begin: Offset = self._position if start is None else start
         deadline = time.monotonic() + (0 if self._target else IDLE_S)
         patience = time.monotonic() + self._options.timeout_s
-        driver = self._patiently(self._connected)
+        driver = patiently(self._options, self._connected)
         if start is not None:
             begin = self._ack(start)
         elif not begin and self._options.starting == LATEST:
@@ -206,11 +192,12 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             try:
                 end = self._next(driver, begin, driver.see() if is_first else driver.ready())
                 is_first = False
-            except _PASSING as error:
+            except PASSING as error:
                 log.warning("a stream waits: %s", error)
-                if not begin:
-                    # Spark before 4.2, after a restart: which offset it has is not known here, and
-                    # an earlier one would have it read again what has been committed.
+                if self._target or not begin:
+                    # A query of AvailableNow would end without what is there. Spark before 4.2,
+                    # after a restart: which offset it has is not known here, and an earlier one
+                    # would have it read again what has been committed.
                     if time.monotonic() >= patience:
                         raise
                     time.sleep(AGAIN_S)
@@ -307,7 +294,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     @_told
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Stretches of what lives between two offsets: the same again after a crash."""
-        return self._patiently(lambda: self._stretches(start, end))
+        return patiently(self._options, lambda: self._stretches(start, end))
 
     def _stretches(self, start: Offset, end: Offset) -> list[Stretch]:
         driver = self._connected()
@@ -365,7 +352,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             on_missing(name, missing, self._options.fail_on_loss, why)
         ranges = held.live(first, stop - 1, extent)
         on_fewer(name, (first, stop - 1), planned, _count(ranges), self._options.fail_on_loss)
-        return cut(name, ranges, extent, held.order(self._options, driver.client), least)
+        return cut(name, ranges, extent, held.order(), least)
 
     @_told
     def commit(self, end: Offset) -> None:
@@ -374,15 +361,15 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def _ack(self, upto: Offset) -> Offset:
         """Ack up to an offset; return it in the queues that there are."""
-        driver = self._patiently(self._connected)
-        held = self._patiently(driver.ready)
+        driver = patiently(self._options, self._connected)
+        held = patiently(self._options, driver.ready)
         upto = self._in_these(upto, held)
 
         def ack(name: str, one: Held) -> None:
             place = upto[name]
             try:
                 driver.ack(one, self._floors.get(name, place["from"]), place["seq"])
-            except _PASSING as error:
+            except PASSING as error:
                 # The next commit acks this too.
                 log.warning("queue %s: acks wait: %s", name, error)
 
@@ -394,7 +381,7 @@ class QueueStream(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def _finish(self, driver: StreamDriver, name: str, place: Place) -> None:
         """Be done with a queue that the options name no more."""
         first = self._floors.get(name, place["from"])
-        self._patiently(lambda: driver.finish(name, place["id"], first, place["seq"]))
+        patiently(self._options, lambda: driver.finish(name, place["id"], first, place["seq"]))
 
     def stop(self) -> None:
         """The query is over: its claims end."""

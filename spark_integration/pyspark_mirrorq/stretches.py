@@ -21,8 +21,8 @@ from pyspark.sql.datasource import InputPartition
 from mirrorq import bulk
 from mirrorq.arrow import record_batches
 from mirrorq.bulk.reading import Batch, Extent
-from mirrorq.errors import MirrorQError, NoQuorum, ProtocolError, QueueDown, ShutDown
-from pyspark_mirrorq.cluster import client_of
+from mirrorq.errors import MirrorQError, QueueDown
+from pyspark_mirrorq.cluster import NOT_HERE, client_of
 from pyspark_mirrorq.losses import missing_from, on_missing
 from pyspark_mirrorq.options import Options
 
@@ -39,8 +39,6 @@ TASK_MESSAGES = 250_000
 """Without minPartitions a task gets about so many messages …"""
 COPY_MESSAGES = 10_000
 """… and another copy, with a task more, is used from so many on."""
-_NOT_HERE = (QueueDown, NoQuorum, ShutDown, ProtocolError)
-"""Errors after which another copy may do better."""
 Item = TypeVar("Item")
 
 
@@ -154,7 +152,7 @@ def _read_anywhere(stretch: Stretch, options: Options, first: int, last: int) ->
                 position = batch.last + 1
                 deadline = time.monotonic() + options.timeout_s
             return
-        except _NOT_HERE as error:
+        except NOT_HERE as error:
             trouble = error
             log.warning("queue %s: going on with another copy: %s", stretch.queue, error)
         turn += 1

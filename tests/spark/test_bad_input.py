@@ -29,6 +29,7 @@ READING = [
 BATCH = [
     ({"mode": "drain"}, "option mode is drain, and a batch read takes nothing"),
     ({"startingOffsets": "5", "endingOffsets": "4"}, "endingOffsets is 4, before startingOffsets"),
+    ({"sequences": '{"zz": "1-2"}'}, "option sequences names 'zz', which is not read"),
     ({"sequences": "4-5", "endingOffsets": "5"}, "sequences and endingOffsets exclude each other"),
 ]
 STREAM = ({"maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger is '0'")

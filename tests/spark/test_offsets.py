@@ -17,11 +17,12 @@ from mirrorq.api.handle import Handle
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.bulk.leases import Claim
 from mirrorq.client.client import Client
-from mirrorq.errors import PreconditionFailed
+from mirrorq.errors import MirrorQError, NoQuorum, PreconditionFailed, QueueDown
 from pyspark_mirrorq import stream_driver
 from pyspark_mirrorq.losses import DataLossError
 from pyspark_mirrorq.options import parse
 from pyspark_mirrorq.snapshot import snapshot
+from pyspark_mirrorq.stream_driver import StreamDriver
 from pyspark_mirrorq.stream_reader import SEQUENCE_MAX, QueueStream
 
 from .conftest import DEADLINE_S, until, wait_known
@@ -201,6 +202,30 @@ def test_a_pattern_is_looked_at_again(
         stream.commit(end)
         assert bulk.extent(third, 120).messages == 0
         third.delete()
+
+
+@pytest.mark.parametrize("error", [NoQuorum, QueueDown])
+def test_an_available_now_query_waits_for_a_failover(
+    pair: list[MirroredQueue],
+    opening: Opening,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[MirrorQError],
+) -> None:
+    """It would end as if nothing was there."""
+    stream = opening(queue=pair[0].name)
+    start = stream.initialOffset()
+    pair[0].put_many([b"x"] * 3).result(120)
+    stream.prepareForTriggerAvailableNow()
+    see, troubles = StreamDriver.see, [error("no master"), error("no master")]
+
+    def interrupted(driver: StreamDriver) -> object:
+        if troubles:
+            raise troubles.pop()
+        return see(driver)
+
+    monkeypatch.setattr(StreamDriver, "see", interrupted)
+    assert stream.latestOffset(start)[pair[0].name]["seq"] == 4
+    assert not troubles
 
 
 @pytest.mark.parametrize(

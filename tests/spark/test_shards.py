@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -18,10 +19,11 @@ from mirrorq.api.queue import MirroredQueue
 from mirrorq.client.client import Client
 from pyspark_mirrorq.addresses import by_shard
 from pyspark_mirrorq.options import parse
-from pyspark_mirrorq.snapshot import position_of
-from pyspark_mirrorq.stream_reader import _shares, _within
+from pyspark_mirrorq.snapshot import position_of, snapshot
+from pyspark_mirrorq.stream_reader import QueueStream, _shares, _within
+from pyspark_mirrorq.stretches import read_stretch
 
-from .conftest import TELLS_COMMITS, until
+from .conftest import TELLS_COMMITS, until, wait_known
 from .test_stream import Pipe
 
 SHARDS = 3
@@ -141,3 +143,42 @@ def test_a_batchs_room_is_shared_by_what_there_is() -> None:
     found = _shares(live, 90)
     assert (sum(found.values()), found["a"], found["b"]) == (90, 59, 30)
     assert _within(live["b"], 311, found["b"]) == 41
+
+
+@pytest.fixture
+def apart(client: Client) -> Iterator[MirroredQueue]:
+    """A queue of six shards with 60 messages, each shard on two of the three nodes: no node has a
+    copy of each."""
+    name = f"apart-{next(_numbers)}"
+    client.set_policy(name, f"^{name}", {"ha-mode": "exactly", "ha-params": 2})
+    with client.queue(name, shards=6, timeout=60) as queue:
+        wait_known(client, [name])
+        queue.put_many([b"x"] * 60).result(120)
+        yield queue
+        queue.delete()
+    client.clear_policy(name)
+
+
+def test_shards_without_a_node_that_has_a_copy_of_each(
+    client: Client, apart: MirroredQueue
+) -> None:
+    """A batch reads all, from nodes that have a copy; and so does a stream, which takes all."""
+    shards = [apart.shard(number) for number in range(6)]
+    assert len({shard.status().master for shard in shards}) == 3
+    for shard in shards:
+        shard.close()
+    given = {"endpoints": ",".join(client.endpoints), "queue": apart.name, "timeout": "120s"}
+    stamp = {"startingTimestamp": "0", "endingTimestamp": str(int(time.time() + 86_400) * 1000)}
+    for bounds in ({}, stamp):
+        stretches = snapshot(parse(given | bounds))
+        rows = [batch for one in stretches for batch in read_stretch(one, parse(given), ["value"])]
+        assert sum(batch.num_rows for batch in rows) == 60
+    stream = QueueStream(parse(given | {"mode": "drain", "startingTimestamp": "0"}), ["sequence"])
+    start = stream.initialOffset()
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(start)
+    stretches = stream.partitions(start, end)
+    assert sum(last - first + 1 for one in stretches for first, last in one.ranges) == 60
+    stream.commit(end)
+    stream.stop()
+    assert sum(live(apart)) == 0
