@@ -71,7 +71,7 @@ TWINS = {
     "mirrorq.aio.SpoolClient": "mirrorq.SpoolClient",
     "mirrorq.aio.SpooledQueue": "mirrorq.SpooledQueue",
     "mirrorq.aio.Transaction": "mirrorq.Transaction",
-    "mirrorq.aio.consumer.Consumer": "mirrorq.Consumer",
+    "mirrorq.aio.Consumer": "mirrorq.Consumer",
     "mirrorq.aio.stdlib_queue.QueueAdapter": "mirrorq.QueueAdapter",
 }
 """A class, and the class whose members it repeats. A member with the same name, parameters, types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -260,6 +261,12 @@ def test_a_host_that_closes_waits_for_what_is_on_its_way(stage: Stage, queue: An
     calls = [*puts, queue.put_many([b"100", b"101"]), held.ack()]
     stage.host.close()
     assert [call.exception(0) for call in calls] == [None] * 101
+
+
+def test_a_copy_of_an_outcome_is_the_outcome(stage: Stage, queue: Any) -> None:
+    """Another one would never end."""
+    put = queue.put(b"x")
+    assert copy.copy(put).result(WAIT_S) == put.result(WAIT_S)
 
 
 def refusal(queue: Any) -> str:

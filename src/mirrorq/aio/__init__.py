@@ -32,6 +32,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from mirrorq.aio.consumer import Consumer
 from mirrorq.aio.exchange import Exchange
 from mirrorq.aio.hosts import Client, Node, SpoolClient, connect
 from mirrorq.aio.queue import MirroredQueue
@@ -48,6 +49,7 @@ from mirrorq.api.confirmation import (
 
 __all__ = [
     "Client",
+    "Consumer",
     "Exchange",
     "MirroredQueue",
     "Node",

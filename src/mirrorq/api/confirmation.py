@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn, Self
 
 import msgspec
 
@@ -131,6 +131,9 @@ class _Outcome(msgspec.Struct, eq=False):
         if self._error is not None:
             raise self._error
         return self._value
+
+    def __copy__(self) -> Self:
+        return self  # a copy would never end
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"{self!r} ends in this process and cannot be pickled: send its result")

@@ -7,6 +7,7 @@ client. Forked children connect for themselves.
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from inspect import signature
 from math import inf
@@ -42,7 +43,7 @@ KEY = "mirrorq.task."
 """In a cache, before a task's id."""
 
 _clients: dict[str, mirrorq.Client] = {}
-"""Clients of this process, by their options."""
+"""Clients of this process, by their options, and the address in the environment."""
 
 
 class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
@@ -104,7 +105,7 @@ class MirrorQBackend(BaseTaskBackend):  # type: ignore[misc]
     @property
     def client(self) -> mirrorq.Client:
         """The process's connection; made at first use and after a close."""
-        key = repr(sorted(self.options.items(), key=str))
+        key = repr((sorted(self.options.items(), key=str), os.environ.get("MIRRORQ_URL")))
         client = _clients.get(key)
         if client is not None and client.is_closed:
             _clients.pop(key, None)
