@@ -26,7 +26,7 @@ from mirrorq.replication.master.consumers import Consumers
 from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.term import Lease
 from mirrorq.replication.replica import Replica
-from mirrorq.session import machine
+from mirrorq.session import calls
 from mirrorq.session.calls import (
     Delivered,
     DropBuffered,
@@ -411,7 +411,7 @@ def leave_out(mistake: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Consumers, "credit", keep)
     elif mistake.startswith("a "):
         told = mistake.endswith("change of master")
-        patch.setattr(machine, "DropBuffered", lambda _: DropBuffered(told))
+        patch.setattr(calls, "DropBuffered", lambda _: DropBuffered(told))
     elif mistake.startswith("who"):
         unsubscribe = Session.unsubscribe
 

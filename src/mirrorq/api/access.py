@@ -25,12 +25,7 @@ from mirrorq.api.options import (
 )
 from mirrorq.api.queue import MirroredQueue
 from mirrorq.errors import ConfigError, QueueNotFound
-from mirrorq.protocol.clients import (
-    ClientDeclare,
-    ClientDelete,
-    ClientRead,
-    ClientSeek,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.copy_page import CopyPage, unpack_page
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.identities import SessionId, connection_of
@@ -144,7 +139,7 @@ class Access(Administration, Closing, ExchangeHost):
         owner = self._new_session() if exclusive is True else None
         number = 0 if owner is None else owner.number
         flags = (durable, owner is not None, auto_delete, passive)
-        call = ClientDeclare(name, *flags, number, shards or 0, "" if passive else said)
+        call = clients.ClientDeclare(name, *flags, number, shards or 0, "" if passive else said)
         answer = self._ask(call, timeout)
         refusals = self._decoded(answer, "refusals", dict[str, str])
         declared = Declared(answer.value, refusals, answer.rings, owner)
@@ -173,7 +168,7 @@ class Access(Administration, Closing, ExchangeHost):
         Raises:
             PreconditionFailed: `if_empty`, and it has messages; or it is one shard of a queue.
         """
-        self._ask(ClientDelete(queue_id, if_empty), timeout)
+        self._ask(clients.ClientDelete(queue_id, if_empty), timeout)
 
     def exchange(
         self,
@@ -218,12 +213,12 @@ class Access(Administration, Closing, ExchangeHost):
             QueueDown: the node has no copy in sync.
             QueueDown, NoQuorum: the copy did not reach the op `applied` in time.
         """
-        answer = self._ask(ClientRead(queue_id, first, last, bytes_max, applied), COPY_S)
+        answer = self._ask(clients.ClientRead(queue_id, first, last, bytes_max, applied), COPY_S)
         return unpack_page(answer.value, answer.data, answer.frames)
 
     def _seek_copy(self, queue_id: int, stamp_ms: int, applied: int) -> int:
         """Return the copy's first sequence published at `stamp_ms` or later."""
-        return self._ask(ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
+        return self._ask(clients.ClientSeek(queue_id, stamp_ms, applied), COPY_S).value
 
     def add_listener(self, on_event: Callable[[Notice], None]) -> None:
         """Have a function called with events of the node or client, on a thread of its own:

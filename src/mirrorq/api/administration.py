@@ -25,22 +25,13 @@ from mirrorq.errors import (
 )
 from mirrorq.monitoring.presence import Attendance, ClientStatus, ConsumerStatus
 from mirrorq.monitoring.status import NodeStatus, PolicyStatus, QueueStatus
+from mirrorq.protocol import commands
 from mirrorq.protocol.clients import (
     AnyCall,
     ClientAdminister,
     ClientAnswer,
     ClientDisconnect,
     ClientLook,
-)
-from mirrorq.protocol.commands import (
-    AcknowledgeLosses,
-    Administrative,
-    ClearPolicy,
-    Rebalance,
-    RemoveNode,
-    SetPolicy,
-    Synchronise,
-    TransferMaster,
 )
 from mirrorq.protocol.policy import NAME_CHARS_MAX, parse, to_text
 
@@ -142,7 +133,7 @@ class Administration(ABC):
     def _declare_dead_letters(self, name: str | None, timeout: float | None) -> None:
         """Make the queue for dead letters, if it is named and does not exist."""
 
-    def _administer(self, command: Administrative, timeout: float | None) -> int:
+    def _administer(self, command: commands.Administrative, timeout: float | None) -> int:
         return self._ask(ClientAdminister(command), timeout).value
 
     def _disconnect(self, client: str, reason: str, timeout: float | None) -> None:
@@ -226,7 +217,7 @@ class Administration(ABC):
         """
         policy = parse(name, pattern, definition, priority, apply_to)
         self._declare_dead_letters(policy.definition.dead_letter_queue, timeout)
-        self._administer(SetPolicy(policy.name, to_text(policy)), timeout)
+        self._administer(commands.SetPolicy(policy.name, to_text(policy)), timeout)
 
     def clear_policy(self, name: str, *, timeout: float | None = 30) -> None:
         """Remove a policy. An unknown name has no effect.
@@ -243,7 +234,7 @@ class Administration(ABC):
             raise PolicyError(
                 f"a policy's name is a string of 1 to {NAME_CHARS_MAX} characters, not {name!r}"
             )
-        self._administer(ClearPolicy(name), timeout)
+        self._administer(commands.ClearPolicy(name), timeout)
 
     def sync_queue(
         self,
@@ -271,7 +262,7 @@ class Administration(ABC):
             MirrorQError: `wait`, and a mirror left, was restarted or was cancelled.
         """
         check_flags(wait=wait)
-        self._administer(Synchronise(_checked_name(queue), True), timeout)
+        self._administer(commands.Synchronise(_checked_name(queue), True), timeout)
         if not wait:
             return
         waiting = Waiting(queue, on_progress)
@@ -295,7 +286,7 @@ class Administration(ABC):
             QueueNotFound: there is no such queue.
             NoQuorum: no majority in time. It may still be cancelled.
         """
-        return self._administer(Synchronise(_checked_name(queue), False), timeout) > 0
+        return self._administer(commands.Synchronise(_checked_name(queue), False), timeout) > 0
 
     def acknowledge_losses(self, queue: str, messages: int, *, timeout: float | None = 30) -> None:
         """End the warning of messages lost by unclean promotions, until more messages are lost.
@@ -310,7 +301,7 @@ class Administration(ABC):
             NoQuorum: no majority in time. It may still end.
         """
         check_sequence("messages", messages)
-        self._administer(AcknowledgeLosses(_checked_name(queue), messages), timeout)
+        self._administer(commands.AcknowledgeLosses(_checked_name(queue), messages), timeout)
 
     # --- Where masters are --------------------------------------------------------------
 
@@ -333,7 +324,7 @@ class Administration(ABC):
         """
         _check_name("queue", queue)
         _check_name("node", node)
-        self._administer(TransferMaster(queue, node), timeout)
+        self._administer(commands.TransferMaster(queue, node), timeout)
 
     def rebalance(self, *, timeout: float | None = 60) -> int:
         """Level masters over the nodes, by transfers between members in sync: nothing is copied.
@@ -348,7 +339,7 @@ class Administration(ABC):
             PreconditionFailed: another rebalance is running.
             NoQuorum: not done in time. Moved masters stay moved.
         """
-        return self._administer(Rebalance(), timeout)
+        return self._administer(commands.Rebalance(), timeout)
 
     # --- Clients -------------------------------------------------------------------------
 
@@ -413,7 +404,7 @@ class Administration(ABC):
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a node's name is a string that is not empty, not {name!r}")
         check_flags(force=force)
-        self._administer(RemoveNode(name, 0, force), timeout)
+        self._administer(commands.RemoveNode(name, 0, force), timeout)
 
 
 def _checked_name(queue: str) -> str:

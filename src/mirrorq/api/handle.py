@@ -41,23 +41,7 @@ from mirrorq.containers.timers import earliest
 from mirrorq.errors import AuthenticationError, ConfirmUnknown, ProtocolError, QueueNotFound
 from mirrorq.protocol.sessions import Browsed, Deliver, Delivery, SessionRequest
 from mirrorq.protocol.shard_names import shard_of
-from mirrorq.session.calls import (
-    Closed,
-    ConsumerFailed,
-    Delivered,
-    DropBuffered,
-    Failed,
-    GiveBack,
-    LinkLost,
-    Output,
-    PutCredit,
-    QueryDone,
-    RightLost,
-    SessionEvent,
-    SettleDone,
-    Stored,
-    browse_request,
-)
+from mirrorq.session import calls
 from mirrorq.session.machine import Session
 
 log = logging.getLogger("mirrorq")
@@ -93,7 +77,7 @@ class Handle(RingChannel):
         backlog = Backlog()
         self.puts = self._own_publisher(backlog)
         self.receiver = Receiver(self, self.puts, backlog)
-        self._events_due: list[SessionEvent] = []
+        self._events_due: list[calls.SessionEvent] = []
         owner, self._owner = self._owner, None
         self.session_id = session_id = self.host._open_session(self, self.queue_id, owner)
         producer, first_number = self.identity
@@ -125,7 +109,7 @@ class Handle(RingChannel):
     # --- The host's thread ----------------------------------------------------------------
 
     def step(
-        self, now_ms: int, events: Sequence[SessionEvent]
+        self, now_ms: int, events: Sequence[calls.SessionEvent]
     ) -> tuple[tuple[SessionRequest, ...], int | None]:
         """Called by the host: take events and users' calls; return requests and a time."""
         session = self.session
@@ -136,7 +120,7 @@ class Handle(RingChannel):
             events = [*self._events_due, *events]
             self._events_due = []
             if self._close_reason:
-                events.append(Closed(self._close_reason))
+                events.append(calls.Closed(self._close_reason))
         self.step_count += 1
         is_cancelled = bool(events) and self._note_ends(events)
         count_before, bytes_before = session.unconfirmed_count, session.unconfirmed_bytes
@@ -148,7 +132,7 @@ class Handle(RingChannel):
         if outputs:
             for output in outputs:
                 # Before answers: a caller that asks after subscribing then looks for a refusal.
-                if isinstance(output, ConsumerFailed):
+                if isinstance(output, calls.ConsumerFailed):
                     self._on_consumer_failed(output)
             self._end(outputs, ended_count, ended_size)
             self._take(session, outputs)
@@ -166,13 +150,13 @@ class Handle(RingChannel):
         idle_ms = [place.idle_at_ms for place in self.subscriptions.values()]
         return requests, earliest(session.wake_at_ms(), self.receiver.idle_at_ms, *idle_ms)
 
-    def _note_ends(self, events: Sequence[SessionEvent]) -> bool:
+    def _note_ends(self, events: Sequence[calls.SessionEvent]) -> bool:
         """Note events that end the handle or take a right; return true if consumers are to be told
         of a cancellation."""
         for event in events:
-            if type(event) is RightLost:
+            if type(event) is calls.RightLost:
                 self.refusals[event.right] = event.reason
-        ends = [event for event in events if type(event) is Closed]
+        ends = [event for event in events if type(event) is calls.Closed]
         if not ends:
             return False
         is_deleted = any(event.deleted for event in ends)
@@ -296,32 +280,32 @@ class Handle(RingChannel):
             again = again or place.reclaim(message)
         return again or message
 
-    def _end(self, outputs: list[Output], ended_count: int, ended_size: int) -> None:
+    def _end(self, outputs: list[calls.Output], ended_count: int, ended_size: int) -> None:
         """Report outcomes to users' threads."""
-        puts = [output for output in outputs if isinstance(output, Stored | Failed)]
+        puts = [output for output in outputs if isinstance(output, calls.Stored | calls.Failed)]
         self.puts.note_outcomes(puts)
         self.puts.note_over(ended_count, ended_size)
         for output in outputs:
-            if isinstance(output, SettleDone):
+            if isinstance(output, calls.SettleDone):
                 acks.finish(output)
-            elif isinstance(output, QueryDone):
+            elif isinstance(output, calls.QueryDone):
                 answer = output.token
                 assert isinstance(answer, Answer)
                 answer.reply = output.reply
                 answer.is_done = True
-            elif isinstance(output, PutCredit):
+            elif isinstance(output, calls.PutCredit):
                 self.puts.credit = output
         self.outcomes.notify()
 
-    def _take(self, session: Session, outputs: list[Output]) -> None:
+    def _take(self, session: Session, outputs: list[calls.Output]) -> None:
         """Take delivered messages, and recalls."""
         for output in outputs:
             match output:
-                case Delivered():
+                case calls.Delivered():
                     self._on_deliver(session, output.deliver)
-                case DropBuffered():
+                case calls.DropBuffered():
                     self._drop_buffered(session, output.failover)
-                case GiveBack():
+                case calls.GiveBack():
                     self.receiver.give_back(session)
                     session.recalled(output.number)
 
@@ -343,7 +327,7 @@ class Handle(RingChannel):
             log.error("queue %s: a delivery was damaged on its way: %s", self.name, error)
             session.drop(deliver.deliveries)
             # Messages that are not held go back, and come again at the next attachment.
-            self._events_due.append(LinkLost())
+            self._events_due.append(calls.LinkLost())
             self.wake()
             return
         taking = self.subscriptions[deliver.consumer] if deliver.consumer else self.receiver
@@ -357,7 +341,7 @@ class Handle(RingChannel):
                 place.cancelled("")
                 session.unsubscribe(place.number)
 
-    def _on_consumer_failed(self, failed: ConsumerFailed) -> None:
+    def _on_consumer_failed(self, failed: calls.ConsumerFailed) -> None:
         if not failed.number:
             self.receiver.on_refused(failed.why)
             return
@@ -627,7 +611,7 @@ class Handle(RingChannel):
         position: int | None = start
         while position is not None and len(found) < count_max:
             page = min(count_max - len(found), BROWSE_PAGE)
-            reply = yield from self.asking(browse_request(position, page), ASK_S)
+            reply = yield from self.asking(calls.browse_request(position, page), ASK_S)
             assert isinstance(reply, Browsed)
             messages, position = self._browsed(reply)
             found += messages

@@ -13,14 +13,8 @@ from attrs import frozen
 
 from mirrorq.api.arguments import check_flags, check_text
 from mirrorq.errors import ConfigError
+from mirrorq.protocol import ops
 from mirrorq.protocol.durations import milliseconds_in
-from mirrorq.protocol.ops import (
-    FLAG_TRANSIENT,
-    FLAG_UNIQUE,
-    PRIORITY_MAX,
-    PRIORITY_SHIFT,
-    UNIQUE_COUNT_MAX,
-)
 from mirrorq.wire.properties import digest_of
 
 Seconds = float | str | timedelta
@@ -49,14 +43,14 @@ class Terms:
     @property
     def flags(self) -> int:
         """Bits of the terms in a frame's header."""
-        transient = 0 if self.persistent else FLAG_TRANSIENT
-        unique = FLAG_UNIQUE if self.is_unique else 0
-        return transient | unique | self.priority << PRIORITY_SHIFT
+        transient = 0 if self.persistent else ops.FLAG_TRANSIENT
+        unique = ops.FLAG_UNIQUE if self.is_unique else 0
+        return transient | unique | self.priority << ops.PRIORITY_SHIFT
 
     @property
     def count_max(self) -> int:
         """Limit on single puts in one frame."""
-        return UNIQUE_COUNT_MAX if self.is_unique else PACK_COUNT
+        return ops.UNIQUE_COUNT_MAX if self.is_unique else PACK_COUNT
 
 
 PACK_COUNT = 4096
@@ -78,10 +72,13 @@ def terms_of(
         return PLAIN
     check_flags(persistent=persistent)
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise ConfigError(f"priority is {priority!r}: it must be an int from 0 to {PRIORITY_MAX}")
-    if not 0 <= priority <= PRIORITY_MAX:
         raise ConfigError(
-            f"priority is {priority}: it must be from 0 to {PRIORITY_MAX}, the higher the sooner"
+            f"priority is {priority!r}: it must be an int from 0 to {ops.PRIORITY_MAX}"
+        )
+    if not 0 <= priority <= ops.PRIORITY_MAX:
+        raise ConfigError(
+            f"priority is {priority}: it must be from 0 to {ops.PRIORITY_MAX}, the higher the "
+            "sooner"
         )
     delay_ms = 0 if delay is None else milliseconds("delay", delay)
     # A ttl of 0 ends at once; in a frame 0 means no ttl.

@@ -58,14 +58,7 @@ from mirrorq.errors import (
     named_error,
 )
 from mirrorq.monitoring.status import QueueStatus
-from mirrorq.protocol.clients import (
-    AnyCall,
-    ClientAnswer,
-    ClientCall,
-    ClientDelete,
-    ClientLook,
-    ClientWatch,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.routing import ExchangeRecord
 from mirrorq.security.settings import Security, check_endpoints
@@ -543,7 +536,7 @@ class Client(Access):
 
     def _watch_again(self, watch: ExchangeWatch) -> None:
         """Have the entry node say when the exchange has changed again."""
-        message = self._numbered(ClientWatch(watch.name, watch.version, watch.index))
+        message = self._numbered(clients.ClientWatch(watch.name, watch.version, watch.index))
         call = watch.call = Call(message, on_answer=watch.on_answer)
         self._driver.call(lambda: self._driver.start_call(call))
 
@@ -560,13 +553,13 @@ class Client(Access):
         if not self._driver.entry_node and os.getpid() == self._pid:
             return QueueStatus.unknown()
         try:
-            answer = self._ask(ClientLook("status", queue_id), STATUS_S)
+            answer = self._ask(clients.ClientLook("status", queue_id), STATUS_S)
             return self._decoded(answer, "status", QueueStatus)
         except MirrorQError:
             return QueueStatus.unknown()
 
     def _list(self, what: str, kind: type[Seen], after: str = "") -> tuple[list[Seen], str]:
-        answer = self._ask(ClientLook(what, after=after), CLOSE_S)
+        answer = self._ask(clients.ClientLook(what, after=after), CLOSE_S)
         rows = self._decoded(answer, what, list[kind])  # type: ignore[valid-type]
         return rows, answer.text
 
@@ -581,7 +574,7 @@ class Client(Access):
     def _wait_known(self, timeout: float | None) -> None:
         """Do nothing: the entry node waits."""
 
-    def _ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+    def _ask(self, call: clients.AnyCall, timeout: float | None) -> clients.ClientAnswer:
         """Call the entry node, or the next entry node.
 
         Raises:
@@ -594,16 +587,16 @@ class Client(Access):
         if not answer.error:
             return answer
         error = named_error(answer.error, answer.text)
-        if isinstance(call, ClientDelete) and isinstance(error, QueueNotFound):
+        if isinstance(call, clients.ClientDelete) and isinstance(error, QueueNotFound):
             # A repeated call at the next entry node may find its own work done.
             if asked.send_count > 1:
                 return answer
         raise error
 
-    def _numbered(self, call: AnyCall) -> ClientCall:
-        return ClientCall(next(self._numbers), call)
+    def _numbered(self, call: clients.AnyCall) -> clients.ClientCall:
+        return clients.ClientCall(next(self._numbers), call)
 
-    def _answer(self, call: Call, timeout: float | None) -> ClientAnswer:
+    def _answer(self, call: Call, timeout: float | None) -> clients.ClientAnswer:
         deadline = deadline_of(timeout)
         self._driver.call(lambda: self._driver.start_call(call))
         try:

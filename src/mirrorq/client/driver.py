@@ -26,34 +26,11 @@ from mirrorq.api.host_thread import HostThread, Port
 from mirrorq.client.entry import Entry
 from mirrorq.config import Config
 from mirrorq.errors import ProtocolError
-from mirrorq.protocol.clients import (
-    ClientAnswer,
-    ClientBye,
-    ClientCall,
-    ClientClose,
-    ClientClosed,
-    ClientForget,
-    ClientHello,
-    ClientLinkLost,
-    ClientMaster,
-    ClientOpen,
-    ClientPong,
-    ClientRefused,
-    ClientRightLost,
-    ClientUnknown,
-    ClientWelcome,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.effects import Notice
 from mirrorq.protocol.sessions import Attach, SessionReply, SessionRequest
 from mirrorq.security.settings import Security
-from mirrorq.session.calls import (
-    Closed,
-    LinkLost,
-    MasterChanged,
-    ReplyArrived,
-    RightLost,
-    SessionEvent,
-)
+from mirrorq.session import calls
 from mirrorq.transport.client import ClientSocket
 from mirrorq.transport.inbound import (
     DATA,
@@ -94,7 +71,7 @@ class _Port(Port):
     """Newest epoch that the handle was told."""
     former: Entry | None = None
     """The connection that served the handle before, where the handle is still open."""
-    waiting: ClientMaster | None = None
+    waiting: clients.ClientMaster | None = None
     """News of a master that the handle is told by another connection, which is being made."""
     turn: int = 0
     """Grows with each opening of the handle at an entry node."""
@@ -106,16 +83,16 @@ class _Port(Port):
 class Call:
     """A question of a waiting caller; the question moves on with the client."""
 
-    message: ClientCall
+    message: clients.ClientCall
     done: Latch = field(factory=Latch)
     send_count: int = 0
-    answer: ClientAnswer | None = None
-    on_answer: Callable[[ClientAnswer], None] | None = None
+    answer: clients.ClientAnswer | None = None
+    on_answer: Callable[[clients.ClientAnswer], None] | None = None
     """Called on the client's thread."""
 
 
-def _closed(message: ClientClosed) -> Closed:
-    return Closed(message.reason, deleted=not message.refused, refused=message.refused)
+def _closed(message: clients.ClientClosed) -> calls.Closed:
+    return calls.Closed(message.reason, deleted=not message.refused, refused=message.refused)
 
 
 def _ignore(notice: Notice) -> None:
@@ -237,7 +214,7 @@ class ClientDriver(HostThread[_Port]):
             self._close_former(port)
         if entry.is_welcomed:
             port.turn = next(self._turns)
-            entry.send(ClientOpen(port.number, port.queue_id))
+            entry.send(clients.ClientOpen(port.number, port.queue_id))
 
     def close_port(self, number: int) -> None:
         port = self._take_out(number)
@@ -245,7 +222,7 @@ class ClientDriver(HostThread[_Port]):
             return
         self._close_former(port)
         if port.entry.is_welcomed:
-            port.entry.outflow.offer(number, encode(ClientClose(number)))
+            port.entry.outflow.offer(number, encode(clients.ClientClose(number)))
 
     def start_call(self, call: Call) -> None:
         self._asked[call.message.number] = call
@@ -259,16 +236,16 @@ class ClientDriver(HostThread[_Port]):
         why = too_large(parts, self._part_bytes_max)
         if why:
             text = f"this cannot be asked of a node: it {why}"
-            self._on_answer(ClientAnswer(call.message.number, 0, "ConfigError", text, b""))
+            self._on_answer(clients.ClientAnswer(call.message.number, 0, "ConfigError", text, b""))
             return
         self._home.send_data(parts)
 
     def forget_call(self, call: Call) -> None:
         number = call.message.number
         if self._asked.pop(number, None) is not None and self.welcomed.is_set():
-            self._home.send(ClientForget(number))
+            self._home.send(clients.ClientForget(number))
 
-    def _on_answer(self, answer: ClientAnswer) -> None:
+    def _on_answer(self, answer: clients.ClientAnswer) -> None:
         call = self._asked.pop(answer.number, None)
         if call is not None:
             call.answer = answer
@@ -318,11 +295,11 @@ class ClientDriver(HostThread[_Port]):
             reason = f"the client failed: {self.failure}"
         for port in self._ports:
             self._ports.close(port)
-            events = [*port.events, Closed(reason, cancels=bool(self.expelled))]
+            events = [*port.events, calls.Closed(reason, cancels=bool(self.expelled))]
             port.handle.step(clock.now_ms(), events)
         for entry in self._entries():
             if entry.is_welcomed:
-                entry.send(ClientBye())
+                entry.send(clients.ClientBye())
         self.welcomed.clear()
         for call in self._asked.values():
             call.done.set()
@@ -358,7 +335,7 @@ class ClientDriver(HostThread[_Port]):
                         raise ProtocolError(f"a request cannot be sent: it {why}")
                     entry.outflow.offer(port.number, parts)
             except ProtocolError as error:
-                self._ports.tell(port, Closed(str(error)))
+                self._ports.tell(port, calls.Closed(str(error)))
         entry.give_sign(clock.now_ms())
 
     # --- Entry nodes ----------------------------------------------------------------------
@@ -404,11 +381,11 @@ class ClientDriver(HostThread[_Port]):
         except ProtocolError as error:
             self._note(f"dropped a message of {entry.socket.endpoint}: {error}")
             return
-        if isinstance(message, ClientWelcome):
+        if isinstance(message, clients.ClientWelcome):
             self._on_welcome(entry, message)
-        elif isinstance(message, ClientRefused) and message.final:
+        elif isinstance(message, clients.ClientRefused) and message.final:
             self._on_expelled(message.why)
-        elif isinstance(message, ClientRefused):
+        elif isinstance(message, clients.ClientRefused):
             self._leave(entry, message.why, is_refused=True)
         elif entry.is_welcomed:
             entry.keepalive.on_heard(now_ms)
@@ -418,20 +395,20 @@ class ClientDriver(HostThread[_Port]):
         match message:
             case SessionReply():
                 self._on_reply(entry, message)
-            case ClientMaster():
+            case clients.ClientMaster():
                 if (port := self._port_at(entry, message.session)) is not None:
                     self._on_master(port, message)
-            case ClientLinkLost():
-                self._tell(entry, message.session, LinkLost())
-            case ClientClosed():
+            case clients.ClientLinkLost():
+                self._tell(entry, message.session, calls.LinkLost())
+            case clients.ClientClosed():
                 self._tell(entry, message.session, _closed(message))
-            case ClientRightLost():
-                self._tell(entry, message.session, RightLost(message.right, message.reason))
-            case ClientAnswer():
+            case clients.ClientRightLost():
+                self._tell(entry, message.session, calls.RightLost(message.right, message.reason))
+            case clients.ClientAnswer():
                 self._on_answer(message)
-            case ClientPong():
+            case clients.ClientPong():
                 self._on_pong(entry, message)
-            case ClientUnknown():
+            case clients.ClientUnknown():
                 self._on_left(entry, f"node {entry.node} does not know this client any more")
                 if not entry.is_ended:
                     self._say_hello(entry)
@@ -443,9 +420,9 @@ class ClientDriver(HostThread[_Port]):
             if port.former is not None:
                 # The master has taken the handle's messages over. Before that they would go back.
                 self._close_former(port)
-            self._ports.tell(port, ReplyArrived(reply))
+            self._ports.tell(port, calls.ReplyArrived(reply))
 
-    def _tell(self, entry: Entry, number: int, event: SessionEvent) -> None:
+    def _tell(self, entry: Entry, number: int, event: calls.SessionEvent) -> None:
         if (port := self._port_at(entry, number)) is not None:
             self._ports.tell(port, event)
 
@@ -456,9 +433,9 @@ class ClientDriver(HostThread[_Port]):
 
     def _say_hello(self, entry: Entry) -> None:
         number, expiry_ms = next(self._hello_numbers), self._config.session_expiry_ms
-        entry.say_hello(ClientHello(number, self._name, expiry_ms, self.lineage))
+        entry.say_hello(clients.ClientHello(number, self._name, expiry_ms, self.lineage))
 
-    def _on_welcome(self, entry: Entry, message: ClientWelcome) -> None:
+    def _on_welcome(self, entry: Entry, message: clients.ClientWelcome) -> None:
         if message.number != entry.hello:
             return
         entry.on_welcome(message.node, message.session_expiry_ms)
@@ -471,7 +448,7 @@ class ClientDriver(HostThread[_Port]):
             elif port.waiting is not None and port.waiting.straight == entry.socket.endpoint:
                 self._move(port, entry)
 
-    def _on_home(self, message: ClientWelcome) -> None:
+    def _on_home(self, message: clients.ClientWelcome) -> None:
         """Tell callers and listeners that a node serves the client."""
         self.entry_node = message.node
         self.lineage = self.lineage or message.lineage
@@ -486,7 +463,7 @@ class ClientDriver(HostThread[_Port]):
         log.info("client %s is served by node %s", self._name, message.node)
         self.on_notice(Notice("connected", f"served by node {message.node}"))
 
-    def _on_pong(self, entry: Entry, message: ClientPong) -> None:
+    def _on_pong(self, entry: Entry, message: clients.ClientPong) -> None:
         entry.window.on_told(message.received)
         entry.keepalive.on_pong(clock.now_ms(), message.paused, message.patience)
         if entry is self._home:
@@ -496,7 +473,7 @@ class ClientDriver(HostThread[_Port]):
         if message.lost:
             self._lose_link(entry)
 
-    def _on_home_pong(self, message: ClientPong) -> None:
+    def _on_home_pong(self, message: clients.ClientPong) -> None:
         if message.paused != self.entry_paused:
             kind = "paused" if message.paused else "resumed"
             text = f"{kind}: contact of node {self.entry_node} with a majority"
@@ -518,14 +495,14 @@ class ClientDriver(HostThread[_Port]):
         """Handle a link that may have lost messages: handles and calls resend."""
         for port in self._ports:
             if port.entry is entry:
-                self._ports.tell(port, LinkLost())
+                self._ports.tell(port, calls.LinkLost())
         if entry is self._home:
             for call in list(self._asked.values()):
                 self._send_call(call)
 
     # --- Straight to the master -----------------------------------------------------------
 
-    def _on_master(self, port: _Port, message: ClientMaster) -> None:
+    def _on_master(self, port: _Port, message: clients.ClientMaster) -> None:
         if port.epoch and message.epoch > port.epoch:
             text = f"a queue has a new master at epoch {message.epoch}"
             self.on_notice(Notice("new master", text, port.queue_id))
@@ -538,9 +515,9 @@ class ClientDriver(HostThread[_Port]):
         else:
             port.waiting = message
 
-    def _tell_master(self, port: _Port, message: ClientMaster) -> None:
+    def _tell_master(self, port: _Port, message: clients.ClientMaster) -> None:
         port.epoch = max(port.epoch, message.epoch)
-        self._ports.tell(port, MasterChanged(message.epoch, message.available))
+        self._ports.tell(port, calls.MasterChanged(message.epoch, message.available))
 
     def _straight_entry(self, endpoint: str) -> Entry | None:
         """Return the connection to a master's node, perhaps just begun, or None."""
@@ -569,7 +546,7 @@ class ClientDriver(HostThread[_Port]):
         """Close a handle at the entry node that served it before."""
         former, port.former = port.former, None
         if former is not None and former.is_welcomed:
-            former.send(ClientClose(port.number, goes_on=True))
+            former.send(clients.ClientClose(port.number, goes_on=True))
 
     def _tell_left(self, port: _Port) -> None:
         """Tell a handle that its entry node serves it no more.
@@ -577,9 +554,9 @@ class ClientDriver(HostThread[_Port]):
         First the loss, while the handle still considers its master present: the handle drops
         messages that no call has returned (P3). Then the handle waits for the next entry node.
         """
-        self._ports.tell(port, LinkLost())
+        self._ports.tell(port, calls.LinkLost())
         if port.epoch:
-            self._ports.tell(port, MasterChanged(port.epoch, False))
+            self._ports.tell(port, calls.MasterChanged(port.epoch, False))
 
     def _drop_straight(self, entry: Entry) -> None:
         """End a straight connection: its handles go on at the home entry."""

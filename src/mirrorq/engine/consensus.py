@@ -19,16 +19,8 @@ from mirrorq.cluster.bootstrap import (
 )
 from mirrorq.cluster.catalog.proposals import pack
 from mirrorq.cluster.controller.leases import Leading
+from mirrorq.cluster.raft import messages
 from mirrorq.cluster.raft.log import merge_writes
-from mirrorq.cluster.raft.messages import (
-    Found,
-    Promise,
-    Propose,
-    ProposeVoters,
-    RaftEffects,
-    RaftEvent,
-    RaftTick,
-)
 from mirrorq.cluster.raft.raft import Raft
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.engine.catalog_requests import NOBODY
@@ -103,7 +95,7 @@ class Consensus:
     def start(self, now_ms: int) -> None:
         """Start the founding if needed. The content of the disk has been applied before."""
         if self.joins and self.raft.founding != joining(self.joins):
-            self.step(now_ms, Promise(joining(self.joins)))
+            self.step(now_ms, messages.Promise(joining(self.joins)))
         if not self.raft.is_founded:
             self.found(now_ms, FoundingTick())
 
@@ -156,11 +148,11 @@ class Consensus:
 
     # --- Steps ----------------------------------------------------------------------------
 
-    def step(self, now_ms: int, event: RaftEvent) -> None:
+    def step(self, now_ms: int, event: messages.RaftEvent) -> None:
         """Step Raft and carry out its effects."""
         raft, out = self.raft, self._context.out
         was_founded, was_leader = raft.is_founded, raft.is_leader
-        effects: RaftEffects = raft.step(now_ms, event)
+        effects: messages.RaftEffects = raft.step(now_ms, event)
         self._voters = raft.voters
         if raft.leader is not self._led_by:
             self._led_until_ms = 0
@@ -188,9 +180,9 @@ class Consensus:
         if not self.raft.is_founded:
             self._founding_tick.set(_or_forever(effects.wake_at_ms))
         if effects.promise is not None:
-            self.step(now_ms, Promise(effects.promise))
+            self.step(now_ms, messages.Promise(effects.promise))
         if effects.found is not None:
-            self.step(now_ms, Found(effects.found))
+            self.step(now_ms, messages.Found(effects.found))
         self._context.out.send.extend((store.node, message) for store, message in effects.send)
         self._admissions.update(dict.fromkeys(effects.admit))
 
@@ -208,7 +200,7 @@ class Consensus:
         if self._founding_tick.at_ms <= now_ms:
             self.found(now_ms, FoundingTick())
         if self._tick.at_ms <= now_ms:
-            self.step(now_ms, RaftTick())
+            self.step(now_ms, messages.RaftTick())
             self._seek(now_ms)
 
     def led_at(self, now_ms: int) -> int:
@@ -305,7 +297,7 @@ class Consensus:
 
     def _propose_voters(self, now_ms: int, voters: tuple[StoreId, ...]) -> None:
         self._number += 1
-        self.step(now_ms, ProposeVoters(self._number, voters))
+        self.step(now_ms, messages.ProposeVoters(self._number, voters))
 
     def propose(self, now_ms: int, command: CatalogCommand) -> None:
         """Propose a command of the leader itself."""
@@ -314,7 +306,7 @@ class Consensus:
     def log(self, now_ms: int, data: bytes) -> None:
         """Put a proposal into Raft's log, if the node leads."""
         self._number += 1
-        self.step(now_ms, Propose(self._number, data))
+        self.step(now_ms, messages.Propose(self._number, data))
 
 
 def _or_forever(at_ms: int | None) -> int:

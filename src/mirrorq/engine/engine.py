@@ -27,27 +27,11 @@ from mirrorq.cluster.raft.messages import Late, Received
 from mirrorq.cluster.raft.raft import Raft
 from mirrorq.config import Config
 from mirrorq.containers.timers import FOREVER_MS
+from mirrorq.engine import events
 from mirrorq.engine.addresses import MARK
 from mirrorq.engine.catalog_requests import CatalogRequests
 from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.context import EngineContext
-from mirrorq.engine.events import (
-    Ask,
-    Committed,
-    EngineEffects,
-    EngineEvent,
-    Forget,
-    FromPeer,
-    FromSession,
-    LinkDown,
-    LinkUp,
-    Probed,
-    Release,
-    SessionClosed,
-    SessionOpened,
-    ToCopy,
-    WriteAll,
-)
 from mirrorq.engine.follower import Follower
 from mirrorq.engine.greetings import Greetings
 from mirrorq.engine.hosting import Hosting
@@ -55,29 +39,9 @@ from mirrorq.engine.leader_requests import LeaderRequests
 from mirrorq.engine.leadership import Leadership
 from mirrorq.engine.lease_keeping import LeaseKeeping
 from mirrorq.engine.peer_admission import PeerAdmission
+from mirrorq.protocol import control, effects
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import RegisterNode
-from mirrorq.protocol.control import (
-    CatalogAnswer,
-    CatalogRequest,
-    Directory,
-    Hello,
-    LeaseAnswer,
-    LeaseRelease,
-    LeaseRequest,
-    QueueReport,
-    SyncReport,
-    Unwelcome,
-    Yield,
-    Yielded,
-)
-from mirrorq.protocol.effects import (
-    PageReader,
-    Persisted,
-    QueueImage,
-    RaftImage,
-    RaftSnapshot,
-)
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.raft import RAFT_MESSAGES
 from mirrorq.protocol.ring import RingMessage
@@ -103,14 +67,14 @@ class Engine:
         peers: Mapping[str, str],
         config: Config,
         codec: OpCodec,
-        raft_image: RaftImage,
-        queue_images: Iterable[QueueImage],
+        raft_image: effects.RaftImage,
+        queue_images: Iterable[effects.QueueImage],
         *,
         join: tuple[str, ...] = (),
         witness: bool = False,
         seed: int = 0,
         now_ms: int = 0,
-        read_page: PageReader | None = None,
+        read_page: effects.PageReader | None = None,
     ) -> None:
         """Go on from the images of the disk.
 
@@ -151,7 +115,9 @@ class Engine:
             context, holder, self._consensus, self._follower, self._leader_requests
         )
         self._begin_timers(now_ms)
-        self._next_out = context.out = self.hosting.out = self._admission.out = EngineEffects()
+        self._next_out = context.out = self.hosting.out = self._admission.out = (
+            events.EngineEffects()
+        )
         self._start(now_ms, raft_image)
 
     def _begin_timers(self, now_ms: int) -> None:
@@ -168,7 +134,7 @@ class Engine:
         """Wake-up time that the last step returned."""
         self._late_ms = config.heartbeat_ms // LATE_FACTOR
 
-    def _start(self, now_ms: int, image: RaftImage) -> None:
+    def _start(self, now_ms: int, image: effects.RaftImage) -> None:
         if image.snapshot is not None:
             self._follower.restore(image.snapshot)
         while self._follower.is_restoring:
@@ -180,7 +146,7 @@ class Engine:
 
     # --- Raft ---------------------------------------------------------------------------
 
-    def _on_installed(self, snapshot: RaftSnapshot) -> None:
+    def _on_installed(self, snapshot: effects.RaftSnapshot) -> None:
         self._follower.restore(snapshot)
 
     def _apply_portion(self, now_ms: int) -> None:
@@ -270,7 +236,7 @@ class Engine:
         known = self._context.spooled if member == self.me else said.spooled if said else ()
         return (known[0], known[1]) if len(known) > 1 else (0, 0)
 
-    def _last_hello(self, member: MemberId) -> Hello | None:
+    def _last_hello(self, member: MemberId) -> control.Hello | None:
         peer = self._admission.peers.find(member.node)
         if peer is None or peer.gone or peer.member != member or peer.greeting is None:
             return None
@@ -339,7 +305,9 @@ class Engine:
 
     # --- The step -----------------------------------------------------------------------
 
-    def step(self, now_ms: int, steady_us: int, events: Iterable[EngineEvent]) -> EngineEffects:
+    def step(
+        self, now_ms: int, steady_us: int, inputs: Iterable[events.EngineEvent]
+    ) -> events.EngineEffects:
         """Take the events that have arrived and do what is due.
 
         Args:
@@ -358,8 +326,8 @@ class Engine:
             self._consensus.step(now_ms, Late(now_ms - self._wanted_ms))
         if hosting.holding:
             hosting.count_held_back()
-        for event in events:
-            if type(event) is FromPeer:
+        for event in inputs:
+            if type(event) is events.FromPeer:
                 self._on_peer(now_ms, event)
             else:
                 self._on_event(now_ms, event)
@@ -391,7 +359,7 @@ class Engine:
             self._admission.end_step()
         if out.writes or out.raft is not None:
             out.round = hosting.rounds.close()
-        self._next_out = EngineEffects()
+        self._next_out = events.EngineEffects()
         if requests.is_busy or self._is_hello_open:
             self._set_timers()
         wake_ms = now_ms if self.has_portions else hosting.due.next_ms
@@ -416,42 +384,42 @@ class Engine:
         if is_look_due:
             self._lease_keeping.hold(now_ms)
 
-    def _on_event(self, now_ms: int, event: EngineEvent) -> None:
+    def _on_event(self, now_ms: int, event: events.EngineEvent) -> None:
         match event:
-            case FromSession():
+            case events.FromSession():
                 self.hosting.route(event.request)
-            case Committed():
+            case events.Committed():
                 self._on_committed(now_ms, event.round)
-            case SessionOpened():
+            case events.SessionOpened():
                 self.hosting.open_session(event.session, event.queue_id)
-            case SessionClosed():
+            case events.SessionClosed():
                 self.hosting.close_session(event.session, event.queue_id)
-            case LinkUp():
+            case events.LinkUp():
                 self.hosting.on_link(event.node)
                 self._greetings.say_all(event.node)
                 self._admission.say_unwelcome(event.node)
-            case LinkDown():
+            case events.LinkDown():
                 self.hosting.on_link_down(event.node)
                 if event.node[:1] != MARK:
                     self._leadership.supervise(now_ms, LinkBroken(event.node))
-            case Probed():
+            case events.Probed():
                 self._leadership.on_probed(now_ms, event.node, refused=event.refused)
                 if event.refused:
                     # Hellos list unheard nodes. Other nodes need this hello to find that the
                     # probed node is dead (`failure_detector`).
                     self._greetings.say_to_all()
-            case Ask():
+            case events.Ask():
                 self._leader_requests.begin_request(event.token, event.command)
-            case Forget():
+            case events.Forget():
                 self._leader_requests.forget(event.token)
-            case ToCopy(event=Railed() | RailStopped()):
+            case events.ToCopy(event=Railed() | RailStopped()):
                 self.hosting.post_at_once(event.queue_id, event.event)
-            case ToCopy():
+            case events.ToCopy():
                 self.hosting.post(event.queue_id, event.event)
-            case WriteAll():
+            case events.WriteAll():
                 self.hosting.post_all(WriteAllOf())
                 self.hosting.runs_all = True
-            case Release():
+            case events.Release():
                 self._lease_keeping.release(now_ms)
                 self._leader_requests.stop()
 
@@ -459,14 +427,14 @@ class Engine:
         for committed in self.hosting.rounds.committed(number):
             self.hosting.on_committed(committed)
             if committed.raft:
-                self._consensus.step(now_ms, Persisted(committed.raft))
+                self._consensus.step(now_ms, effects.Persisted(committed.raft))
 
     # --- Peers --------------------------------------------------------------------------
 
-    def _on_peer(self, now_ms: int, event: FromPeer) -> None:
+    def _on_peer(self, now_ms: int, event: events.FromPeer) -> None:
         message = event.message
         kind = type(message)
-        if kind is Hello:
+        if kind is control.Hello:
             self._on_hello(now_ms, event, message)  # type: ignore[arg-type]
             return
         peer = self._admission.peers.on_heard(now_ms, event.node, event.incarnation)
@@ -490,7 +458,7 @@ class Engine:
         elif not self._consensus.is_peer_foreign(peer, store):
             self._on_control(now_ms, member, message)
 
-    def _on_hello(self, now_ms: int, event: FromPeer, hello: Hello) -> None:
+    def _on_hello(self, now_ms: int, event: events.FromPeer, hello: control.Hello) -> None:
         if hello.node == event.node and hello.incarnation == event.incarnation:
             self._greetings.on_hello(now_ms, hello)
 
@@ -511,28 +479,28 @@ class Engine:
 
     def _on_control(self, now_ms: int, member: MemberId, message: object) -> None:
         match message:
-            case LeaseAnswer():
+            case control.LeaseAnswer():
                 self._lease_keeping.on_answer(message)
-            case LeaseRequest() | LeaseRelease():
+            case control.LeaseRequest() | control.LeaseRelease():
                 if message.member == member:
                     self._leadership.supervise(now_ms, message)
-            case CatalogRequest():
+            case control.CatalogRequest():
                 if message.member == member:
                     self._leader_requests.on_request(now_ms, message)
-            case CatalogAnswer():
+            case control.CatalogAnswer():
                 self._leader_requests.on_answer(message)
-            case Yield():
+            case control.Yield():
                 self.hosting.ask_to_yield(message.queue_id, message.epoch)
-            case Yielded():
+            case control.Yielded():
                 if message.member == member:
                     self._leadership.supervise(now_ms, message)
-            case QueueReport():
+            case control.QueueReport():
                 self.hosting.reports.record_report(now_ms, self.catalog, member, message)
-            case SyncReport():
+            case control.SyncReport():
                 self.hosting.sync_reports.record_report(member, message)
-            case Directory():
+            case control.Directory():
                 self._consensus.on_directory(now_ms, member.node, message)
-            case Unwelcome():
+            case control.Unwelcome():
                 if self._may_be_kept_out and message.store in (0, self.me.store):
                     self._admission.on_unwelcome(message.text, is_final=message.is_final)
             case _:

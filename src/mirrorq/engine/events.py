@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from mirrorq.protocol import effects
 from mirrorq.protocol.commands import CatalogCommand
-from mirrorq.protocol.effects import (
-    Notice,
-    OutboxLoad,
-    QueueWrite,
-    RaftWrite,
-    RailArm,
-    RailDisarm,
-)
 from mirrorq.protocol.identities import SessionId
 from mirrorq.protocol.ring import FetchFrames
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
@@ -159,22 +152,22 @@ class EngineEffects(Struct):
     """Deliver and Browsed without frames, for sessions here and on other nodes. Their ops were
     stable before the round, so they do not wait for its writes."""
     changes: list[MasterChange | MasterLinkLost] = field(default_factory=list)
-    writes: list[QueueWrite] = field(default_factory=list)
-    raft: RaftWrite | None = None
+    writes: list[effects.QueueWrite] = field(default_factory=list)
+    raft: effects.RaftWrite | None = None
     round: int = 0
     """The driver posts Committed(round) after the commit; 0: there is nothing to write."""
     send: list[tuple[str, object]] = field(default_factory=list)
     """Sent after the commit: Raft's messages rely on Raft's state on disk."""
     reads: list[tuple[str, FetchFrames]] = field(default_factory=list)
-    loads: list[OutboxLoad] = field(default_factory=list)
+    loads: list[effects.OutboxLoad] = field(default_factory=list)
     """Each is answered by OutboxLoaded, for the copy (`outbox_packing`)."""
     answers: list[Answer] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[effects.Notice] = field(default_factory=list)
     probes: list[str] = field(default_factory=list)
     contacts: dict[str, str] | None = None
     """Node -> endpoint: the complete set of connections from now on. The key of a process without a
     usable name is "?" and its endpoint. None: no change."""
-    rail: list[tuple[int, RailArm | RailDisarm]] = field(default_factory=list)
+    rail: list[tuple[int, effects.RailArm | effects.RailDisarm]] = field(default_factory=list)
     """Queues that the rail takes or gives back; carried out after the step, without waiting."""
     wake_at_ms: int | None = None
 

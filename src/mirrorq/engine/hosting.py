@@ -42,24 +42,8 @@ from mirrorq.protocol.identities import MemberId, SessionId
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.views import find_store, view_text
+from mirrorq.replication import events
 from mirrorq.replication.disk_budget import Room
-from mirrorq.replication.events import (
-    DAMAGE,
-    CourierReplied,
-    Declared,
-    Defined,
-    Fetching,
-    LinkLost,
-    NeighboursChanged,
-    NodeGone,
-    ReplicaEvent,
-    Requested,
-    SessionGone,
-    TargetLinkLost,
-    Tick,
-    ViewInstalled,
-    YieldAsked,
-)
 from mirrorq.replication.master.courier import courier_number, is_courier, source_of
 from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.term import Lease
@@ -81,7 +65,7 @@ TOLD_MAX = 64
 catalog changes."""
 NEVER_MS = -(1 << 62)
 """Earlier than every time."""
-TICK = Tick()
+TICK = events.Tick()
 ORDINARY = (False,) * 5
 """The usual standing of a copy: see `_note_standing`."""
 
@@ -170,7 +154,7 @@ class Hosting:
         self._targets = _Targets(self)
         self._early: list[SessionRequest] = []
         """Requests of a term not known here yet."""
-        self.inbox: dict[int, list[ReplicaEvent]] = {}
+        self.inbox: dict[int, list[events.ReplicaEvent]] = {}
         """Events for copies since their last step."""
         self._at_once: dict[int, None] = {}
         """Copies to be stepped before the engine's step ends."""
@@ -258,7 +242,7 @@ class Hosting:
         for queue_id in self.holding:
             self.room.hold(self.replicas[queue_id].ring.log.append_cost)
 
-    def post(self, queue_id: int, event: ReplicaEvent) -> None:
+    def post(self, queue_id: int, event: events.ReplicaEvent) -> None:
         """Add an event for a queue; drop it when there is no copy here. Catalog changes are
         delivered to the copy first."""
         if queue_id in self.changed:
@@ -266,7 +250,7 @@ class Hosting:
         if queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
-    def post_at_once(self, queue_id: int, event: ReplicaEvent) -> None:
+    def post_at_once(self, queue_id: int, event: events.ReplicaEvent) -> None:
         """Add an event of the rail. The copy is stepped in this step, however many copies wait,
         because the rail's ops count as written with the step."""
         self._at_once[queue_id] = None
@@ -275,14 +259,16 @@ class Hosting:
     def ask_to_yield(self, queue_id: int, epoch: int) -> None:
         """Ask the copy here to stop deliveries in an epoch and to confirm the end to the leader."""
         if queue_id in self.replicas:
-            self.post(queue_id, YieldAsked(epoch))
+            self.post(queue_id, events.YieldAsked(epoch))
             self._asked_to_yield[queue_id] = None
 
-    def post_all(self, event: ReplicaEvent) -> None:
+    def post_all(self, event: events.ReplicaEvent) -> None:
         for queue_id in self.replicas:
             self.inbox.setdefault(queue_id, []).append(event)
 
-    def post_masters(self, event: ReplicaEvent, is_concerned: Callable[[Master], bool]) -> None:
+    def post_masters(
+        self, event: events.ReplicaEvent, is_concerned: Callable[[Master], bool]
+    ) -> None:
         """Add an event for the masters that it concerns: most need no step. Copies with events are
         included, because an event of the step may make a copy master."""
         inbox = self.inbox
@@ -293,7 +279,7 @@ class Hosting:
 
     def post_node_gone(self, node: str, incarnation: int | None = None) -> None:
         """Tell masters with users on a node that it is gone, or its older incarnations are."""
-        gone = NodeGone(node, incarnation)
+        gone = events.NodeGone(node, incarnation)
         self.post_masters(gone, lambda master: master.may_have_users(node))
 
     def step_copies(self, now_ms: int, steady_us: int) -> None:
@@ -308,11 +294,11 @@ class Hosting:
         self._gather_crowd(now_ms)
         self.stepped = inbox = self._take_portion()
         self.led = led = list[Replica]()
-        for queue_id, events in inbox.items():
+        for queue_id, inputs in inbox.items():
             replica = self.replicas.get(queue_id)
             if replica is not None:
                 was_master = replica.master
-                effects = replica.step(now_ms, steady_us, *events)
+                effects = replica.step(now_ms, steady_us, *inputs)
                 if was_master is not None or replica.master is not None:
                     led.append(replica)
                     self._note_handing(replica, was_master)
@@ -337,7 +323,7 @@ class Hosting:
             self._crowd_news.clear()
             self._crowd_until_ms = now_ms + CROWD_FACTOR * self._config.failure_ms
 
-    def _take_portion(self) -> dict[int, list[ReplicaEvent]]:
+    def _take_portion(self) -> dict[int, list[events.ReplicaEvent]]:
         """Take the events of the copies to step now. The engine steps again at once while events
         are left.
 
@@ -436,7 +422,7 @@ class Hosting:
             names = (known.name if known is not None else "" for known in (record, target))
             out.loads.append(evolve(load, queue=next(names), target_name=next(names)))
         for kind, text in effects.notices:
-            self.damage_count += kind == DAMAGE
+            self.damage_count += kind == events.DAMAGE
             name = record.name if record is not None else queue_id
             out.notices.append(Notice(kind, f"queue {name!r}: {text}", queue_id))
 
@@ -451,7 +437,7 @@ class Hosting:
 
     def on_link(self, node: str) -> None:
         """Handle a new connection: messages on the way may have been lost with the one before."""
-        inbox, event = self.inbox, LinkLost(node)
+        inbox, event = self.inbox, events.LinkLost(node)
         for queue_id in {**inbox, **self._crowd_at(node)}:
             inbox.setdefault(queue_id, []).append(event)
         self._tell_users_of(node)
@@ -459,7 +445,7 @@ class Hosting:
     def on_link_down(self, node: str) -> None:
         """Handle a lost connection. Rings repeat nothing before there is a new one."""
         self._crowd_at(node)
-        self.post_masters(LinkLost(node), lambda master: master.may_have_users(node))
+        self.post_masters(events.LinkLost(node), lambda master: master.may_have_users(node))
         self._tell_users_of(node)
 
     def _crowd_at(self, node: str) -> dict[int, None]:
@@ -478,7 +464,7 @@ class Hosting:
             master = self.replicas[queue_id].master
             for target in () if master is None else master.departures.couriers.targets:
                 if self._is_mastered_by(target, node):
-                    self.post(queue_id, TargetLinkLost(target))
+                    self.post(queue_id, events.TargetLinkLost(target))
 
     def _is_mastered_by(self, queue_id: int, node: str) -> bool:
         record = self.catalog.queue(queue_id)
@@ -569,13 +555,13 @@ class Hosting:
             replica.reported = report[0]
         definition = self.catalog.definition_of(record.name)
         self._definitions[queue_id] = definition
-        self.post(queue_id, Defined(definition))
+        self.post(queue_id, events.Defined(definition))
         has_outbox = self.catalog.may_have_outbox(record)
         if record.auto_delete or has_outbox or record.connection:
             known = (record.was_consumed, record.is_ending, has_outbox, record.connection)
-            self.post(queue_id, Declared(record.auto_delete, *known))
-        self.post(queue_id, Fetching(self.me in self.catalog.synchronising(queue_id)))
-        self.post(queue_id, ViewInstalled(record.view))
+            self.post(queue_id, events.Declared(record.auto_delete, *known))
+        self.post(queue_id, events.Fetching(self.me in self.catalog.synchronising(queue_id)))
+        self.post(queue_id, events.ViewInstalled(record.view))
         self._crowd_news[queue_id] = None
         if record.view.members[0].id == self.me and not was_master:
             text = f"master of queue {record.name!r} at epoch {record.view.epoch}"
@@ -630,7 +616,7 @@ class Hosting:
 
     def close_session(self, session: SessionId, queue_id: int) -> None:
         self.sessions.close(session, queue_id)
-        self.post(queue_id, SessionGone(session))
+        self.post(queue_id, events.SessionGone(session))
         self.end_owner(session)
 
     def end_owner(self, owner: SessionId) -> None:
@@ -692,11 +678,11 @@ class Hosting:
         for queue_id in self._neighbours:
             master = self.replicas[queue_id].master
             if queues is None:
-                self.post(queue_id, NeighboursChanged(None))
+                self.post(queue_id, events.NeighboursChanged(None))
             elif master is not None:
                 changed = tuple(filter(master.knows, queues))
                 if changed:
-                    self.post(queue_id, NeighboursChanged(changed))
+                    self.post(queue_id, events.NeighboursChanged(changed))
 
     def _tell(self, change: MasterChange | None) -> None:
         if change is not None:
@@ -711,7 +697,7 @@ class Hosting:
             return
         master = record.view.members[0].id
         if master == self.me:
-            self.post(request.queue_id, Requested(request))
+            self.post(request.queue_id, events.Requested(request))
         else:
             self.out.send.append((master.node, request))
 
@@ -723,7 +709,7 @@ class Hosting:
         else:
             is_early = record.view.master_epoch < request.epoch
         if not is_early:
-            self.post(request.queue_id, Requested(request))
+            self.post(request.queue_id, events.Requested(request))
         elif len(self._early) < EARLY_COUNT_MAX:
             self._early.append(request)
 
@@ -745,7 +731,7 @@ class Hosting:
         elif session.node != me.node:
             self.out.send_first.append((session.node, reply))
         elif session.incarnation == me.incarnation:
-            self.post(source_of(session), CourierReplied(reply))
+            self.post(source_of(session), events.CourierReplied(reply))
 
 
 def _keep(queues: dict[int, None], queue_id: int, is_one: bool) -> None:

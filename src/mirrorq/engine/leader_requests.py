@@ -10,21 +10,7 @@ from mirrorq.engine.consensus import Consensus
 from mirrorq.engine.context import EngineContext
 from mirrorq.engine.events import Answer
 from mirrorq.engine.leadership import Leadership
-from mirrorq.protocol.commands import (
-    CatalogCommand,
-    DeclareQueue,
-    DeclareShards,
-    DeleteQueue,
-    NodeStopped,
-    RegisterNode,
-)
-from mirrorq.protocol.control import (
-    CatalogAnswer,
-    CatalogRequest,
-    LeaseRelease,
-    LeaseRequest,
-    Yielded,
-)
+from mirrorq.protocol import commands, control
 from mirrorq.protocol.identities import StoreId
 
 
@@ -43,7 +29,7 @@ class LeaderRequests:
         requests: CatalogRequests,
         consensus: Consensus,
         leadership: Leadership,
-        registration: RegisterNode,
+        registration: commands.RegisterNode,
     ) -> None:
         self._context = context
         self._requests = requests
@@ -53,10 +39,10 @@ class LeaderRequests:
 
     # --- Asking ---------------------------------------------------------------------------
 
-    def begin_request(self, token: int, command: CatalogCommand) -> None:
+    def begin_request(self, token: int, command: commands.CatalogCommand) -> None:
         """Begin a catalog request of a user of the node."""
         self._requests.add(token, command)
-        if isinstance(command, DeclareQueue) and command.owner is not None:
+        if isinstance(command, commands.DeclareQueue) and command.owner is not None:
             self._context.hosting.sessions.own(command.owner)
 
     def forget(self, token: int) -> None:
@@ -68,7 +54,7 @@ class LeaderRequests:
         """Announce the end of the node as a shutdown, not a failure."""
         if self._context.is_registered:
             me = self._context.me
-            self._requests.wish(NodeStopped(me.node, me.store, me.incarnation))
+            self._requests.wish(commands.NodeStopped(me.node, me.store, me.incarnation))
 
     def continue_requests(self, now_ms: int) -> None:
         """Continue open requests and deletions, or the node's registration."""
@@ -84,14 +70,16 @@ class LeaderRequests:
             not context.was_registered
             and raft.is_founded
             and not context.is_registered
-            and not self._requests.is_open(RegisterNode)
+            and not self._requests.is_open(commands.RegisterNode)
         ):
             self._requests.wish(self._registration)
         if not self._requests or raft.leader is None:
             return
         oldest = self._requests.oldest
         for ask in self._requests.due(now_ms):
-            self.to_leader(now_ms, CatalogRequest(ask.number, context.me, ask.command, oldest))
+            self.to_leader(
+                now_ms, control.CatalogRequest(ask.number, context.me, ask.command, oldest)
+            )
 
     def send_promises(self, now_ms: int) -> None:
         """Tell the leader which masters here have yielded."""
@@ -101,7 +89,12 @@ class LeaderRequests:
             self.to_leader(now_ms, promise)
 
     def to_leader(
-        self, now_ms: int, message: CatalogRequest | LeaseRequest | LeaseRelease | Yielded
+        self,
+        now_ms: int,
+        message: control.CatalogRequest
+        | control.LeaseRequest
+        | control.LeaseRelease
+        | control.Yielded,
     ) -> None:
         """Send a message to the leader, possibly the node itself; without a leader, drop it."""
         leader = self._consensus.raft.leader
@@ -109,20 +102,25 @@ class LeaderRequests:
             return
         if leader != self._context.store:
             self._context.out.send.append((leader.node, message))
-        elif isinstance(message, CatalogRequest):
+        elif isinstance(message, control.CatalogRequest):
             self.on_request(now_ms, message)
         else:
             self._leadership.supervise(now_ms, message)
 
     # --- Being asked ----------------------------------------------------------------------
 
-    def on_request(self, now_ms: int, request: CatalogRequest) -> None:
+    def on_request(self, now_ms: int, request: control.CatalogRequest) -> None:
         """Handle a catalog request of a node, in the role of a possible leader."""
         command = self._leadership.admit(request)
-        if isinstance(command, DeclareQueue | DeclareShards) and self._is_assembling():
-            command = CatalogAnswer(request.number, 0, retry=True)
+        if (
+            isinstance(command, commands.DeclareQueue | commands.DeclareShards)
+            and self._is_assembling()
+        ):
+            command = control.CatalogAnswer(request.number, 0, retry=True)
         answer = (
-            command if isinstance(command, CatalogAnswer) else self._log(now_ms, request, command)
+            command
+            if isinstance(command, control.CatalogAnswer)
+            else self._log(now_ms, request, command)
         )
         if answer is not None and request.member == self._context.me:
             self.on_answer(answer)
@@ -132,8 +130,8 @@ class LeaderRequests:
         self._leadership.tick.set_by(now_ms)
 
     def _log(
-        self, now_ms: int, request: CatalogRequest, command: CatalogCommand
-    ) -> CatalogAnswer | None:
+        self, now_ms: int, request: control.CatalogRequest, command: commands.CatalogCommand
+    ) -> control.CatalogAnswer | None:
         """Put a command into Raft's log, or refuse a command that is too large for the log."""
         data = pack(request.member, request.number, command, request.oldest)
         if len(data) <= COMMAND_BYTES_MAX:
@@ -143,7 +141,7 @@ class LeaderRequests:
             f"{type(command).__name__} takes {len(data)} bytes in the catalog's log, and a command "
             f"at most {COMMAND_BYTES_MAX}: divide it, or shorten its lists and names"
         )
-        return CatalogAnswer(request.number, 0, "PreconditionFailed", text)
+        return control.CatalogAnswer(request.number, 0, "PreconditionFailed", text)
 
     def _is_assembling(self) -> bool:
         """Return true if a running voter is about to register: a first view should have it."""
@@ -160,12 +158,12 @@ class LeaderRequests:
 
     # --- Answers --------------------------------------------------------------------------
 
-    def on_answer(self, answer: CatalogAnswer) -> None:
+    def on_answer(self, answer: control.CatalogAnswer) -> None:
         """Handle a refusal. Success is seen when the command is applied here."""
         if answer.retry:
             self._requests.retry(answer.number)
             return
-        if answer.error and self._requests.is_about(answer.number, RegisterNode):
+        if answer.error and self._requests.is_about(answer.number, commands.RegisterNode):
             # The registration is repeated later, as any request without an answer.
             self._context.admission.on_unwelcome(answer.text)
             return
@@ -174,14 +172,14 @@ class LeaderRequests:
             self._answer(ask, Answer(ask.token, answer.value, answer.error, answer.text))
 
     def on_applied(
-        self, now_ms: int, number: int, command: CatalogCommand, result: CatalogResult
+        self, now_ms: int, number: int, command: commands.CatalogCommand, result: CatalogResult
     ) -> None:
         """End a request of the node whose command was applied here."""
         ask = self._requests.finish(number)
         if ask is None:
             return
         answer = Answer(ask.token, result.value, result.error, result.text)
-        if isinstance(command, DeleteQueue) and ask.token != NOBODY and not result.error:
+        if isinstance(command, commands.DeleteQueue) and ask.token != NOBODY and not result.error:
             # Mostly the outbox empties at once; the answer then means that the name is free.
             if self._context.catalog.is_ending(command.queue_id):
                 until_ms = now_ms + self._context.config.failure_ms
@@ -202,5 +200,5 @@ class LeaderRequests:
     def _end(self, ask: PendingRequest, error: str) -> None:
         """End a request. If a declaration fails, the handle owns no exclusive queue."""
         command = ask.command
-        if error and isinstance(command, DeclareQueue) and command.owner is not None:
+        if error and isinstance(command, commands.DeclareQueue) and command.owner is not None:
             self._context.hosting.end_owner(command.owner)

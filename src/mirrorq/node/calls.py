@@ -23,15 +23,7 @@ from mirrorq.api.termination import Interruptible, interruptible
 from mirrorq.engine.events import SessionClosed
 from mirrorq.errors import MirrorQError, NoQuorum, ShutDown, named_error
 from mirrorq.node.gateway.calls import Calls
-from mirrorq.protocol.clients import (
-    AnyCall,
-    ClientAnswer,
-    ClientCall,
-    ClientDeclare,
-    ClientLook,
-    ClientRead,
-    ClientSeek,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.identities import SessionId, connection_of
 from mirrorq.waiting import Latch, is_host_thread
 
@@ -54,13 +46,13 @@ Result = TypeVar("Result")
 class _Call:
     """One call, shared by the waiting thread and the node thread that serves the call."""
 
-    message: ClientCall
+    message: clients.ClientCall
     since_ms: int = field(factory=clock.now_ms)
     left: deque[None] = field(factory=lambda: deque([None]))
     """The side that takes the item decides: the node thread begins, or the caller gives up."""
     done: Latch = field(factory=Latch)
-    answer: ClientAnswer | None = None
-    so_far: ClientAnswer | None = None
+    answer: clients.ClientAnswer | None = None
+    so_far: clients.ClientAnswer | None = None
     """A partial outcome, while the caller waits for the rest."""
 
     def claim(self) -> bool:
@@ -169,7 +161,7 @@ class NodeCalls:
 
     # --- Waiting --------------------------------------------------------------------------
 
-    def ask(self, call: AnyCall, timeout: float | None) -> ClientAnswer:
+    def ask(self, call: clients.AnyCall, timeout: float | None) -> clients.ClientAnswer:
         """Have a call served and return the answer.
 
         Raises:
@@ -180,11 +172,13 @@ class NodeCalls:
         self.check_open()
         if timeout is not None:
             check_timeout(timeout)
-        one = _Call(ClientCall(next(self._numbers), checked_call(call)))
+        one = _Call(clients.ClientCall(next(self._numbers), checked_call(call)))
         is_given_up = True
         try:
             self._driver.call(lambda: self._begin(one))
-            is_told = not isinstance(call, ClientLook | ClientRead | ClientSeek)
+            is_told = not isinstance(
+                call, clients.ClientLook | clients.ClientRead | clients.ClientSeek
+            )
             is_in_time = self._wait(one.done, timeout, lambda: self._check(one), is_told=is_told)
             answer = one.answer if is_in_time else one.so_far
             is_given_up = answer is None
@@ -319,14 +313,14 @@ class NodeCalls:
 
     # --- On the node thread ---------------------------------------------------------------
 
-    def send(self, message: ClientAnswer) -> None:
+    def send(self, message: clients.ClientAnswer) -> None:
         """Give an answer to the waiting caller, as a link sends an answer to a client."""
         one = self._open.pop(message.number, None)
         if one is not None:
             one.answer = message
             one.done.set()
 
-    def _note_done(self, answer: ClientAnswer) -> None:
+    def _note_done(self, answer: clients.ClientAnswer) -> None:
         self._open[answer.number].so_far = answer
 
     def _begin(self, one: _Call) -> None:
@@ -340,7 +334,7 @@ class NodeCalls:
         number, call = one.message.number, one.message.call
         self._open.pop(number, None)
         self._calls.forget(number)
-        if is_given_up and isinstance(call, ClientDeclare) and call.exclusive:
+        if is_given_up and isinstance(call, clients.ClientDeclare) and call.exclusive:
             self._driver.post(SessionClosed(self._session(call.session), 0))
 
     def _session(self, number: int) -> SessionId:

@@ -25,26 +25,8 @@ from mirrorq import clock
 from mirrorq.api.host import SessionPort
 from mirrorq.api.host_thread import HostThread, Port
 from mirrorq.containers.ranges import RangeSet
+from mirrorq.engine import events
 from mirrorq.engine.engine import Engine
-from mirrorq.engine.events import (
-    Answer,
-    Ask,
-    Committed,
-    EngineEffects,
-    EngineEvent,
-    Forget,
-    FromPeer,
-    FromSession,
-    LinkDown,
-    LinkUp,
-    MasterChange,
-    MasterLinkLost,
-    Probed,
-    SessionClosed,
-    SessionOpened,
-    ToCopy,
-    WriteAll,
-)
 from mirrorq.errors import ConfigError, ProtocolError, QueueDown, StoreCorrupt, StoreFull
 from mirrorq.node.copy_reader import read_copy
 from mirrorq.node.ending import Ending, endings
@@ -167,14 +149,14 @@ class Driver(HostThread[_Port]):
         self._transport = transport
         self._rail = rail
         self._on_notice = on_notice
-        self._events: list[EngineEvent] = []
+        self._events: list[events.EngineEvent] = []
         self._session_numbers = itertools.count(1)
         self._tokens = itertools.count(1)
-        self._answers: dict[int, Callable[[Answer], None]] = {}
+        self._answers: dict[int, Callable[[events.Answer], None]] = {}
         """Callbacks for answers of the catalog, by token."""
         self.waits = Waits()
         """Waits of calls. Node thread only."""
-        self._commits: deque[EngineEffects] = deque()
+        self._commits: deque[events.EngineEffects] = deque()
         self._sends_lost = False
         """True if messages were dropped that waited long for a commit."""
         self._reads: deque[tuple[str, FetchFrames]] = deque()
@@ -235,9 +217,9 @@ class Driver(HostThread[_Port]):
         if error.span is None:
             log.error("queue %d: %s", queue_id, error)
         else:
-            self.post(ToCopy(queue_id, FrameDamaged(*error.span, str(error))))
+            self.post(events.ToCopy(queue_id, FrameDamaged(*error.span, str(error))))
 
-    def post(self, event: EngineEvent) -> None:
+    def post(self, event: events.EngineEvent) -> None:
         """Give the engine an event in the next round."""
         self._events.append(event)
 
@@ -245,11 +227,11 @@ class Driver(HostThread[_Port]):
         """Send a message to another node, without the engine."""
         self._send([(node, message)])
 
-    def ask(self, command: CatalogCommand, answered: Callable[[Answer], None]) -> int:
+    def ask(self, command: CatalogCommand, answered: Callable[[events.Answer], None]) -> int:
         """Request a catalog command; return its token. `answered` is called with the answer."""
         token = next(self._tokens)
         self._answers[token] = answered
-        self.post(Ask(token, command))
+        self.post(events.Ask(token, command))
         return token
 
     def when(self, key: object, holds: Callable[[], bool], function: Callable[[], None]) -> None:
@@ -260,16 +242,16 @@ class Driver(HostThread[_Port]):
     def forget(self, token: int) -> None:
         """Drop the callback of a token: the answer is not wanted any more."""
         self._answers.pop(token, None)
-        self.post(Forget(token))
+        self.post(events.Forget(token))
 
     def open_port(self, session: SessionId, queue_id: int, handle: SessionPort) -> None:
         self._ports.open(_Port(session.number, handle, queue_id, session=session))
-        self.post(SessionOpened(session, queue_id))
+        self.post(events.SessionOpened(session, queue_id))
 
     def close_port(self, session: SessionId) -> None:
         port = self._take_out(session.number)
         if port is not None:
-            self.post(SessionClosed(session, port.queue_id))
+            self.post(events.SessionClosed(session, port.queue_id))
 
     def _run_rounds(self) -> None:
         self._attempt(self._make_rounds)
@@ -286,7 +268,7 @@ class Driver(HostThread[_Port]):
             case Ending.STOP_RAIL if rail is not None:
                 rail.stop()
             case Ending.WRITE_REST:
-                self.post(WriteAll())
+                self.post(events.WriteAll())
                 self._round()
             case Ending.TELL_WAITING:
                 self._tell_waiting()
@@ -305,7 +287,7 @@ class Driver(HostThread[_Port]):
         for port in self._ports:
             self._attempt(partial(self._end_port, port))
         for callback in self._answers.values():
-            self._attempt(partial(callback, Answer(0, 0, "ShutDown", "the node is closed")))
+            self._attempt(partial(callback, events.Answer(0, 0, "ShutDown", "the node is closed")))
         self.waits.close()
 
     def _end_port(self, port: _Port) -> None:
@@ -322,11 +304,11 @@ class Driver(HostThread[_Port]):
         if self.gateway is not None:
             self.gateway.end_stale_clients(now_ms)
         self._step_ports(now_ms)
-        events, self._events = self._events, []
+        inputs, self._events = self._events, []
         if not self._is_room_set:
             self._set_room()
         now_ms = clock.now_ms()
-        effects = self.engine.step(now_ms, self._steady.us(now_ms), events)
+        effects = self.engine.step(now_ms, self._steady.us(now_ms), inputs)
         self._wake_at_ms = effects.wake_at_ms
         hosting = self.engine.hosting
         if hosting.led:
@@ -369,7 +351,7 @@ class Driver(HostThread[_Port]):
     def _carry_out_rail(self, wanted: Sequence[tuple[int, RailArm | RailDisarm]]) -> None:
         for queue_id, one in wanted:
             if self._rail is None:
-                self.post(ToCopy(queue_id, RailStopped()))
+                self.post(events.ToCopy(queue_id, RailStopped()))
             else:
                 self._rail.carry_out(queue_id, one)
 
@@ -457,22 +439,22 @@ class Driver(HostThread[_Port]):
         if kind in _ABOUT_NODES:
             self.queries.on_message(inbound.peer, inbound.incarnation, message)  # type: ignore[arg-type]
         else:
-            self._events.append(FromPeer(inbound.peer, inbound.incarnation, message))
+            self._events.append(events.FromPeer(inbound.peer, inbound.incarnation, message))
 
     def _on_inbound(self, inbound: Inbound) -> None:
         match inbound:
             case RailMark():
                 mark = JoinerDurable(inbound.queue_id, inbound.epoch, inbound.lsn)
-                self.post(FromPeer(inbound.peer, inbound.incarnation, mark))
+                self.post(events.FromPeer(inbound.peer, inbound.incarnation, mark))
             case Connected():
-                self.post(LinkUp(inbound.peer))
+                self.post(events.LinkUp(inbound.peer))
             case Disconnected():
-                self.post(LinkDown(inbound.peer))
+                self.post(events.LinkDown(inbound.peer))
             case SendLost():
                 # The ring and the sessions repeat important messages, as after a reconnect.
-                self.post(LinkUp(inbound.peer))
+                self.post(events.LinkUp(inbound.peer))
             case ProbeResult():
-                self.post(Probed(inbound.peer, inbound.refused))
+                self.post(events.Probed(inbound.peer, inbound.refused))
             case ClientMessage():
                 if self.gateway is not None:
                     self.gateway.on_message(inbound)
@@ -490,11 +472,11 @@ class Driver(HostThread[_Port]):
 
     def _carry(self, port: _Port, requests: tuple[SessionRequest, ...]) -> None:
         for request in requests:
-            self._events.append(FromSession(request))
+            self._events.append(events.FromSession(request))
 
     # --- Effects ------------------------------------------------------------------------
 
-    def _wait_for_disk(self, effects: EngineEffects) -> None:
+    def _wait_for_disk(self, effects: events.EngineEffects) -> None:
         """Put a round behind the rounds that are not on disk. A round without a write is merged
         into the last waiting round: a full disk would make their number unbounded."""
         if effects.round or not self._commits:
@@ -523,14 +505,14 @@ class Driver(HostThread[_Port]):
             self._commits.popleft()
             self._carry_out(effects)
             if effects.round:
-                self.post(Committed(effects.round))
+                self.post(events.Committed(effects.round))
         if self._sends_lost and self._transport is not None:
             # The ring and the sessions repeat important messages, as after a reconnect.
             self._sends_lost = False
             for node in self._transport.peers:
-                self.post(LinkUp(node))
+                self.post(events.LinkUp(node))
 
-    def _commit(self, effects: EngineEffects) -> bool:
+    def _commit(self, effects: events.EngineEffects) -> bool:
         if self._transport is not None:
             self._transport.flush()
         try:
@@ -557,16 +539,16 @@ class Driver(HostThread[_Port]):
         waited_ms = clock.now_ms() - self._blocked_since_ms
         return f"cannot write: {why}" if why and waited_ms >= self.engine.config.failure_ms else ""
 
-    def _carry_out(self, effects: EngineEffects) -> None:
+    def _carry_out(self, effects: events.EngineEffects) -> None:
         if effects.send:
             self._send(effects.send)
         if effects.has_rest:
             self._carry_out_rest(effects)
 
-    def _carry_out_rest(self, effects: EngineEffects) -> None:
+    def _carry_out_rest(self, effects: events.EngineEffects) -> None:
         self._reads.extend(effects.reads)
         for load in effects.loads:
-            self.post(ToCopy(load.queue_id, self._packed(load)))
+            self.post(events.ToCopy(load.queue_id, self._packed(load)))
         for answer in effects.answers:
             callback = self._answers.pop(answer.token, None)
             if callback is not None:
@@ -684,7 +666,7 @@ class Driver(HostThread[_Port]):
     def _post_undelivered(self, reply: SessionReply) -> None:
         """Tell the master here about a delivery that is not sent."""
         if isinstance(reply.reply, Deliver):
-            self.post(ToCopy(reply.queue_id, Undelivered(reply.session, reply.reply)))
+            self.post(events.ToCopy(reply.queue_id, Undelivered(reply.session, reply.reply)))
 
     def _pass_on(self, reply: SessionReply, port: _Port | None) -> None:
         """Pass a reply to its handle, here (at the given port) or on another node."""
@@ -707,10 +689,10 @@ class Driver(HostThread[_Port]):
         master = replica.master if replica is not None else None
         return not body.bare or (master is not None and master.master_epoch == reply.epoch)
 
-    def _tell_ports(self, change: MasterChange | MasterLinkLost) -> None:
+    def _tell_ports(self, change: events.MasterChange | events.MasterLinkLost) -> None:
         event: SessionEvent = LinkLost()
         ports: Iterable[_Port | None] = self._ports.of_queue(change.queue_id)
-        if isinstance(change, MasterChange):
+        if isinstance(change, events.MasterChange):
             event = MasterChanged(change.master_epoch, change.available)
             if not change.master_epoch:
                 event = Closed("the queue was deleted", deleted=True)

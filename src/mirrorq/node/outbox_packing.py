@@ -21,14 +21,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from mirrorq.errors import MALFORMED, StoreCorrupt
+from mirrorq.protocol import ops
 from mirrorq.protocol.effects import OutboxEntry, OutboxLoad, OutboxLoaded
-from mirrorq.protocol.ops import (
-    FLAG_PRIORITY,
-    FLAG_TRANSIENT,
-    FLAG_UNIQUE,
-    UNIQUE_COUNT_MAX,
-    Header,
-)
 from mirrorq.replication.state.outbox import PUT
 from mirrorq.wire import frames
 from mirrorq.wire.properties import Properties, encode_properties
@@ -57,7 +51,7 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
         own = _terms(entry, header)
         if bodies and (own != terms or size >= load.bytes_max):
             break
-        count_max = UNIQUE_COUNT_MAX if own[0] & FLAG_UNIQUE else len(chosen) + len(bodies)
+        count_max = ops.UNIQUE_COUNT_MAX if own[0] & ops.FLAG_UNIQUE else len(chosen) + len(bodies)
         is_cut = False
         for sequence, body, old in chosen:
             new = _properties(load, entry, sequence, old)
@@ -90,20 +84,20 @@ def packed(load: OutboxLoad, read: Read) -> OutboxLoaded:
     return OutboxLoaded(load.queue_id, load.target, load.number, cycled, len(bodies), frame)
 
 
-def _terms(entry: OutboxEntry, header: Header) -> tuple[int, int, int]:
+def _terms(entry: OutboxEntry, header: ops.Header) -> tuple[int, int, int]:
     """Return (flags, delay, ttl) of a frame for the target."""
-    flags = header.flags & (FLAG_TRANSIENT | FLAG_PRIORITY)
+    flags = header.flags & (ops.FLAG_TRANSIENT | ops.FLAG_PRIORITY)
     if entry.reason == PUT:
-        return flags | header.flags & FLAG_UNIQUE, header.delay_ms, header.ttl_ms
+        return flags | header.flags & ops.FLAG_UNIQUE, header.delay_ms, header.ttl_ms
     return flags, 0, 0
 
 
 def _messages(
     load: OutboxLoad, read: Read
-) -> list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]]:
+) -> list[tuple[OutboxEntry, ops.Header, list[tuple[int, bytes, bytes]]]]:
     """Return (entry, header, (sequence, body, properties) of each message), up to the limit in
     bytes and to the first missing message."""
-    found: list[tuple[OutboxEntry, Header, list[tuple[int, bytes, bytes]]]] = []
+    found: list[tuple[OutboxEntry, ops.Header, list[tuple[int, bytes, bytes]]]] = []
     size = 0
     for entry in load.entries:
         first = entry.first

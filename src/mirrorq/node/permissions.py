@@ -18,41 +18,27 @@ from attrs import define, field
 
 from mirrorq.cluster.catalog.catalog import Catalog
 from mirrorq.errors import PolicyError, ProtocolError
-from mirrorq.protocol.clients import (
-    ClientAdminister,
-    ClientCall,
-    ClientDeclare,
-    ClientDelete,
-    ClientDisconnect,
-    ClientLook,
-    ClientRead,
-    ClientSeek,
-    ClientWatch,
-)
+from mirrorq.protocol import clients, sessions
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import Bind, DeclareExchange, DeleteExchange, Unbind
 from mirrorq.protocol.ops import FLAG_STAGED, FLAG_STEP, Step
 from mirrorq.protocol.policy import arguments_of
-from mirrorq.protocol.sessions import (
-    AckRange,
-    Browse,
-    Credit,
-    Extend,
-    OpenProducer,
-    Pause,
-    Publish,
-    Purge,
-    Recalled,
-    Request,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
 from mirrorq.protocol.shard_names import logical_name
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp
 from mirrorq.security.roles import Key, Right, refusal
 
-READING = (Subscribe, Unsubscribe, Credit, Settle, Extend, Browse, Purge, Pause, AckRange, Recalled)
+READING = (
+    sessions.Subscribe,
+    sessions.Unsubscribe,
+    sessions.Credit,
+    sessions.Settle,
+    sessions.Extend,
+    sessions.Browse,
+    sessions.Purge,
+    sessions.Pause,
+    sessions.AckRange,
+    sessions.Recalled,
+)
 """Requests that take messages, or look at them."""
 _Needs = tuple[tuple[Right, int], ...]
 """Needed rights: (right, id of the queue)."""
@@ -87,10 +73,10 @@ class Permits:
     _index: int = 0
     """Catalog index at which the cached answers were found."""
 
-    def refusal_of_call(self, call: ClientCall) -> str:
+    def refusal_of_call(self, call: clients.ClientCall) -> str:
         """Return why a call is refused; "": allowed."""
         match call.call:
-            case ClientDeclare() as declare:
+            case clients.ClientDeclare() as declare:
                 wrong = self._dead_refusal(declare)
                 if wrong:
                     return wrong
@@ -98,26 +84,26 @@ class Permits:
                     return self._unknown(logical_name(declare.name))
                 wrong = refusal(self.key, Right.CONFIGURE, declare.name)
                 return wrong or self._too_many(declare)
-            case ClientDelete() as delete:
+            case clients.ClientDelete() as delete:
                 return self.refusal(Right.CONFIGURE, delete.queue)
-            case ClientRead() | ClientSeek() as reading:
+            case clients.ClientRead() | clients.ClientSeek() as reading:
                 return self.refusal(Right.READ, reading.queue)
-            case ClientWatch() as watch:
+            case clients.ClientWatch() as watch:
                 return self._unknown(watch.exchange, "exchange")
-            case ClientLook() as look:
+            case clients.ClientLook() as look:
                 if look.what == "status":
                     return "" if self.sees(look.queue) else self._unknown_id(look.queue)
                 # A list of queues contains only queues that the key knows.
                 is_of_queues = look.what in ("queues", "shards")
                 what = "clients and consumers" if look.what == "attendance" else look.what
                 return "" if is_of_queues else self._not_admin(f"see the {what}")
-            case ClientDisconnect():
+            case clients.ClientDisconnect():
                 return self._not_admin("disconnect clients")
-            case ClientAdminister() as administer:
+            case clients.ClientAdminister() as administer:
                 return self._refusal_of_command(administer)
         return self._not_admin("ask for this")
 
-    def _refusal_of_command(self, administer: ClientAdminister) -> str:
+    def _refusal_of_command(self, administer: clients.ClientAdminister) -> str:
         match administer.command:
             case DeclareExchange() | DeleteExchange() as command:
                 return refusal(self.key, Right.CONFIGURE, command.name, "exchange")
@@ -128,7 +114,7 @@ class Permits:
                 return refusal(self.key, Right.WRITE, command.queue)
         return self._not_admin(f"do {type(administer.command).__name__}")
 
-    def _too_many(self, declare: ClientDeclare) -> str:
+    def _too_many(self, declare: clients.ClientDeclare) -> str:
         """Return why the client may make no more queues; "": allowed."""
         most = self.key.queues
         if most is None:
@@ -143,7 +129,7 @@ class Permits:
             "delete some, or give it more"
         )
 
-    def _dead_refusal(self, declare: ClientDeclare) -> str:
+    def _dead_refusal(self, declare: clients.ClientDeclare) -> str:
         """Return why the client may not name the dead-letter queue; "": allowed. Its messages would
         arrive there."""
         try:
@@ -156,7 +142,7 @@ class Permits:
         """Return true if the client may make the queue; else only an existing queue is returned."""
         return self.key.allows(Right.CONFIGURE, name)
 
-    def refusal_of_request(self, queue_id: int, request: Request) -> str:
+    def refusal_of_request(self, queue_id: int, request: sessions.Request) -> str:
         """Return why a request to a queue's master is refused; "": allowed."""
         try:
             needs = self._needs(queue_id, request)
@@ -168,7 +154,7 @@ class Permits:
                 return wrong
         return "" if needs or self.sees(queue_id) else self._unknown_id(queue_id)
 
-    def lacking(self, queue_id: int, request: Request) -> Right | None:
+    def lacking(self, queue_id: int, request: sessions.Request) -> Right | None:
         """Return the only right to the queue that a request lacks; None: another, or several."""
         try:
             needs = self._needs(queue_id, request)
@@ -177,19 +163,19 @@ class Permits:
         refused = [need for need in needs if self.refusal(*need)]
         return refused[0][0] if len(refused) == 1 and refused[0][1] == queue_id else None
 
-    def _needs(self, queue_id: int, request: Request) -> _Needs:
-        if isinstance(request, Publish):
+    def _needs(self, queue_id: int, request: sessions.Request) -> _Needs:
+        if isinstance(request, sessions.Publish):
             return self._needs_of_publish(queue_id, request)
-        if isinstance(request, OpenProducer):
+        if isinstance(request, sessions.OpenProducer):
             # It has no effect alone; a client that moves acked messages elsewhere needs an id, too.
             return ()
-        if isinstance(request, Settle) and request.kind == "move":
+        if isinstance(request, sessions.Settle) and request.kind == "move":
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
-        if isinstance(request, Purge) and request.target:
+        if isinstance(request, sessions.Purge) and request.target:
             return ((Right.READ, queue_id), (Right.WRITE, request.target))
         return ((Right.READ, queue_id),) if isinstance(request, READING) else ()
 
-    def _needs_of_publish(self, queue_id: int, publish: Publish) -> _Needs:
+    def _needs_of_publish(self, queue_id: int, publish: sessions.Publish) -> _Needs:
         flags = self.codec.header(publish.frame).flags
         reads: _Needs = ((Right.READ, queue_id),) if publish.deliveries else ()
         if flags & FLAG_STAGED:
@@ -215,7 +201,7 @@ class Permits:
         """Return true if the node knows the queue or its deletion; else it may come later."""
         return bool(self.catalog.name_of(queue_id)) or self.catalog.is_deleted(queue_id)
 
-    def are_known(self, queue_id: int, request: Request) -> bool:
+    def are_known(self, queue_id: int, request: sessions.Request) -> bool:
         """Return true if the node knows every queue that a request names."""
         try:
             needs = self._needs(queue_id, request)

@@ -11,20 +11,7 @@ from collections.abc import Iterable
 from attrs import define, field
 
 from mirrorq.containers.ranges import Range
-from mirrorq.protocol.ops import (
-    AckOp,
-    DiscardOp,
-    DropHeadOp,
-    Entry,
-    ExpiryOp,
-    OutboxOp,
-    PromotedOp,
-    PurgeOp,
-    RefusalOp,
-    ReturnLaterOp,
-    ReturnOp,
-    Step,
-)
+from mirrorq.protocol import ops
 from mirrorq.protocol.sessions import Confirmed, Deliver, SessionReply, Settled
 from mirrorq.protocol.staged import CommitOp
 
@@ -60,7 +47,7 @@ class Tally:
     ended: dict[str, int] = field(factory=lambda: dict.fromkeys(REASONS, 0))
     """Messages that ended without an ack, by reason."""
 
-    def count_op(self, entry: Entry, verdict: str, repeat_count: int) -> None:
+    def count_op(self, entry: ops.Entry, verdict: str, repeat_count: int) -> None:
         """Count an op that was applied at the master.
 
         Args:
@@ -71,42 +58,42 @@ class Tally:
         if payload is None:
             self._note_publish(entry)
             self.published -= repeat_count
-        elif isinstance(payload, AckOp):
+        elif isinstance(payload, ops.AckOp):
             self.acked += _count(payload.ranges)
-        elif isinstance(payload, ReturnOp | ReturnLaterOp):
+        elif isinstance(payload, ops.ReturnOp | ops.ReturnLaterOp):
             self.returned += _count(payload.ranges)
         elif isinstance(payload, CommitOp):
             self.published += 0 if verdict else payload.count
-        elif isinstance(payload, RefusalOp):
+        elif isinstance(payload, ops.RefusalOp):
             self.refused += entry.header.count
-        elif isinstance(payload, PromotedOp):
+        elif isinstance(payload, ops.PromotedOp):
             self.failovers += entry.lsn > 1
             self.unclean += payload.how == "unclean"
         else:
             self._note_ended(payload)
 
-    def _note_publish(self, entry: Entry) -> None:
+    def _note_publish(self, entry: ops.Entry) -> None:
         step, count = entry.step, entry.header.count
         if step is None:
             self.published += count
-        elif isinstance(step, Step):
+        elif isinstance(step, ops.Step):
             self.acked += _count(step.ranges)
             # The first body is the step itself.
             self.published += 0 if step.target else count - 1
 
     def _note_ended(self, payload: object) -> None:
         match payload:
-            case ExpiryOp():
+            case ops.ExpiryOp():
                 self.ended["expired"] += _count(payload.ranges)
-            case DropHeadOp():
+            case ops.DropHeadOp():
                 self.ended["maxlen"] += _count(payload.ranges)
-            case PurgeOp():
+            case ops.PurgeOp():
                 self.ended["purged"] += _count(payload.ranges)
-            case DiscardOp() | OutboxOp():
+            case ops.DiscardOp() | ops.OutboxOp():
                 reason = payload.reason if payload.reason in self.ended else "rejected"
                 count = _count(payload.ranges)
                 self.ended[reason] += count
-                if isinstance(payload, OutboxOp) and reason != "moved":
+                if isinstance(payload, ops.OutboxOp) and reason != "moved":
                     self.dead_lettered += count
             case _:
                 pass

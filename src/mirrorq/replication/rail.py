@@ -17,38 +17,25 @@ from __future__ import annotations
 from mirrorq.containers.fifo import Fifo
 from mirrorq.protocol.effects import Persisted, RailArm, RailDisarm
 from mirrorq.protocol.ring import Data, FetchFrames, JoinerDurable, Mark, Watermark
-from mirrorq.replication.events import (
-    Declared,
-    Defined,
-    Fetching,
-    LeaseChanged,
-    NeighboursChanged,
-    NodeGone,
-    Railed,
-    ReplicaEvent,
-    Requested,
-    RingReceived,
-    SessionGone,
-    Tick,
-)
+from mirrorq.replication import events
 from mirrorq.replication.ring import Ring
 
 REST_MS = 20
 """Time without the queue after the rail has given a queue back."""
 
 OFF, ARMED, DRAINING = 0, 1, 2
-_ALWAYS = (Railed, Persisted, Tick)
+_ALWAYS = (events.Railed, Persisted, events.Tick)
 """Events that a copy takes while it waits for `RailStopped`."""
 _STEADY = (
     *_ALWAYS,
-    Declared,
-    Defined,
-    Fetching,
-    LeaseChanged,
-    NeighboursChanged,
-    NodeGone,
-    Requested,
-    SessionGone,
+    events.Declared,
+    events.Defined,
+    events.Fetching,
+    events.LeaseChanged,
+    events.NeighboursChanged,
+    events.NodeGone,
+    events.Requested,
+    events.SessionGone,
 )
 """Events that change nothing of a mirror's log."""
 
@@ -64,7 +51,7 @@ class RailGuard:
         self.state = OFF
         self._ring = ring
         self.may_arm = may_arm
-        self._held: Fifo[ReplicaEvent] = Fifo()
+        self._held: Fifo[events.ReplicaEvent] = Fifo()
         """Events that wait until the rail has given the queue back, in order."""
         self._rest_ms = 0
 
@@ -74,7 +61,7 @@ class RailGuard:
         after a request to stop."""
         return self.state == ARMED
 
-    def holds(self, event: ReplicaEvent) -> bool:
+    def holds(self, event: events.ReplicaEvent) -> bool:
         """Return true if the event has to wait. The event is kept."""
         if self.state == ARMED:
             if self._is_steady(event):
@@ -85,7 +72,7 @@ class RailGuard:
         self._held.append(event)
         return True
 
-    def on_stopped(self, now_ms: int) -> Fifo[ReplicaEvent]:
+    def on_stopped(self, now_ms: int) -> Fifo[events.ReplicaEvent]:
         """Take the queue back; return the events that waited."""
         self.state = OFF
         self._rest_ms = now_ms + REST_MS
@@ -110,8 +97,8 @@ class RailGuard:
         self.state = DRAINING
         self._ring.out.rail = RailDisarm()
 
-    def _is_steady(self, event: ReplicaEvent) -> bool:
-        if type(event) is not RingReceived:
+    def _is_steady(self, event: events.ReplicaEvent) -> bool:
+        if type(event) is not events.RingReceived:
             return isinstance(event, _STEADY)
         message, received = event.message, self._ring.log.received
         if type(message) is Data:

@@ -30,37 +30,11 @@ from mirrorq.protocol.ring import (
     Watermark,
 )
 from mirrorq.protocol.views import View, is_in_sync
+from mirrorq.replication import events
 from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.counters import Tally
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.donor import Donor
-from mirrorq.replication.events import (
-    DAMAGE,
-    MENDED,
-    SET_ASIDE,
-    CourierReplied,
-    Declared,
-    Defined,
-    Fetching,
-    FrameDamaged,
-    LeaseChanged,
-    LinkLost,
-    NeighboursChanged,
-    NodeGone,
-    Railed,
-    RailStopped,
-    ReplicaEvent,
-    Requested,
-    RingReceived,
-    SessionGone,
-    SubscriptionExpelled,
-    TargetLinkLost,
-    Tick,
-    Undelivered,
-    ViewInstalled,
-    WriteAll,
-    YieldAsked,
-)
 from mirrorq.replication.master.courier import Targets
 from mirrorq.replication.master.master import Master
 from mirrorq.replication.master.term import Lease
@@ -155,7 +129,7 @@ class Replica:
         """Totals for metrics."""
         self.definition = DEFAULT
         """Definition of the policy in force. Only the master's decisions use it."""
-        self._declared = Declared(False, False)
+        self._declared = events.Declared(False, False)
         self.may_fetch = True
         """True if a joiner may fetch bodies, by policy or request (`Catalog.synchronising`)."""
         self.reported: QueueReport | None = None
@@ -223,15 +197,15 @@ class Replica:
 
     # --- The step -----------------------------------------------------------------------
 
-    def step(self, now_ms: int, steady_us: int, *events: ReplicaEvent) -> ReplicaEffects:
+    def step(self, now_ms: int, steady_us: int, *inputs: events.ReplicaEvent) -> ReplicaEffects:
         out = ReplicaEffects()
         ring, rail = self.ring, self._rail
         ring.out = out
         ring.time.begin_step(steady_us)
-        for event in events:
+        for event in inputs:
             if rail.state:
                 self._on_event_beside_rail(now_ms, event)
-            elif type(event) is RingReceived and not self.broken:
+            elif type(event) is events.RingReceived and not self.broken:
                 self._on_ring(now_ms, event.sender, event.message)
             else:
                 self._on_event(now_ms, event)
@@ -260,25 +234,27 @@ class Replica:
         ring.out = NO_EFFECTS
         return out
 
-    def _on_event_beside_rail(self, now_ms: int, event: ReplicaEvent) -> None:
+    def _on_event_beside_rail(self, now_ms: int, event: events.ReplicaEvent) -> None:
         rail = self._rail
-        if type(event) is RailStopped:
+        if type(event) is events.RailStopped:
             for held in rail.on_stopped(now_ms):
                 self._on_event(now_ms, held)
-        elif type(event) is Railed:
+        elif type(event) is events.Railed:
             self.ring.on_railed(event.message, is_marked=rail.is_marking)
         elif not rail.holds(event):
             self._on_event(now_ms, event)
 
-    def _on_event(self, now_ms: int, event: ReplicaEvent) -> None:
-        if self.broken and not isinstance(event, ViewInstalled | Defined | Declared | Fetching):
+    def _on_event(self, now_ms: int, event: events.ReplicaEvent) -> None:
+        if self.broken and not isinstance(
+            event, events.ViewInstalled | events.Defined | events.Declared | events.Fetching
+        ):
             return
-        if type(event) is RingReceived:
+        if type(event) is events.RingReceived:
             self._on_ring(now_ms, event.sender, event.message)
             return
         master = self.master
         match event:
-            case Requested():
+            case events.Requested():
                 if master is not None:
                     master.on_request(now_ms, event.request)
             case Persisted():
@@ -287,60 +263,60 @@ class Replica:
                 for first, last in self.transfer.on_written(event.number):
                     named = _messages_text(first, last)
                     text = f"fetched, and whole again on this disk: {named}"
-                    self.ring.out.notices.append((MENDED, text))
-            case Tick():
+                    self.ring.out.notices.append((events.MENDED, text))
+            case events.Tick():
                 if now_ms >= self._next_tick_ms:
                     self._next_tick_ms = self._tick_after(now_ms)
                     self.ring.on_tick()
                     self._donor.on_tick(now_ms)
                     self._membership.sample(now_ms)
-            case FrameDamaged():
+            case events.FrameDamaged():
                 self._on_damage(now_ms, event)
-            case ViewInstalled():
+            case events.ViewInstalled():
                 self._install(now_ms, event.view)
-            case Defined():
+            case events.Defined():
                 self.definition = event.definition
                 if master is not None:
                     master.define(event.definition)
-            case Declared():
+            case events.Declared():
                 self._declared = event
                 self._declare(now_ms)
-            case Fetching():
+            case events.Fetching():
                 self.may_fetch = event.allowed
-            case LeaseChanged():
+            case events.LeaseChanged():
                 pass  # The end of the step delivers and confirms all that is due.
-            case LinkLost():
+            case events.LinkLost():
                 self.ring.on_link_lost(event.node)
                 self.transfer.on_link_lost(event.node)
                 if master is not None:
                     master.on_link_lost(now_ms, event.node)
-            case WriteAll():
+            case events.WriteAll():
                 self._writes.end_behind()
             case _:
                 if master is not None:
                     self._tell_master(now_ms, master, event)
 
-    def _tell_master(self, now_ms: int, master: Master, event: ReplicaEvent) -> None:
+    def _tell_master(self, now_ms: int, master: Master, event: events.ReplicaEvent) -> None:
         """Pass on an event that concerns only a master."""
         couriers = master.departures.couriers
         match event:
-            case CourierReplied():
+            case events.CourierReplied():
                 couriers.on_reply(event.reply)
             case OutboxLoaded():
                 couriers.on_loaded(now_ms, event)
-            case TargetLinkLost():
+            case events.TargetLinkLost():
                 couriers.on_target_link_lost(event.target)
-            case NeighboursChanged():
+            case events.NeighboursChanged():
                 master.on_neighbours_changed(event.queues)
-            case NodeGone():
+            case events.NodeGone():
                 master.on_node_gone(now_ms, event.node, event.incarnation)
-            case SessionGone():
+            case events.SessionGone():
                 master.on_session_gone(event.session)
-            case SubscriptionExpelled():
+            case events.SubscriptionExpelled():
                 master.on_expelled(event.session, event.consumer, event.why)
-            case Undelivered():
+            case events.Undelivered():
                 master.deliveries.on_undelivered(event.session, event.deliver)
-            case YieldAsked():
+            case events.YieldAsked():
                 # The event means nothing in another epoch: the leader asks again.
                 if event.epoch == self.ring.epoch:
                     master.yielded_epoch = event.epoch
@@ -616,14 +592,14 @@ class Replica:
 
     # --- Damage -------------------------------------------------------------------------
 
-    def _on_damage(self, now_ms: int, found: FrameDamaged) -> None:
+    def _on_damage(self, now_ms: int, found: events.FrameDamaged) -> None:
         """Fetch the live messages of a damaged frame again."""
         if self.halted:
             return
         needed = self.state.needed(found.first, found.last)
         for first, last in self.transfer.on_damage(now_ms, needed):
             text = f"damaged on this disk: {_messages_text(first, last)}: {found.text}"
-            self.ring.out.notices.append((DAMAGE, text))
+            self.ring.out.notices.append((events.DAMAGE, text))
 
     def _tell_of_lost(self) -> None:
         first, last = self.transfer.lost.front()
@@ -633,7 +609,7 @@ class Replica:
             f"set aside: {_messages_text(first, last)}{more}: no member that could be asked has "
             "them whole. They wait until one comes that has; the others are delivered"
         )
-        self.ring.out.notices.append((SET_ASIDE, text))
+        self.ring.out.notices.append((events.SET_ASIDE, text))
 
     def _tell_of_judged(self) -> None:
         """Tell the master which messages are lost, and not delivered, or found again."""

@@ -6,17 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from mirrorq.protocol.sessions import (
-    AckRange,
-    Browse,
-    Deliver,
-    Delivery,
-    Inquire,
-    Pause,
-    Purge,
-    Request,
-    SessionReply,
-)
+from mirrorq.protocol import sessions
 
 # --- Events -------------------------------------------------------------------------------
 
@@ -31,7 +21,7 @@ class MasterChanged(Struct, frozen=True, gc=False):
 class ReplyArrived(Struct, frozen=True, gc=False):
     """The master has sent this handle a reply."""
 
-    reply: SessionReply
+    reply: sessions.SessionReply
 
 
 class LinkLost(Struct, frozen=True, gc=False):
@@ -71,7 +61,7 @@ class Put(Struct, frozen=True, gc=False):
     whole: bool
     body_bytes: int = 0
     """Bytes of the bodies alone: a queue's limit counts these bytes."""
-    deliveries: tuple[Delivery, ...] = ()
+    deliveries: tuple[sessions.Delivery, ...] = ()
     """Deliveries that the put acks in the same op."""
 
 
@@ -84,7 +74,7 @@ class SettleCall(Struct, frozen=True, gc=False):
 
     token: object
     kind: str
-    deliveries: tuple[Delivery, ...]
+    deliveries: tuple[sessions.Delivery, ...]
     delay_ms: int = 0
     """nack: the messages become ready again after this delay, at the earliest."""
     target: int = 0
@@ -95,7 +85,7 @@ class Query(Struct, frozen=True, gc=False):
     """Browse, Purge or Inquire; the request number is put in here."""
 
     token: object
-    request: Callable[[int], Request]
+    request: Callable[[int], sessions.Request]
 
 
 # --- Output -------------------------------------------------------------------------------
@@ -128,7 +118,7 @@ class SettleDone(Struct, frozen=True, gc=False):
     """A settlement has its outcome: everything but `refused` is settled."""
 
     token: object
-    refused: tuple[Delivery, ...]
+    refused: tuple[sessions.Delivery, ...]
     why: str
     is_unknown: bool = False
     """`refused` deliveries may have been settled: the session no longer waits for the answer."""
@@ -145,7 +135,7 @@ class QueryDone(Struct, frozen=True, gc=False):
 class Delivered(Struct, frozen=True, gc=False):
     """Messages have come for a consumer."""
 
-    deliver: Deliver
+    deliver: sessions.Deliver
 
 
 class DropBuffered(Struct, frozen=True, gc=False):
@@ -202,31 +192,31 @@ Output = (
 # --- Questions ----------------------------------------------------------------------------
 
 
-def browse_request(start: int, count_max: int) -> Callable[[int], Request]:
+def browse_request(start: int, count_max: int) -> Callable[[int], sessions.Request]:
     """Look at `count_max` messages from sequence `start` on."""
-    return lambda number: Browse(number, start, count_max)
+    return lambda number: sessions.Browse(number, start, count_max)
 
 
-def purge_request(number: int) -> Request:
+def purge_request(number: int) -> sessions.Request:
     """End all ready messages."""
-    return Purge(number)
+    return sessions.Purge(number)
 
 
-def range_request(first: int, last: int, target: int = 0) -> Callable[[int], Request]:
+def range_request(first: int, last: int, target: int = 0) -> Callable[[int], sessions.Request]:
     """End the ready messages of a range, or move them to another queue."""
-    return lambda number: Purge(number, first, last, target)
+    return lambda number: sessions.Purge(number, first, last, target)
 
 
-def pause_request(is_paused: bool) -> Callable[[int], Request]:
+def pause_request(is_paused: bool) -> Callable[[int], sessions.Request]:
     """Hand out nothing, or hand out again."""
-    return lambda number: Pause(number, is_paused)
+    return lambda number: sessions.Pause(number, is_paused)
 
 
-def ack_range_request(number: int, first: int, last: int) -> Callable[[int], Request]:
+def ack_range_request(number: int, first: int, last: int) -> Callable[[int], sessions.Request]:
     """End the live messages from first to last, for a consumer with a claim."""
-    return lambda request: AckRange(request, number, first, last)
+    return lambda request: sessions.AckRange(request, number, first, last)
 
 
-def inquire_request(number: int) -> Request:
+def inquire_request(number: int) -> sessions.Request:
     """Ask for the number of messages."""
-    return Inquire(number)
+    return sessions.Inquire(number)

@@ -9,62 +9,9 @@ from attrs import define
 
 from mirrorq.config import Config
 from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol import sessions
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import (
-    Attach,
-    Attached,
-    Browsed,
-    Confirmed,
-    ConsumerRefused,
-    Counts,
-    Credit,
-    Deliver,
-    Delivery,
-    Detach,
-    Detached,
-    Extend,
-    Flow,
-    OpenProducer,
-    Ping,
-    Pong,
-    ProducerOpened,
-    ProducerUnknown,
-    Publish,
-    Purged,
-    Recall,
-    Recalled,
-    Refused,
-    Request,
-    ResendNumber,
-    SessionReply,
-    SessionRequest,
-    Settle,
-    Settled,
-    Subscribe,
-    Unsubscribe,
-)
-from mirrorq.session.calls import (
-    EXTEND,
-    Closed,
-    ConsumerFailed,
-    Delivered,
-    DropBuffered,
-    Failed,
-    GiveBack,
-    LinkLost,
-    MasterChanged,
-    Output,
-    Put,
-    PutCredit,
-    Query,
-    QueryDone,
-    ReplyArrived,
-    RightLost,
-    SessionEvent,
-    SettleCall,
-    SettleDone,
-    Stored,
-)
+from mirrorq.session import calls
 
 # --- State --------------------------------------------------------------------------------
 
@@ -73,7 +20,7 @@ from mirrorq.session.calls import (
 class _Batch:
     """Messages with producer numbers. At least one message has no outcome yet."""
 
-    put: Put
+    put: calls.Put
     first: int
     last: int
     frame: bytes
@@ -109,7 +56,7 @@ class _Batch:
 class _ConsumerState:
     """A consumer of the handle, and its credit in this attachment."""
 
-    asked: Subscribe
+    asked: sessions.Subscribe
     total: int = 0
     """Credit asked for in this attachment."""
     received: int = 0
@@ -122,16 +69,16 @@ class _ConsumerState:
 class _OpenSettle:
     """A settlement without an outcome: sent again in each attachment."""
 
-    call: SettleCall
+    call: calls.SettleCall
     request: int
     is_sent: bool = False
 
 
-def _request_of(settle: _OpenSettle) -> Settle | Extend:
+def _request_of(settle: _OpenSettle) -> sessions.Settle | sessions.Extend:
     call = settle.call
-    if call.kind == EXTEND:
-        return Extend(settle.request, call.deliveries, call.delay_ms)
-    return Settle(settle.request, call.kind, call.deliveries, call.delay_ms, call.target)
+    if call.kind == calls.EXTEND:
+        return sessions.Extend(settle.request, call.deliveries, call.delay_ms)
+    return sessions.Settle(settle.request, call.kind, call.deliveries, call.delay_ms, call.target)
 
 
 class Session:
@@ -157,7 +104,7 @@ class Session:
         self._count_sent = 0
         self._size_sent = 0
         """Messages and bytes of bodies that were given numbers, in total."""
-        self._credit = PutCredit()
+        self._credit = calls.PutCredit()
         self._has_flow = False
         """True if a Flow came in this attachment."""
         self._config = config
@@ -187,21 +134,21 @@ class Session:
         self._next_number = 1
         self._published_ms = 0
         self._renew_ms = config.producer_expiry_ms // 2
-        self._waiting: deque[Put] = deque()
+        self._waiting: deque[calls.Put] = deque()
         self._batches: deque[_Batch] = deque()
         self._consumers: dict[int, _ConsumerState] = {}
-        self._held: dict[tuple[int, int], tuple[Delivery, RangeSet]] = {}
+        self._held: dict[tuple[int, int], tuple[sessions.Delivery, RangeSet]] = {}
         """(epoch, delivery number) -> delivery, and its unsettled sequences."""
         self._settles: dict[int, _OpenSettle] = {}
-        self._queries: dict[int, Query] = {}
+        self._queries: dict[int, calls.Query] = {}
         self._call_number = 0
-        self._requests: list[SessionRequest] = []
-        self._output: list[Output] = []
-        self._recalls: list[Output] = []
+        self._requests: list[sessions.SessionRequest] = []
+        self._output: list[calls.Output] = []
+        self._recalls: list[calls.Output] = []
 
     # --- Calls (between steps; take effect at the next `flush`) ---------------------------
 
-    def put(self, put: Put) -> None:
+    def put(self, put: calls.Put) -> None:
         self._waiting.append(put)
         self.unconfirmed_count += put.count
         self.unconfirmed_bytes += put.size
@@ -210,7 +157,7 @@ class Session:
         """Give the next message this number. No batch is open, and all lower numbers have ended."""
         self._next_number = number
 
-    def settle(self, call: SettleCall) -> None:
+    def settle(self, call: calls.SettleCall) -> None:
         """Ack or nack messages that users took."""
         self._call_number += 1
         settle = _OpenSettle(call, self._call_number)
@@ -222,15 +169,15 @@ class Session:
         settle.is_sent = True
         self._send(_request_of(settle))
 
-    def give_back(self, deliveries: tuple[Delivery, ...]) -> None:
+    def give_back(self, deliveries: tuple[sessions.Delivery, ...]) -> None:
         """Return messages that no call has taken."""
         for piece in deliveries:
             self._unhold(piece)
         current = tuple(piece for piece in deliveries if piece.epoch == self.epoch)
         if current and self._attached:
-            self._send(Settle(0, "giveback", current))
+            self._send(sessions.Settle(0, "giveback", current))
 
-    def withdraw(self, number: int, deliveries: tuple[Delivery, ...]) -> None:
+    def withdraw(self, number: int, deliveries: tuple[sessions.Delivery, ...]) -> None:
         """Return a consumer's messages that no call has taken, and all later messages.
 
         Messages that the master sends before the master reads this request go back on arrival. The
@@ -241,15 +188,15 @@ class Session:
         if not deliveries or consumer is None or not self._attached or consumer.halted_until:
             return
         if consumer.total > consumer.received:
-            self._send(Credit(number, 0))
+            self._send(sessions.Credit(number, 0))
             consumer.halted_until = self._ping()
 
     def recalled(self, number: int) -> None:
         """Answer a recall after its messages went back."""
         if number and self._attached:
-            self._send(Recalled(number))
+            self._send(sessions.Recalled(number))
 
-    def query(self, query: Query) -> None:
+    def query(self, query: calls.Query) -> None:
         self._call_number += 1
         self._queries[self._call_number] = query
         if self._attached:
@@ -269,7 +216,7 @@ class Session:
         bare: bool = False,
         label: str = "",
     ) -> None:
-        asked = Subscribe(number, prefetch, exclusive, auto_ack, bare, label)
+        asked = sessions.Subscribe(number, prefetch, exclusive, auto_ack, bare, label)
         known = self._consumers.get(number)
         if known is None:
             self._consumers[number] = _ConsumerState(asked)
@@ -282,7 +229,7 @@ class Session:
         consumer = self._consumers.pop(number, None)
         if consumer is None or not self._attached:
             return
-        self._send(Unsubscribe(number))
+        self._send(sessions.Unsubscribe(number))
         if consumer.halted_until or consumer.total > consumer.received:
             self._left_until = self._ping()
 
@@ -298,31 +245,31 @@ class Session:
         # Renewed in halves: one request covers many messages, and no consumer waits for a request.
         if missing > 0 and (missing * 2 >= wanted or consumer.total <= consumer.received):
             consumer.total = total
-            self._send(Credit(number, total))
+            self._send(sessions.Credit(number, total))
 
     def detach(self) -> None:
         """The last request: everything goes back, nothing more is asked for or taken."""
         if self._attachment and self._attached_epoch == self.epoch:
             # Also when the master seems gone: its term may go on, and hold this handle's messages.
-            self._send(Detach(seen=self._seen))
+            self._send(sessions.Detach(seen=self._seen))
         self._is_detached = True
         self._attached = self.available = False
 
     # --- The step -------------------------------------------------------------------------
 
-    def step(self, now_ms: int, events: Sequence[SessionEvent]) -> list[Output]:
+    def step(self, now_ms: int, events: Sequence[calls.SessionEvent]) -> list[calls.Output]:
         """Process arrived events. `flush` returns the requests of the events and of the calls."""
         for event in events:
             match event:
-                case ReplyArrived():
+                case calls.ReplyArrived():
                     self._on_reply(now_ms, event.reply)
-                case MasterChanged():
+                case calls.MasterChanged():
                     self._on_master(now_ms, event)
-                case LinkLost():
+                case calls.LinkLost():
                     self._attach(now_ms)
-                case Closed():
+                case calls.Closed():
                     self._close(event.reason)
-                case RightLost():
+                case calls.RightLost():
                     self._lose_right(now_ms, event)
         if self._is_pending and now_ms - self._heard_ms >= self._config.failure_ms:
             self._nudge(now_ms)
@@ -331,7 +278,7 @@ class Session:
         self._recalls.clear()
         return output
 
-    def flush(self, now_ms: int) -> tuple[SessionRequest, ...]:
+    def flush(self, now_ms: int) -> tuple[sessions.SessionRequest, ...]:
         """Requests to route to the master now."""
         if self._attached:
             self._publish_waiting(now_ms)
@@ -378,7 +325,7 @@ class Session:
     def _ping(self) -> int:
         """Send a Ping; return the number of its Pong."""
         self._pings += 1
-        self._send(Ping())
+        self._send(sessions.Ping())
         return self._pings
 
     def _on_pong(self) -> None:
@@ -391,7 +338,7 @@ class Session:
 
     # --- Attaching --------------------------------------------------------------------------
 
-    def _on_master(self, now_ms: int, event: MasterChanged) -> None:
+    def _on_master(self, now_ms: int, event: calls.MasterChanged) -> None:
         if event.epoch < self.epoch or self.closed or self._is_detached:
             return
         if (event.epoch, event.available) == (self.epoch, self.available):
@@ -410,7 +357,7 @@ class Session:
         """
         failover = self.available and 0 < self._attached_epoch < self.epoch
         if self._attached or self._attaching or failover:
-            self._output.append(DropBuffered(failover))
+            self._output.append(calls.DropBuffered(failover))
         self._attached = False
         self._attaching = self.available and not self.closed
         self._requests.clear()
@@ -429,11 +376,11 @@ class Session:
         self._attaching = False
         self._attached = True
         held = tuple(
-            Delivery(piece.epoch, piece.number, first, last, piece.count)
+            sessions.Delivery(piece.epoch, piece.number, first, last, piece.count)
             for piece, left in self._held.values()
             for first, last in left
         )
-        self._send(Attach(held, self._producer))
+        self._send(sessions.Attach(held, self._producer))
         for consumer in self._consumers.values():
             consumer.total = consumer.received = consumer.halted_until = 0
             self._send(consumer.asked)
@@ -443,12 +390,12 @@ class Session:
             self._send(query.request(request))
         self._opening = False
         for batch in self._batches:
-            self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
+            self._send(sessions.Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: sessions.Request) -> None:
         self._request += 1
         self._requests.append(
-            SessionRequest(
+            sessions.SessionRequest(
                 self.queue_id,
                 self.epoch,
                 self.session,
@@ -472,7 +419,7 @@ class Session:
         if not self._producer:
             if not self._opening:
                 self._opening = True
-                self._send(OpenProducer())
+                self._send(sessions.OpenProducer())
             return
         self._published_ms = now_ms
         while self._waiting:
@@ -485,7 +432,7 @@ class Session:
             self._batches.append(batch)
             self._count_sent += put.count
             self._size_sent += put.body_bytes
-            self._send(Publish(frame, put.whole, put.deliveries))
+            self._send(sessions.Publish(frame, put.whole, put.deliveries))
 
     @property
     def _settled(self) -> int:
@@ -535,10 +482,10 @@ class Session:
                 # Only now, as with an ack: until then the master must know that a user saw the
                 # message.
                 self.drop(put.deliveries)
-                stored = Stored(put.token, index, count, sequence + low - first, is_repeated)
+                stored = calls.Stored(put.token, index, count, sequence + low - first, is_repeated)
                 self._output.append(stored)
             else:
-                self._output.append(Failed(put.token, index, count, reason, unknown, is_lost))
+                self._output.append(calls.Failed(put.token, index, count, reason, unknown, is_lost))
 
     def _resend_from(self, number: int) -> None:
         """Resend from a number that the master misses. An unclean promotion has lost a confirmed
@@ -548,7 +495,7 @@ class Session:
                 batch.frame = batch.put.pack(self._producer, batch.first, self._settled)
         for batch in self._batches:
             if batch.last >= number:
-                self._send(Publish(batch.frame, batch.put.whole, batch.put.deliveries))
+                self._send(sessions.Publish(batch.frame, batch.put.whole, batch.put.deliveries))
 
     def _lose_producer(self, producer: int) -> None:
         """Handle an expired producer id: open batches under the id end with unknown outcome."""
@@ -569,11 +516,11 @@ class Session:
 
     # --- Replies ----------------------------------------------------------------------------
 
-    def _on_reply(self, now_ms: int, reply: SessionReply) -> None:
+    def _on_reply(self, now_ms: int, reply: sessions.SessionReply) -> None:
         if reply.epoch != self.epoch or reply.attachment != self._attachment or self.closed:
             return
         self._heard_ms = now_ms
-        if isinstance(reply.reply, Detached):
+        if isinstance(reply.reply, sessions.Detached):
             self._attach(now_ms)
             return
         if reply.number != self._reply + 1:
@@ -583,61 +530,61 @@ class Session:
         self._reply = reply.number
         self._take(now_ms, reply)
 
-    def _take(self, now_ms: int, envelope: SessionReply) -> None:
+    def _take(self, now_ms: int, envelope: sessions.SessionReply) -> None:
         reply = envelope.reply
         match reply:
-            case Deliver():
+            case sessions.Deliver():
                 self._on_deliver(reply)
-            case Confirmed():
+            case sessions.Confirmed():
                 if reply.producer == self._producer:
                     for first, count, sequence in reply.runs:
                         self._on_outcome(first, count, sequence, "")
                     for first, count, sequence in reply.repeats:
                         self._on_outcome(first, count, sequence, "", is_repeated=True)
-            case Settled():
+            case sessions.Settled():
                 settle = self._settles.pop(reply.request, None)
                 if settle is not None:
-                    if settle.call.kind != EXTEND:
+                    if settle.call.kind != calls.EXTEND:
                         # Only now: an attachment in between must still report that a user saw the
                         # message.
                         self.drop(settle.call.deliveries)
-                    done = SettleDone(settle.call.token, reply.refused, reply.why)
+                    done = calls.SettleDone(settle.call.token, reply.refused, reply.why)
                     self._output.append(done)
-            case Refused():
+            case sessions.Refused():
                 if reply.producer == self._producer:
                     first, count = reply.first_number, reply.count
                     self._on_outcome(first, count, 0, reply.reason, reply.is_lost)
-            case ProducerOpened():
+            case sessions.ProducerOpened():
                 if self._opening:
                     self._published_ms = now_ms
                     self._producer = reply.producer
                     self._opening = False
-            case ProducerUnknown():
+            case sessions.ProducerUnknown():
                 self._lose_producer(reply.producer)
-            case ResendNumber():
+            case sessions.ResendNumber():
                 if reply.producer == self._producer:
                     self._resend_from(reply.number)
-            case Browsed() | Purged() | Counts():
+            case sessions.Browsed() | sessions.Purged() | sessions.Counts():
                 query = self._queries.pop(reply.request, None)
                 if query is not None:
-                    self._output.append(QueryDone(query.token, reply))
-            case Recall():
-                self._recalls.append(GiveBack(reply.consumer, reply.number))
-            case ConsumerRefused():
+                    self._output.append(calls.QueryDone(query.token, reply))
+            case sessions.Recall():
+                self._recalls.append(calls.GiveBack(reply.consumer, reply.number))
+            case sessions.ConsumerRefused():
                 self._consumers.pop(reply.number, None)
-                self._output.append(ConsumerFailed(reply.number, reply.why))
-            case Pong():
+                self._output.append(calls.ConsumerFailed(reply.number, reply.why))
+            case sessions.Pong():
                 self._on_pong()
-            case Flow():
+            case sessions.Flow():
                 self._has_flow = True
                 self._on_flow(reply)
-            case Attached():
+            case sessions.Attached():
                 if not self._has_flow:
-                    self._tell_credit(PutCredit(True))
+                    self._tell_credit(calls.PutCredit(True))
             case _:
                 pass
 
-    def _on_flow(self, flow: Flow) -> None:
+    def _on_flow(self, flow: sessions.Flow) -> None:
         """Count room since the handle was made. A Flow counts room after number `highest`."""
         count, size = self._count_sent, self._size_sent
         for batch in self._batches:
@@ -649,15 +596,15 @@ class Session:
         count += flow.count
         size += flow.size
         limits = (flow.count_max, flow.size_max)
-        credit = PutCredit(True, True, count, size, *limits, flow.why)
-        self._tell_credit(credit if flow.is_bounded else PutCredit(True))
+        credit = calls.PutCredit(True, True, count, size, *limits, flow.why)
+        self._tell_credit(credit if flow.is_bounded else calls.PutCredit(True))
 
-    def _tell_credit(self, credit: PutCredit) -> None:
+    def _tell_credit(self, credit: calls.PutCredit) -> None:
         if credit != self._credit:
             self._credit = credit
             self._output.append(credit)
 
-    def _on_deliver(self, deliver: Deliver) -> None:
+    def _on_deliver(self, deliver: sessions.Deliver) -> None:
         consumer = self._consumers.get(deliver.consumer)
         count = 0
         for piece in deliver.deliveries:
@@ -674,9 +621,9 @@ class Session:
         if consumer.halted_until:
             self.give_back(deliver.deliveries)
             return
-        self._output.append(Delivered(deliver))
+        self._output.append(calls.Delivered(deliver))
 
-    def drop(self, deliveries: Sequence[Delivery]) -> None:
+    def drop(self, deliveries: Sequence[sessions.Delivery]) -> None:
         """Forget deliveries that no call has returned: `held` no longer has them."""
         for piece in deliveries:
             self._unhold(piece)
@@ -687,12 +634,12 @@ class Session:
         named = sum(
             piece.last - piece.first + 1
             for settle in self._settles.values()
-            if settle.call.kind != EXTEND
+            if settle.call.kind != calls.EXTEND
             for piece in settle.call.deliveries
         )
         return sum(left.count for _, left in self._held.values()) - named
 
-    def _unhold(self, piece: Delivery) -> None:
+    def _unhold(self, piece: sessions.Delivery) -> None:
         known = self._held.get((piece.epoch, piece.number))
         if known is not None:
             known[1].remove(piece.first, piece.last)
@@ -701,7 +648,7 @@ class Session:
 
     # --- Rights -----------------------------------------------------------------------------
 
-    def _lose_right(self, now_ms: int, lost: RightLost) -> None:
+    def _lose_right(self, now_ms: int, lost: calls.RightLost) -> None:
         """End the calls that needed a right that the key has lost; other calls go on.
 
         The node has passed on no request that needs the right. After the loss of the right to read,
@@ -713,7 +660,7 @@ class Session:
             return
         self._end_calls(lost.reason)
         for number in self._consumers:
-            self._output.append(ConsumerFailed(number, lost.reason))
+            self._output.append(calls.ConsumerFailed(number, lost.reason))
         self._consumers.clear()
         self._held.clear()
         self._attach(now_ms)
@@ -736,7 +683,7 @@ class Session:
             put = self._waiting.popleft()
             self.unconfirmed_count -= put.count
             self.unconfirmed_bytes -= put.size
-            self._output.append(Failed(put.token, 0, put.count, reason, True))
+            self._output.append(calls.Failed(put.token, 0, put.count, reason, True))
 
     def _end_calls(self, reason: str) -> None:
         """End settlements and questions."""
@@ -747,8 +694,8 @@ class Session:
                 if settle.is_sent
                 else f"it had not been sent when the handle ended: {reason}"
             )
-            self._output.append(SettleDone(call.token, call.deliveries, why, settle.is_sent))
+            self._output.append(calls.SettleDone(call.token, call.deliveries, why, settle.is_sent))
         self._settles.clear()
         for query in self._queries.values():
-            self._output.append(QueryDone(query.token, None))
+            self._output.append(calls.QueryDone(query.token, None))
         self._queries.clear()

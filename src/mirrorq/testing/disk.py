@@ -12,18 +12,7 @@ from msgspec.structs import replace
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.errors import ProtocolError, StoreCorrupt
-from mirrorq.protocol.effects import (
-    LATER,
-    Page,
-    QueueImage,
-    QueueWrite,
-    RaftEntry,
-    RaftImage,
-    RaftSnapshot,
-    RaftState,
-    RaftWrite,
-    sorted_out,
-)
+from mirrorq.protocol import effects
 from mirrorq.protocol.identities import first_incarnation, incarnation_after
 from mirrorq.protocol.ops import Entry
 from mirrorq.wire import frames
@@ -42,7 +31,7 @@ class QueueFiles:
     """First sequence -> publish op."""
     state: bytes | None = None
     state_lsn: int = 0
-    pages: dict[tuple[int, int, int], Page] = field(factory=dict)
+    pages: dict[tuple[int, int, int], effects.Page] = field(factory=dict)
     """By kind, first and lsn."""
     lacking: tuple[Range, ...] = ()
     stable: int = 0
@@ -52,7 +41,7 @@ class QueueFiles:
     is_state_damaged: bool = False
     """The same of the checkpoint."""
 
-    def apply(self, write: QueueWrite) -> None:
+    def apply(self, write: effects.QueueWrite) -> None:
         if write.reset:
             self.__init__()  # type: ignore[misc]
         if write.truncate_to is not None:
@@ -93,17 +82,19 @@ class QueueFiles:
         self.frames = {key: op for key, op in self.frames.items() if op.lsn <= lsn}
         self.damaged = {key: None for key in self.damaged if key in self.frames}
 
-    def image(self, queue_id: int, *, whole: bool = True) -> QueueImage:
+    def image(self, queue_id: int, *, whole: bool = True) -> effects.QueueImage:
         spans = [(key, self.frames[key].header.last_sequence) for key in self.damaged]
         is_log_damaged = any(self.frames[key].lsn > self.state_lsn for key in self.damaged)
         if self.is_state_damaged or is_log_damaged:
-            return QueueImage(queue_id, broken="a checkpoint or the log behind it is damaged")
+            return effects.QueueImage(
+                queue_id, broken="a checkpoint or the log behind it is damaged"
+            )
         entries = [*self.ops.values(), *self.frames.values()]
         entries = [entry for entry in entries if entry.lsn > self.state_lsn]
         entries.sort(key=lambda entry: entry.lsn)
         found = self.pages.values() if whole else map(_named, self.pages.values())
-        pages, stale = sorted_out(found, self.state_lsn)
-        return QueueImage(
+        pages, stale = effects.sorted_out(found, self.state_lsn)
+        return effects.QueueImage(
             queue_id,
             self.state,
             self.state_lsn,
@@ -117,9 +108,9 @@ class QueueFiles:
         )
 
 
-def _named(page: Page) -> Page:
+def _named(page: effects.Page) -> effects.Page:
     """Return the part of a page that is read at a start."""
-    is_read_later = page.kind in LATER and page.data
+    is_read_later = page.kind in effects.LATER and page.data
     return replace(page, data=None) if is_read_later else page
 
 
@@ -135,11 +126,11 @@ class SimulatedDisk:
     known: int | None = None
     """Last incarnation known to a cluster."""
     queues: dict[int, QueueFiles] = field(factory=dict)
-    raft_state: RaftState = field(factory=RaftState)
-    snapshot: RaftSnapshot | None = None
+    raft_state: effects.RaftState = field(factory=effects.RaftState)
+    snapshot: effects.RaftSnapshot | None = None
     snapshot_pages: dict[tuple[int, int], bytes] = field(factory=dict)
     """By index and number."""
-    entries: list[RaftEntry] = field(factory=list)
+    entries: list[effects.RaftEntry] = field(factory=list)
     steady: bytes | None = None
     """Stored value of a node's steady time."""
     meta: dict[str, bytes] = field(factory=dict)
@@ -153,7 +144,7 @@ class SimulatedDisk:
             self.incarnation = first_incarnation(self.store)
         return self.incarnation
 
-    def commit(self, writes: Iterable[QueueWrite], raft: RaftWrite | None) -> None:
+    def commit(self, writes: Iterable[effects.QueueWrite], raft: effects.RaftWrite | None) -> None:
         """Commit one transaction; the data is synced at the return."""
         for write in writes:
             files = self.queues.setdefault(write.queue_id, QueueFiles())
@@ -163,7 +154,7 @@ class SimulatedDisk:
         if raft is not None:
             self._commit_raft(raft)
 
-    def _commit_raft(self, write: RaftWrite) -> None:
+    def _commit_raft(self, write: effects.RaftWrite) -> None:
         if write.state is not None:
             self.raft_state = write.state
         pages = self.snapshot_pages
@@ -182,15 +173,15 @@ class SimulatedDisk:
             self.entries = [e for e in self.entries if e.index < write.truncate_from]
         self.entries.extend(write.append)
 
-    def raft_image(self) -> RaftImage:
+    def raft_image(self) -> effects.RaftImage:
         snapshot, pages = self.snapshot, self.snapshot_pages
         if snapshot is not None:
             # The written pages count, not the pages in the machine's memory.
             written = [pages[snapshot.index, number] for number in range(len(snapshot.pages))]
             snapshot = replace(snapshot, pages=tuple(written))
-        return RaftImage(self.raft_state, snapshot, tuple(self.entries))
+        return effects.RaftImage(self.raft_state, snapshot, tuple(self.entries))
 
-    def images(self, *, whole: bool = True) -> list[QueueImage]:
+    def images(self, *, whole: bool = True) -> list[effects.QueueImage]:
         queues = sorted(self.queues.items())
         return [files.image(queue_id, whole=whole) for queue_id, files in queues]
 

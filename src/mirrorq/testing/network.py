@@ -17,22 +17,11 @@ from attrs import define, field
 from mirrorq.config import Config
 from mirrorq.errors import ConfigError, ShutDown
 from mirrorq.testing.schedule import Process, Scheduler
-from mirrorq.transport.inbound import (
-    CLIENT_MARK,
-    DATA,
-    ClientMessage,
-    Connected,
-    Disconnected,
-    PeerMessage,
-    ProbeResult,
-    ReplyLost,
-    ServerMessage,
-    TooLarge,
-)
+from mirrorq.transport import inbound
 from mirrorq.transport.link import part_bytes_max
 from mirrorq.waiting import Doorbell
 
-Message = PeerMessage | ClientMessage | ServerMessage
+Message = inbound.PeerMessage | inbound.ClientMessage | inbound.ServerMessage
 
 HOP_US = (50, 1000)
 """Least and most travel time of a message from process to process."""
@@ -264,22 +253,24 @@ class SimulatedTransport(End):
         if known is None or not known.name or not self.takes(parts) or not self._process.is_alive:
             self.dropped_count += 1
             return False
-        message = PeerMessage(self.name, self._incarnation, channel, [bytes(one) for one in parts])
+        message = inbound.PeerMessage(
+            self.name, self._incarnation, channel, [bytes(one) for one in parts]
+        )
         self._network.carry(self.name, self._network.end(known.name), message)
         return True
 
     def reply(
-        self, identity: bytes, parts: Sequence[bytes | memoryview], channel: int = DATA
+        self, identity: bytes, parts: Sequence[bytes | memoryview], channel: int = inbound.DATA
     ) -> bool:
         """Send one message to a client; False: it is too large."""
         if not self.takes(parts):
-            self.take(TooLarge(identity, max(map(len, parts))))
+            self.take(inbound.TooLarge(identity, max(map(len, parts))))
             return False
         client = self._network.clients.get(identity)
         if client is None or client.node != self.name:
-            self.take(ReplyLost(identity, 1, True, sum(map(len, parts))))
+            self.take(inbound.ReplyLost(identity, 1, True, sum(map(len, parts))))
         elif self._process.is_alive:
-            message = ServerMessage([bytes(one) for one in parts], channel)
+            message = inbound.ServerMessage([bytes(one) for one in parts], channel)
             self._network.carry(self.name, client, message)
         return True
 
@@ -288,7 +279,7 @@ class SimulatedTransport(End):
         """Clients that are connected."""
         return sum(client.node == self.name for client in self._network.clients.values())
 
-    def address_of(self, message: ClientMessage) -> str:
+    def address_of(self, message: inbound.ClientMessage) -> str:
         """Return "": simulated clients have no addresses."""
         return ""
 
@@ -311,7 +302,7 @@ class SimulatedTransport(End):
         is_there = self._network.find(known.endpoint) != ""
         refused = can_reach and not is_silent and not is_there
         delay_us = UP_US if refused else self._failure_us
-        self._network.scheduler.after(delay_us, self.take, ProbeResult(peer, refused))
+        self._network.scheduler.after(delay_us, self.take, inbound.ProbeResult(peer, refused))
 
     def close(self, linger_ms: int = 0) -> None:
         """Listen no more."""
@@ -331,27 +322,31 @@ class SimulatedTransport(End):
             can_stand = bool(name) and self._network.is_connected(self.name, name)
             if can_stand and not peer.name:
                 peer.name = name
-                self._tell(key, peer, Connected(key))
+                self._tell(key, peer, inbound.Connected(key))
             elif peer.name and not can_stand:
                 peer.name = ""
-                self._tell(key, peer, Disconnected(key))
+                self._tell(key, peer, inbound.Disconnected(key))
 
     def drop(self, name: str) -> None:
         """End the connections to a node."""
         for key, peer in self._peers.items():
             if peer.name == name:
                 peer.name = ""
-                self._tell(key, peer, Disconnected(key))
+                self._tell(key, peer, inbound.Disconnected(key))
 
-    def _tell(self, key: str, peer: _Peer, event: Connected | Disconnected) -> None:
+    def _tell(self, key: str, peer: _Peer, event: inbound.Connected | inbound.Disconnected) -> None:
         peer.generation += 1
         self._network.scheduler.after(UP_US, self._told, key, peer, peer.generation, event)
 
     def _told(
-        self, key: str, peer: _Peer, generation: int, event: Connected | Disconnected
+        self,
+        key: str,
+        peer: _Peer,
+        generation: int,
+        event: inbound.Connected | inbound.Disconnected,
     ) -> None:
         if self._peers.get(key) is peer and (
-            isinstance(event, Disconnected) or peer.generation == generation
+            isinstance(event, inbound.Disconnected) or peer.generation == generation
         ):
             self.take(event)
 
@@ -376,7 +371,9 @@ class SimulatedClientSocket(End):
             self._bell = beside._bell
         self.node = ""
         """Name of the connected node, "" without a connection."""
-        self.identity = CLIENT_MARK + f"{self.name} {network.scheduler.new_number()}".encode()
+        self.identity = (
+            inbound.CLIENT_MARK + f"{self.name} {network.scheduler.new_number()}".encode()
+        )
         self._endpoints = tuple(endpoints)
         self._index = 0
         self._part_bytes_max = part_bytes_max(config)
@@ -412,13 +409,13 @@ class SimulatedClientSocket(End):
         else:
             self._go_on()
 
-    def send(self, parts: Sequence[bytes | memoryview], channel: int = DATA) -> bool:
+    def send(self, parts: Sequence[bytes | memoryview], channel: int = inbound.DATA) -> bool:
         """Send one message to the node; False: dropped."""
         is_small = all(len(part) <= self._part_bytes_max for part in parts)
         if not self.node or not is_small or not self._process.is_alive:
             self.dropped_count += 1
             return False
-        message = ClientMessage(self.identity, [bytes(one) for one in parts], channel)
+        message = inbound.ClientMessage(self.identity, [bytes(one) for one in parts], channel)
         self._network.carry(self.name, self._network.end(self.node), message)
         return True
 
@@ -431,7 +428,7 @@ class SimulatedClientSocket(End):
         """The connection has ended: tell, and try the next endpoint."""
         self._network.clients.pop(self.identity, None)
         self.node = ""
-        self.take(Disconnected(self.endpoint))
+        self.take(inbound.Disconnected(self.endpoint))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -451,7 +448,7 @@ class SimulatedClientSocket(End):
         elif network.find(self.endpoint) and not any(link.is_cut for link in links):
             self.node = host
             network.clients[self.identity] = self
-            self.take(Connected(self.endpoint))
+            self.take(inbound.Connected(self.endpoint))
         else:
             self._go_on()
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from harness.mutations.registry import Patch, Real, instead, named
 from mirrorq.containers.fifo import Fifo
+from mirrorq.protocol import effects
 from mirrorq.protocol.effects import Page, sorted_out
 from mirrorq.replication.checkpoints import Checkpoints
 from mirrorq.replication.donor import Incoming
 from mirrorq.replication.state.paging import PagedContents
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.testing import disk
 
 
 @instead("changed page not written", PagedContents, "changed_pages")
@@ -21,13 +21,13 @@ def _changed_not_written(real: Real, self: PagedContents) -> Any:
     return found[1:] if len(found) > 1 else found
 
 
-@instead("page counted that the checkpoint does not cover", disk, "sorted_out")
+@instead("page counted that the checkpoint does not cover", effects, "sorted_out")
 def _later_page(real: Real, pages: Iterable[Page], lsn: int) -> Any:
     """The newest of a page counts, whatever the head says."""
     return sorted_out(pages, 1 << 62)
 
 
-@instead("page of an older checkpoint counted", disk, "sorted_out")
+@instead("page of an older checkpoint counted", effects, "sorted_out")
 def _older_page(real: Real, pages: Iterable[Page], lsn: int) -> Any:
     kept = {}
     for page in sorted(pages, key=lambda page: -page.lsn):

@@ -36,30 +36,7 @@ from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
 from mirrorq.cluster.catalog.size import CatalogSize
 from mirrorq.cluster.catalog.view_changes import changed, loss_error, promotion_error, without
 from mirrorq.errors import PolicyError, ProtocolError
-from mirrorq.protocol.commands import (
-    AcknowledgeLosses,
-    Bind,
-    CatalogCommand,
-    ChangeView,
-    ClearPolicy,
-    DeclareExchange,
-    DeclareQueue,
-    DeclareShards,
-    DeleteExchange,
-    DeleteQueue,
-    DropCopy,
-    NameCluster,
-    NodeStopped,
-    NoteConsumers,
-    NoteOutbox,
-    Rebalance,
-    RegisterNode,
-    RemoveNode,
-    SetPolicy,
-    Synchronise,
-    TransferMaster,
-    Unbind,
-)
+from mirrorq.protocol import commands
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.policy import Definition, Policy, from_text
 from mirrorq.protocol.routing import Binding, ExchangeRecord
@@ -251,20 +228,20 @@ class Catalog:
         on_shutdown = told.ha_promote_on_shutdown == "always" or not stopped
         return told.ha_promote_on_failure == "always" and on_shutdown
 
-    def growth_error(self, command: CatalogCommand) -> str:
+    def growth_error(self, command: commands.CatalogCommand) -> str:
         """Return why the catalog has no room for the command, "" if there is room."""
-        replaces = isinstance(command, SetPolicy) and self._policies.has(command.name)
+        replaces = isinstance(command, commands.SetPolicy) and self._policies.has(command.name)
         wrong = self.size.error(command, replaces=replaces)
         return "" if wrong and self._is_done(command) else wrong
 
-    def _is_done(self, command: CatalogCommand) -> bool:
+    def _is_done(self, command: commands.CatalogCommand) -> bool:
         """Return true if the command adds nothing."""
         match command:
-            case DeclareQueue() | DeclareShards():
+            case commands.DeclareQueue() | commands.DeclareShards():
                 return self._bindable(command.name) is not None
-            case DeclareExchange():
+            case commands.DeclareExchange():
                 return self.exchange(command.name) is not None
-            case Bind():
+            case commands.Bind():
                 known, queue = self.exchange(command.exchange), self._bindable(command.queue)
                 if known is None or queue is None:
                     return False
@@ -279,7 +256,7 @@ class Catalog:
     # --- Change ---------------------------------------------------------------------------
 
     def apply(
-        self, index: int, command: CatalogCommand, request: Request | None = None
+        self, index: int, command: commands.CatalogCommand, request: Request | None = None
     ) -> CatalogResult:
         """Apply the command at this index of the log; indexes only grow.
 
@@ -296,61 +273,61 @@ class Catalog:
         self._deduplication.record_outcome(request, result.value, result.error, result.text)
         return result
 
-    def _apply_within(self, command: CatalogCommand) -> CatalogResult:
+    def _apply_within(self, command: commands.CatalogCommand) -> CatalogResult:
         wrong = self.growth_error(command)
         return refused(wrong) if wrong else self._apply(command)
 
-    def _apply(self, command: CatalogCommand) -> CatalogResult:
+    def _apply(self, command: commands.CatalogCommand) -> CatalogResult:
         match command:
-            case RegisterNode():
+            case commands.RegisterNode():
                 return self._on_register_node(command)
-            case NodeStopped():
+            case commands.NodeStopped():
                 return self._nodes.stop(command)
-            case DeclareQueue():
+            case commands.DeclareQueue():
                 return self._declarations.declare(command)
-            case DeclareShards():
+            case commands.DeclareShards():
                 return self._declarations.declare_shards(command)
-            case ChangeView():
+            case commands.ChangeView():
                 return self._on_change_view(command)
-            case DeleteQueue():
+            case commands.DeleteQueue():
                 return self._on_delete_queue(command)
-            case NoteConsumers() | NoteOutbox():
+            case commands.NoteConsumers() | commands.NoteOutbox():
                 return self._on_note(command)
-            case RemoveNode():
+            case commands.RemoveNode():
                 return self._on_remove_node(command)
-            case NameCluster():
+            case commands.NameCluster():
                 self.cluster = self.cluster or command.cluster
                 return CatalogResult()
-            case SetPolicy():
+            case commands.SetPolicy():
                 return self._on_set_policy(command)
-            case ClearPolicy():
+            case commands.ClearPolicy():
                 return self._on_clear_policy(command)
-            case AcknowledgeLosses():
+            case commands.AcknowledgeLosses():
                 return self._on_acknowledge_losses(command)
-            case Synchronise():
+            case commands.Synchronise():
                 return self._on_synchronise(command)
-            case DeclareExchange():
+            case commands.DeclareExchange():
                 return self._exchanges.declare(self.applied_index, command)
-            case DeleteExchange():
+            case commands.DeleteExchange():
                 return self._exchanges.delete(self.applied_index, command)
-            case Bind():
+            case commands.Bind():
                 return self._on_bind(command)
-            case Unbind():
+            case commands.Unbind():
                 return self._on_unbind(command)
-            case TransferMaster():
+            case commands.TransferMaster():
                 return self._on_transfer_master(command)
-            case Rebalance():
+            case commands.Rebalance():
                 return CatalogResult(value=command.moved)
-            case DropCopy():
+            case commands.DropCopy():
                 return self._on_drop_copy(command)
 
     # --- Nodes ----------------------------------------------------------------------------
 
-    def _on_register_node(self, command: RegisterNode) -> CatalogResult:
+    def _on_register_node(self, command: commands.RegisterNode) -> CatalogResult:
         result = self._nodes.register(command)
         return evolve(result, queues=self._end_owned(command.node)) if result.nodes else result
 
-    def _on_remove_node(self, command: RemoveNode) -> CatalogResult:
+    def _on_remove_node(self, command: commands.RemoveNode) -> CatalogResult:
         known = self._nodes.get(command.node)
         if known is not None and known.store in command.voters:
             return refused(f"node {command.node} is alive: stop it before it is forgotten")
@@ -402,17 +379,17 @@ class Catalog:
 
     # --- Queues ---------------------------------------------------------------------------
 
-    def _on_note(self, command: NoteConsumers | NoteOutbox) -> CatalogResult:
+    def _on_note(self, command: commands.NoteConsumers | commands.NoteOutbox) -> CatalogResult:
         known = self.queue(command.queue_id)
         if known is None:
             return no_queue(command.queue_id)
-        if isinstance(command, NoteConsumers):
+        if isinstance(command, commands.NoteConsumers):
             self._queues.put(evolve(known, was_consumed=True))
         else:
             self._queues.put(evolve(known, has_outbox=True))
         return CatalogResult(queues=(known.id,))
 
-    def _on_delete_queue(self, command: DeleteQueue) -> CatalogResult:
+    def _on_delete_queue(self, command: commands.DeleteQueue) -> CatalogResult:
         sharded = self._sharding.get(command.queue_id)
         if sharded is not None:
             return self._delete_sharded(sharded)
@@ -455,7 +432,7 @@ class Catalog:
 
     # --- Views ----------------------------------------------------------------------------
 
-    def _on_change_view(self, command: ChangeView) -> CatalogResult:
+    def _on_change_view(self, command: commands.ChangeView) -> CatalogResult:
         known = self.queue(command.queue_id)
         if known is None:
             return no_queue(command.queue_id)
@@ -484,7 +461,7 @@ class Catalog:
         self._queues.change_view(known, evolve(known, view=view, told=told))
         return CatalogResult(value=view.epoch, queues=(known.id,))
 
-    def _on_synchronise(self, command: Synchronise) -> CatalogResult:
+    def _on_synchronise(self, command: commands.Synchronise) -> CatalogResult:
         known = self._rings_named(command.queue)
         if not known:
             return CatalogResult(
@@ -493,7 +470,7 @@ class Catalog:
         told = sum(self._synchronise(each, on=command.on) for each in known)
         return CatalogResult(value=told, queues=tuple(each.id for each in known))
 
-    def _on_acknowledge_losses(self, command: AcknowledgeLosses) -> CatalogResult:
+    def _on_acknowledge_losses(self, command: commands.AcknowledgeLosses) -> CatalogResult:
         known = self.queue_named(command.queue)
         if known is None:
             return CatalogResult(
@@ -526,7 +503,7 @@ class Catalog:
         self._queues.put(evolve(known, told=tuple(told.items())))
         return len(changed)
 
-    def _on_transfer_master(self, command: TransferMaster) -> CatalogResult:
+    def _on_transfer_master(self, command: commands.TransferMaster) -> CatalogResult:
         queue = self.queue_named(command.queue)
         if queue is None:
             return CatalogResult(
@@ -541,7 +518,7 @@ class Catalog:
             )
         return CatalogResult(value=queue.view.epoch)
 
-    def _on_drop_copy(self, command: DropCopy) -> CatalogResult:
+    def _on_drop_copy(self, command: commands.DropCopy) -> CatalogResult:
         queue = self.queue(command.queue_id)
         if queue is None:
             return no_queue(command.queue_id)
@@ -558,7 +535,7 @@ class Catalog:
 
     # --- Policies -------------------------------------------------------------------------
 
-    def _on_set_policy(self, command: SetPolicy) -> CatalogResult:
+    def _on_set_policy(self, command: commands.SetPolicy) -> CatalogResult:
         try:
             policy = from_text(command.name, command.text)
         except PolicyError as error:
@@ -566,7 +543,7 @@ class Catalog:
         self._policies.put(policy)
         return CatalogResult(redefines=True)
 
-    def _on_clear_policy(self, command: ClearPolicy) -> CatalogResult:
+    def _on_clear_policy(self, command: commands.ClearPolicy) -> CatalogResult:
         is_there = self._policies.has(command.name)
         self._policies.clear(command.name)
         return CatalogResult(redefines=is_there)
@@ -577,7 +554,7 @@ class Catalog:
 
     # --- Exchanges ------------------------------------------------------------------------
 
-    def _on_bind(self, command: Bind) -> CatalogResult:
+    def _on_bind(self, command: commands.Bind) -> CatalogResult:
         known, queue = self.exchange(command.exchange), self._bindable(command.queue)
         if known is None:
             return no_exchange(command.exchange)
@@ -588,7 +565,7 @@ class Catalog:
         binding = Binding(queue.id, command.key, command.arguments)
         return self._exchanges.bind(self.applied_index, known, binding)
 
-    def _on_unbind(self, command: Unbind) -> CatalogResult:
+    def _on_unbind(self, command: commands.Unbind) -> CatalogResult:
         known, queue = self.exchange(command.exchange), self._bindable(command.queue)
         if known is None:
             return no_exchange(command.exchange)

@@ -10,10 +10,7 @@ from mirrorq.cluster.catalog.queues import Queues
 from mirrorq.cluster.catalog.records import CatalogResult, QueueRecord, difference, refused
 from mirrorq.cluster.catalog.sharding import ShardedRecord, Sharding
 from mirrorq.cluster.catalog.sharding import difference as sharded_difference
-from mirrorq.protocol.commands import (
-    DeclareQueue,
-    DeclareShards,
-)
+from mirrorq.protocol import commands
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.shard_names import shard_name
@@ -34,7 +31,7 @@ class Declarations:
 
     # --- One ring -------------------------------------------------------------------------
 
-    def declare(self, command: DeclareQueue) -> CatalogResult:
+    def declare(self, command: commands.DeclareQueue) -> CatalogResult:
         """Make a queue. An existing queue must be equal, and its id is returned."""
         known = self._sharding.named(command.name) or self._queues.named(command.name)
         members = tuple(Member(member, True) for member in command.members)
@@ -58,7 +55,7 @@ class Declarations:
 
     def _make(
         self,
-        command: DeclareQueue,
+        command: commands.DeclareQueue,
         members: tuple[Member, ...],
         owner_incarnation: MemberId | None = None,
     ) -> int:
@@ -81,7 +78,7 @@ class Declarations:
 
     # --- Shards ---------------------------------------------------------------------------
 
-    def declare_shards(self, command: DeclareShards) -> CatalogResult:
+    def declare_shards(self, command: commands.DeclareShards) -> CatalogResult:
         """Make a sharded queue, or its lost rings."""
         known = self._sharding.named(command.name)
         wrong = arguments_error(command.arguments)
@@ -118,7 +115,7 @@ class Declarations:
         self._sharding.put(evolve(known, rings=rings))
         return CatalogResult(value=known.id, queues=tuple(made.values()))
 
-    def _existing_error(self, known: ShardedRecord | None, command: DeclareShards) -> str:
+    def _existing_error(self, known: ShardedRecord | None, command: commands.DeclareShards) -> str:
         """Return why an existing queue of the name conflicts, "" without a conflict."""
         if known is not None:
             return sharded_difference(known, command)
@@ -130,7 +127,7 @@ class Declarations:
         )
 
     def _views_error(
-        self, command: DeclareShards, lacking: list[int], views: list[tuple[Member, ...]]
+        self, command: commands.DeclareShards, lacking: list[int], views: list[tuple[Member, ...]]
     ) -> str:
         """Return why the lacking shards cannot begin with the views, "" if they can."""
         if len(views) != command.shards:
@@ -144,14 +141,20 @@ class Declarations:
         return ""
 
     def _make_shard(
-        self, command: DeclareShards, shard: int, members: tuple[Member, ...], arguments: str
+        self,
+        command: commands.DeclareShards,
+        shard: int,
+        members: tuple[Member, ...],
+        arguments: str,
     ) -> int:
         name, declarer = shard_name(command.name, shard), command.declarer
-        one = DeclareQueue(name, command.durable, False, False, declarer, None, (), arguments)
+        one = commands.DeclareQueue(
+            name, command.durable, False, False, declarer, None, (), arguments
+        )
         return self._make(one, members)
 
 
-def _known_error(known: QueueRecord | ShardedRecord, command: DeclareQueue) -> str:
+def _known_error(known: QueueRecord | ShardedRecord, command: commands.DeclareQueue) -> str:
     """Return why an existing queue of the name conflicts, "" without a conflict."""
     if isinstance(known, ShardedRecord):
         return sharded_difference(known, command)

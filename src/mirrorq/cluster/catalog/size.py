@@ -13,14 +13,7 @@ from collections.abc import Iterable
 import msgspec
 from attrs import define
 
-from mirrorq.protocol.commands import (
-    Bind,
-    CatalogCommand,
-    DeclareExchange,
-    DeclareQueue,
-    DeclareShards,
-    SetPolicy,
-)
+from mirrorq.protocol import commands
 
 RECORDS_MAX = {
     "queues": 100_000,
@@ -52,11 +45,11 @@ class Count:
 
 
 _MORE = {
-    DeclareQueue: ("queues", "delete some, or let them end by the policy key expires"),
-    DeclareShards: ("queues", "delete some, or declare fewer shards"),
-    DeclareExchange: ("exchanges", "delete some"),
-    Bind: ("bindings", "unbind some, or bind with a pattern of a topic exchange"),
-    SetPolicy: ("policies", "clear some, or let one pattern serve more queues"),
+    commands.DeclareQueue: ("queues", "delete some, or let them end by the policy key expires"),
+    commands.DeclareShards: ("queues", "delete some, or declare fewer shards"),
+    commands.DeclareExchange: ("exchanges", "delete some"),
+    commands.Bind: ("bindings", "unbind some, or bind with a pattern of a topic exchange"),
+    commands.SetPolicy: ("policies", "clear some, or let one pattern serve more queues"),
 }
 
 
@@ -74,7 +67,7 @@ class CatalogSize:
         """Number of records of all kinds."""
         return sum(count.records for count in self._counts())
 
-    def error(self, command: CatalogCommand, *, replaces: bool = False) -> str:
+    def error(self, command: commands.CatalogCommand, *, replaces: bool = False) -> str:
         """Return why there is no room for the command's records, "" if there is room.
 
         Args:
@@ -84,7 +77,7 @@ class CatalogSize:
             return ""
         what, remedy = _MORE[type(command)]
         most = RECORDS_MAX[what]
-        more = command.shards if isinstance(command, DeclareShards) else 1 - replaces
+        more = command.shards if isinstance(command, commands.DeclareShards) else 1 - replaces
         known: Count = getattr(self, what)
         if known.records + more > most:
             return (

@@ -17,30 +17,7 @@ from mirrorq.cluster.controller.node_states import NodeStates
 from mirrorq.cluster.controller.placement import Spread, wanted_members
 from mirrorq.cluster.controller.transfers import Transfers
 from mirrorq.errors import PolicyError
-from mirrorq.protocol.commands import (
-    AcknowledgeLosses,
-    Bind,
-    CatalogCommand,
-    ChangeView,
-    ClearPolicy,
-    DeclareExchange,
-    DeclareQueue,
-    DeclareShards,
-    DeleteExchange,
-    DeleteQueue,
-    DropCopy,
-    NameCluster,
-    NodeStopped,
-    NoteConsumers,
-    NoteOutbox,
-    Rebalance,
-    RegisterNode,
-    RemoveNode,
-    SetPolicy,
-    Synchronise,
-    TransferMaster,
-    Unbind,
-)
+from mirrorq.protocol import commands
 from mirrorq.protocol.control import CatalogAnswer, CatalogRequest
 from mirrorq.protocol.identities import MemberId, StoreId
 from mirrorq.protocol.policy import from_text
@@ -69,7 +46,7 @@ class Admission:
 
     def admit(
         self, request: CatalogRequest, leading: Leading | None
-    ) -> CatalogCommand | CatalogAnswer:
+    ) -> commands.CatalogCommand | CatalogAnswer:
         """Return the command to propose for a request, or an answer with the refusal."""
         if leading is None or not leading.own_term_applied:
             return CatalogAnswer(request.number, 0, retry=True)
@@ -88,45 +65,55 @@ class Admission:
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
         match command:
-            case DeclareQueue():
+            case commands.DeclareQueue():
                 command = self.fill_members(command)
                 if not command.members and self._nodes.catalog.queue_named(command.name) is None:
                     return CatalogAnswer(request.number, 0, retry=True)
                 return command
-            case DeclareShards():
+            case commands.DeclareShards():
                 command = self.fill_shards(command)
                 if not all(command.members):
                     return CatalogAnswer(request.number, 0, retry=True)
                 return command
-            case ChangeView():
+            case commands.ChangeView():
                 wrong = self._change_error(request.member, command)
-            case RemoveNode():
+            case commands.RemoveNode():
                 return self._admit_removal(request.number, command, leading.voters)
-            case RegisterNode() | NodeStopped():
+            case commands.RegisterNode() | commands.NodeStopped():
                 wrong = _registration_error(request.member, command)
-            case SetPolicy():
+            case commands.SetPolicy():
                 try:
                     from_text(command.name, command.text)
                 except PolicyError as error:
                     return CatalogAnswer(request.number, 0, "PolicyError", str(error))
                 wrong = ""
-            case TransferMaster():
+            case commands.TransferMaster():
                 return self._moves.admit_transfer(request, command)
-            case Rebalance():
+            case commands.Rebalance():
                 return self._moves.admit_rebalance(request)
-            case DropCopy():
+            case commands.DropCopy():
                 wrong = self._drop_error(request.member, command)
-            case DeleteQueue() | NoteConsumers() | NoteOutbox():
+            case commands.DeleteQueue() | commands.NoteConsumers() | commands.NoteOutbox():
                 wrong = ""
-            case ClearPolicy() | Synchronise() | AcknowledgeLosses() | NameCluster():
+            case (
+                commands.ClearPolicy()
+                | commands.Synchronise()
+                | commands.AcknowledgeLosses()
+                | commands.NameCluster()
+            ):
                 wrong = ""
-            case DeclareExchange() | DeleteExchange() | Bind() | Unbind():
+            case (
+                commands.DeclareExchange()
+                | commands.DeleteExchange()
+                | commands.Bind()
+                | commands.Unbind()
+            ):
                 wrong = ""
         if wrong:
             return CatalogAnswer(request.number, 0, "PreconditionFailed", wrong)
         return command
 
-    def fill_members(self, command: DeclareQueue) -> DeclareQueue:
+    def fill_members(self, command: commands.DeclareQueue) -> commands.DeclareQueue:
         """Return the declaration with a first view: running members, all in sync."""
         situation = self._nodes.situation()
         liveness = self._nodes.liveness
@@ -144,7 +131,7 @@ class Admission:
         in_sync, _ = arrange(wanted[0], wanted[1:], (), liveness.is_broken)
         return replace(command, members=in_sync)
 
-    def fill_shards(self, command: DeclareShards) -> DeclareShards:
+    def fill_shards(self, command: commands.DeclareShards) -> commands.DeclareShards:
         """Return the declaration with the first view of each shard, existing shards included."""
         if shards_error(command.shards):
             return replace(command, members=())
@@ -166,7 +153,7 @@ class Admission:
             views.append(wanted)
         return replace(command, members=tuple(views))
 
-    def _change_error(self, asker: MemberId, command: ChangeView) -> str:
+    def _change_error(self, asker: MemberId, command: commands.ChangeView) -> str:
         """R12: return why a change of a view is not the master's to make, "" if allowed."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.replaces:
@@ -194,7 +181,7 @@ class Admission:
                 return f"the link between {one} and {other} is broken"
         return ""
 
-    def _drop_error(self, asker: MemberId, command: DropCopy) -> str:
+    def _drop_error(self, asker: MemberId, command: commands.DropCopy) -> str:
         """Return why a copy outside the view must stay for now, "" if the node may drop it."""
         queue = self._nodes.catalog.queue(command.queue_id)
         if queue is None or queue.view.epoch != command.epoch:
@@ -215,8 +202,8 @@ class Admission:
         return ""
 
     def _admit_removal(
-        self, number: int, command: RemoveNode, voters: Sequence[StoreId]
-    ) -> CatalogCommand | CatalogAnswer:
+        self, number: int, command: commands.RemoveNode, voters: Sequence[StoreId]
+    ) -> commands.CatalogCommand | CatalogAnswer:
         """Admit the removal of a stopped node, when none of its leases can still run.
 
         An admitted node which ended before it registered is known by its vote alone.
@@ -259,7 +246,9 @@ class Admission:
         return can_follow or not self._nodes.may_replace(master)
 
 
-def _registration_error(asker: MemberId, command: RegisterNode | NodeStopped) -> str:
+def _registration_error(
+    asker: MemberId, command: commands.RegisterNode | commands.NodeStopped
+) -> str:
     named = MemberId(command.node, command.store, command.incarnation)
     if named != asker:
         return f"{asker.node} speaks for another node: {named.node}"

@@ -58,15 +58,8 @@ from mirrorq.cluster.controller.node_states import Leave, NodeStates, Situation
 from mirrorq.cluster.controller.transfers import Transfers
 from mirrorq.config import Config
 from mirrorq.containers.timers import earliest
+from mirrorq.protocol import control
 from mirrorq.protocol.commands import CatalogCommand, ChangeView, DeleteQueue
-from mirrorq.protocol.control import (
-    CatalogAnswer,
-    CatalogRequest,
-    LeaseAnswer,
-    LeaseRelease,
-    LeaseRequest,
-    Yielded,
-)
 from mirrorq.protocol.identities import MemberId
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.views import (
@@ -163,8 +156,8 @@ class Controller:
         return self._detector.unheard(tuple(node.name for node in self._nodes.catalog.nodes()))
 
     def admit(
-        self, request: CatalogRequest, leading: Leading | None
-    ) -> CatalogCommand | CatalogAnswer:
+        self, request: control.CatalogRequest, leading: Leading | None
+    ) -> CatalogCommand | control.CatalogAnswer:
         """Return the command to propose for a request, or an answer with the refusal."""
         admitted = self._admission.admit(request, leading)
         self._agenda.mark(self._moves.take_wished())
@@ -187,18 +180,18 @@ class Controller:
             self._end_leaves(now_ms)
         probe = self._detector.probes()
         # A promise says nothing about nodes, and thousands may come at once.
-        is_promise = type(event) is Yielded
+        is_promise = type(event) is control.Yielded
         news = LivenessNews(of_all=False) if is_promise else self._detector.refresh()
         if news and self._term:
             self._on_news(news)
         propose: tuple[CatalogCommand, ...] = ()
-        send: tuple[tuple[str, LeaseAnswer], ...] = ()
+        send: tuple[tuple[str, control.LeaseAnswer], ...] = ()
         wants_round = False
         if leading is not None:
             if leading.own_term_applied:
                 propose = self._judge(now_ms)
             send = self._grant(now_ms, leading)
-            wants_round = type(event) is LeaseRequest and self._grantor.is_asked
+            wants_round = type(event) is control.LeaseRequest and self._grantor.is_asked
         return SupervisorEffects(
             propose,
             send,
@@ -250,16 +243,16 @@ class Controller:
                 self._nodes.catalog = event.catalog
                 if self._term:
                     self._sweep()
-            case LeaseRequest() if self._term:
+            case control.LeaseRequest() if self._term:
                 self._on_lease_request(now_ms, event)
-            case LeaseRelease() if self._term:
+            case control.LeaseRelease() if self._term:
                 self._on_lease_release(now_ms, event)
-            case Yielded() if self._term:
+            case control.Yielded() if self._term:
                 self._on_yielded(event)
             case _:
                 pass
 
-    def _on_yielded(self, promise: Yielded) -> None:
+    def _on_yielded(self, promise: control.Yielded) -> None:
         queue = self._nodes.catalog.queue(promise.queue_id)
         if queue is not None:
             self._handovers.on_yielded(promise, queue.view)
@@ -296,7 +289,7 @@ class Controller:
         self._agenda.sweep(self._nodes.catalog.queue_ids())
         self._agenda.sweep(self._proposals)
 
-    def _on_lease_request(self, now_ms: int, request: LeaseRequest) -> None:
+    def _on_lease_request(self, now_ms: int, request: control.LeaseRequest) -> None:
         self._grantor.on_request(now_ms, request)
         leave = self._nodes.leaving.get(request.member)
         if leave is not None and request.number > leave.number:
@@ -304,7 +297,7 @@ class Controller:
             self._mark_node(request.member.node)
             self._sweep()
 
-    def _on_lease_release(self, now_ms: int, release: LeaseRelease) -> None:
+    def _on_lease_release(self, now_ms: int, release: control.LeaseRelease) -> None:
         if self._grantor.on_release(release):
             if release.member not in self._nodes.leaving:
                 self._mark_node(release.member.node)
@@ -317,7 +310,7 @@ class Controller:
                 self._mark_node(member.node)
                 self._sweep()
 
-    def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, LeaseAnswer], ...]:
+    def _grant(self, now_ms: int, leading: Leading) -> tuple[tuple[str, control.LeaseAnswer], ...]:
         if not self._grantor.is_asked:
             return ()
         for member in self._evicting.values():

@@ -16,21 +16,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mirrorq.cluster.raft.messages import KIND_VOTERS, decode_voters
-from mirrorq.protocol.effects import (
-    RaftEntry,
-    RaftImage,
-    RaftSnapshot,
-    RaftState,
-    RaftWrite,
-    SnapshotPage,
-)
+from mirrorq.protocol import effects
 from mirrorq.protocol.identities import StoreId
 
 
 class RaftLog:
     """The log in memory. Changes collect until `take_changes`."""
 
-    def __init__(self, image: RaftImage) -> None:
+    def __init__(self, image: effects.RaftImage) -> None:
         self.snapshot = image.snapshot
         self._entries = list(image.entries)
         self._changes: list[tuple[int, tuple[StoreId, ...]]] = []
@@ -39,10 +32,10 @@ class RaftLog:
         self.durable_index = self.last_index
         self._writing: deque[tuple[int, int]] = deque()
         """(write number, last index of the write which is still in the log)."""
-        self._pages: list[SnapshotPage] = []
-        self._new_snapshot: RaftSnapshot | None = None
+        self._pages: list[effects.SnapshotPage] = []
+        self._new_snapshot: effects.RaftSnapshot | None = None
         self._cut_from: int | None = None
-        self._appended: list[RaftEntry] = []
+        self._appended: list[effects.RaftEntry] = []
 
     # --- Reading ----------------------------------------------------------------------
 
@@ -88,13 +81,13 @@ class RaftLog:
             return self._entries[place].term
         return None
 
-    def entry(self, index: int) -> RaftEntry:
+    def entry(self, index: int) -> effects.RaftEntry:
         """Return an entry of the log; the log must hold the index."""
         return self._entries[index - self.snapshot_index - 1]
 
     def entries_from(
         self, first: int, last: int, bytes_max: int | None = None
-    ) -> tuple[RaftEntry, ...]:
+    ) -> tuple[effects.RaftEntry, ...]:
         """Return entries `first` to `last`, cut at `bytes_max` after at least one entry."""
         base = self.snapshot_index + 1
         entries = self._entries[first - base : last - base + 1]
@@ -127,7 +120,7 @@ class RaftLog:
 
     # --- Changing ---------------------------------------------------------------------
 
-    def append(self, entries: Sequence[RaftEntry]) -> None:
+    def append(self, entries: Sequence[effects.RaftEntry]) -> None:
         """Add entries after the last entry."""
         assert not entries or entries[0].index == self.last_index + 1
         self._entries.extend(entries)
@@ -147,17 +140,17 @@ class RaftLog:
         self._appended = [entry for entry in self._appended if entry.index < first]
         self._clamp_durable(first - 1)
 
-    def write_page(self, page: SnapshotPage) -> None:
+    def write_page(self, page: effects.SnapshotPage) -> None:
         """Put a page on disk, for a snapshot to come."""
         self._pages.append(page)
 
-    def compact(self, snapshot: RaftSnapshot) -> None:
+    def compact(self, snapshot: effects.RaftSnapshot) -> None:
         """Replace the entries up to the snapshot's index, which the log holds, by the snapshot."""
         assert self.term_at(snapshot.index) == snapshot.term
         del self._entries[: snapshot.index - self.snapshot_index]
         self._take_snapshot(snapshot)
 
-    def reset(self, snapshot: RaftSnapshot) -> None:
+    def reset(self, snapshot: effects.RaftSnapshot) -> None:
         """Replace the whole log by a snapshot which does not agree with the log."""
         self._entries.clear()
         # Set explicitly, so merging writes needs no knowledge of the log.
@@ -165,7 +158,7 @@ class RaftLog:
         self._clamp_durable(self.snapshot_index)
         self._take_snapshot(snapshot)
 
-    def _take_snapshot(self, snapshot: RaftSnapshot) -> None:
+    def _take_snapshot(self, snapshot: effects.RaftSnapshot) -> None:
         self.snapshot = snapshot
         self._new_snapshot = snapshot
         self._appended = [entry for entry in self._appended if entry.index > snapshot.index]
@@ -177,7 +170,7 @@ class RaftLog:
         for entry in self._entries:
             self._note_change(entry)
 
-    def _note_change(self, entry: RaftEntry) -> None:
+    def _note_change(self, entry: effects.RaftEntry) -> None:
         if entry.kind == KIND_VOTERS:
             voters = decode_voters(entry.data)
             assert voters is not None, "checked before the entry entered the log"
@@ -191,10 +184,10 @@ class RaftLog:
         is_cut = self._new_snapshot is not None or self._cut_from is not None
         return bool(self._appended or self._pages or is_cut)
 
-    def take_changes(self, state: RaftState | None = None) -> RaftWrite:
+    def take_changes(self, state: effects.RaftState | None = None) -> effects.RaftWrite:
         """Return the changes since the last call, with `state`, and forget the changes."""
         snapshot, appended = self._new_snapshot, tuple(self._appended)
-        write = RaftWrite(state, tuple(self._pages), snapshot, self._cut_from, appended)
+        write = effects.RaftWrite(state, tuple(self._pages), snapshot, self._cut_from, appended)
         self._new_snapshot, self._cut_from, self._appended, self._pages = None, None, [], []
         return write
 
@@ -213,7 +206,9 @@ class RaftLog:
         self._writing = deque((number, min(last, index)) for number, last in self._writing)
 
 
-def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrite | None:
+def merge_writes(
+    earlier: effects.RaftWrite | None, later: effects.RaftWrite | None
+) -> effects.RaftWrite | None:
     """Return a single write with the same result on disk as both writes in order."""
     if earlier is None or later is None:
         return later if earlier is None else earlier
@@ -230,7 +225,7 @@ def merge_writes(earlier: RaftWrite | None, later: RaftWrite | None) -> RaftWrit
     ]
     floor = snapshot.index if snapshot is not None else 0
     cuts = [cut for cut in (earlier.truncate_from, later.truncate_from) if cut is not None]
-    return RaftWrite(
+    return effects.RaftWrite(
         state=later.state if later.state is not None else earlier.state,
         pages=earlier.pages + later.pages,
         snapshot=snapshot,

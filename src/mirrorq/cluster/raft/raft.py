@@ -30,27 +30,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from mirrorq.cluster.raft import messages
 from mirrorq.cluster.raft.election_timer import ElectionTimer
 from mirrorq.cluster.raft.log import RaftLog
-from mirrorq.cluster.raft.messages import (
-    KIND_COMMAND,
-    KIND_NOTHING,
-    KIND_VOTERS,
-    Compact,
-    Contact,
-    Found,
-    Late,
-    PeerDead,
-    Promise,
-    Propose,
-    ProposeVoters,
-    RaftEffects,
-    RaftEvent,
-    RaftTick,
-    Received,
-    decode_voters,
-    encode_voters,
-)
 from mirrorq.cluster.raft.replication import Replication
 from mirrorq.cluster.raft.snapshot_pages import IncomingSnapshot
 from mirrorq.config import Config
@@ -226,20 +208,20 @@ class Raft:
         self.applied_index += 1
         return self._log.entry(self.applied_index)
 
-    def step(self, now_ms: int, event: RaftEvent) -> RaftEffects:
+    def step(self, now_ms: int, event: messages.RaftEvent) -> messages.RaftEffects:
         """Take one event and return its effects."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
         if self._election.at_ms is None:
             self._restart_election_timer()
         getattr(self, _HANDLERS[type(event)])(event)
-        if isinstance(event, RaftTick | Found):
+        if isinstance(event, messages.RaftTick | messages.Found):
             self._run_timers()
         return self._take_effects()
 
-    def _take_effects(self) -> RaftEffects:
+    def _take_effects(self) -> messages.RaftEffects:
         persist = self._take_write()
-        effects = RaftEffects(
+        effects = messages.RaftEffects(
             persist=persist,
             write_number=self._write_number if persist is not None else 0,
             send=tuple(self._send),
@@ -284,10 +266,10 @@ class Raft:
 
     # --- Local events ---------------------------------------------------------------------
 
-    def _on_tick(self, event: RaftTick) -> None:
+    def _on_tick(self, event: messages.RaftTick) -> None:
         """The timers run in `step`, after all earlier events."""
 
-    def _on_late(self, event: Late) -> None:
+    def _on_late(self, event: messages.Late) -> None:
         self._late_ms += event.by_ms
         self._election.postpone(event.by_ms)
 
@@ -298,20 +280,20 @@ class Raft:
             # Sent here and not at the proposal: entries of one commit travel together.
             self._replication.send_entries(self.commit_index, self._now_ms)
 
-    def _on_propose(self, event: Propose) -> None:
+    def _on_propose(self, event: messages.Propose) -> None:
         if not self.is_leader or self._is_congested:
             self._rejected.append(event.number)
             return
-        self._append_own(event.number, KIND_COMMAND, event.data)
+        self._append_own(event.number, messages.KIND_COMMAND, event.data)
 
-    def _on_propose_voters(self, event: ProposeVoters) -> None:
+    def _on_propose_voters(self, event: messages.ProposeVoters) -> None:
         new, old = tuple(sorted(event.voters)), self.voters
         changed = [v for v in new if v not in old] + [v for v in old if v not in new]
         allowed = self.own_term_applied and not self.is_changing_voters
         if not allowed or not new or len(changed) != 1:
             self._rejected.append(event.number)
             return
-        self._append_own(event.number, KIND_VOTERS, encode_voters(new))
+        self._append_own(event.number, messages.KIND_VOTERS, messages.encode_voters(new))
         self._replication.add(new)
         self._changed_ms = self._now_ms
         # A new voter's first refusal reports its last index.
@@ -322,7 +304,7 @@ class Raft:
         self._log.append([RaftEntry(index, self.term, kind, data)])
         self._accepted.append((number, index, self.term))
 
-    def _on_peer_dead(self, event: PeerDead) -> None:
+    def _on_peer_dead(self, event: messages.PeerDead) -> None:
         if self.role is Role.FOLLOWER and self.leader == event.store:
             self._dead = (event.store, self.term, self._now_ms + self._config.heartbeat_ms)
             self._stand_soon()
@@ -335,11 +317,11 @@ class Raft:
             turn = others.index(self.store)
             self._election.wait_for_turn(self._now_ms, turn, len(others))
 
-    def _on_contact(self, event: Contact) -> None:
+    def _on_contact(self, event: messages.Contact) -> None:
         if self.is_leader:
             self._send_heartbeats()
 
-    def _on_compact(self, event: Compact) -> None:
+    def _on_compact(self, event: messages.Compact) -> None:
         index = event.index
         if not self.snapshot_index < index <= self.applied_index:
             return
@@ -356,10 +338,10 @@ class Raft:
             assert term is not None, "an applied index above the snapshot is in the log"
             self._log.compact(RaftSnapshot(index, term, self._log.voters_at(index), tuple(pages)))
 
-    def _on_promise(self, event: Promise) -> None:
+    def _on_promise(self, event: messages.Promise) -> None:
         self.founding = event.founding
 
-    def _on_found(self, event: Found) -> None:
+    def _on_found(self, event: messages.Found) -> None:
         if self.is_founded or not event.voters:
             return
         # All voters start from an equal log, so no leader has to send the voters.
@@ -494,7 +476,7 @@ class Raft:
             replicas += self._log.voters_at(self.commit_index)
         self._replication.begin_term(self.term, replicas)
         # Entries of earlier terms are committed only by a later entry of the present term.
-        nothing = RaftEntry(self._log.last_index + 1, self.term, KIND_NOTHING, b"")
+        nothing = RaftEntry(self._log.last_index + 1, self.term, messages.KIND_NOTHING, b"")
         self._log.append([nothing])
         self._send_heartbeats()
 
@@ -664,7 +646,7 @@ class Raft:
             self._log.write_page(page)
         return incoming
 
-    def _on_received(self, event: Received) -> None:
+    def _on_received(self, event: messages.Received) -> None:
         handler = _MESSAGE_HANDLERS.get(type(event.message))
         if handler is not None and event.sender != self.store:
             getattr(self, handler)(event.sender, event.message)
@@ -685,7 +667,7 @@ def _is_well_formed(request: AppendRequest) -> bool:
             return False
         if entry.kind > KIND_MAX:
             return False
-        if entry.kind == KIND_VOTERS and not decode_voters(entry.data):
+        if entry.kind == messages.KIND_VOTERS and not messages.decode_voters(entry.data):
             return False
         term = entry.term
     return True
@@ -698,17 +680,17 @@ def _is_snapshot(page: InstallSnapshot) -> bool:
 
 # By name, so a test can leave a rule out with another method in its place.
 _HANDLERS: dict[type, str] = {
-    RaftTick: "_on_tick",
-    Received: "_on_received",
-    Propose: "_on_propose",
-    ProposeVoters: "_on_propose_voters",
+    messages.RaftTick: "_on_tick",
+    messages.Received: "_on_received",
+    messages.Propose: "_on_propose",
+    messages.ProposeVoters: "_on_propose_voters",
     Persisted: "_on_persisted",
-    PeerDead: "_on_peer_dead",
-    Contact: "_on_contact",
-    Late: "_on_late",
-    Compact: "_on_compact",
-    Promise: "_on_promise",
-    Found: "_on_found",
+    messages.PeerDead: "_on_peer_dead",
+    messages.Contact: "_on_contact",
+    messages.Late: "_on_late",
+    messages.Compact: "_on_compact",
+    messages.Promise: "_on_promise",
+    messages.Found: "_on_found",
 }
 
 _MESSAGE_HANDLERS: dict[type, str] = {

@@ -10,12 +10,7 @@ from msgspec.structs import replace
 
 from mirrorq.engine.events import Answer
 from mirrorq.errors import ConfigError, MirrorQError, ShutDown
-from mirrorq.protocol.clients import (
-    ClientAnswer,
-    ClientCall,
-    ClientDeclare,
-    ClientWatch,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.policy import declared_by
@@ -32,9 +27,9 @@ WATCHES_MAX = 16_384
 """Limit on exchanges with open handles of one client: some 500 bytes each."""
 
 
-def refused(number: int, error: MirrorQError) -> ClientAnswer:
+def refused(number: int, error: MirrorQError) -> clients.ClientAnswer:
     """Return the answer that raises an error at the caller."""
-    return ClientAnswer(number, 0, type(error).__name__, str(error), b"")
+    return clients.ClientAnswer(number, 0, type(error).__name__, str(error), b"")
 
 
 class Requester(Protocol):
@@ -55,7 +50,7 @@ class Requester(Protocol):
         """Connection to which the requester's handles belong."""
         ...
 
-    def send(self, message: ClientAnswer) -> None: ...
+    def send(self, message: clients.ClientAnswer) -> None: ...
 
 
 class Calls:
@@ -73,7 +68,7 @@ class Calls:
         requester: Requester,
         driver: Driver,
         owner: Callable[[int], SessionId],
-        note_done: Callable[[ClientAnswer], None] | None = None,
+        note_done: Callable[[clients.ClientAnswer], None] | None = None,
     ) -> None:
         self.owner = owner
         self._requester = requester
@@ -94,7 +89,7 @@ class Calls:
         """Connection to which the requester's handles belong."""
         return self._requester.connection
 
-    def in_own_name(self, call: ClientDeclare) -> ClientDeclare:
+    def in_own_name(self, call: clients.ClientDeclare) -> clients.ClientDeclare:
         """Return a client's declaration with the client itself as owner."""
         if self.is_own:
             return call
@@ -108,7 +103,7 @@ class Calls:
         """Whether the calls come from the node's own process."""
         return self._note_done is not None
 
-    def admit(self, message: ClientCall) -> bool:
+    def admit(self, message: clients.ClientCall) -> bool:
         """Return true if a client's call is to be served. A refused call is answered here."""
         number, requester = message.number, self._requester
         if number in self._open:
@@ -118,13 +113,13 @@ class Calls:
             requester.send(refused(number, MirrorQError(why)))
             return False
         self.begin_call(number)
-        if isinstance(message.call, ClientWatch):
+        if isinstance(message.call, clients.ClientWatch):
             self._watches[number] = None
         return True
 
-    def _too_many(self, message: ClientCall) -> str:
+    def _too_many(self, message: clients.ClientCall) -> str:
         """Return why a client may not open one more call; "": allowed."""
-        if isinstance(message.call, ClientWatch):
+        if isinstance(message.call, clients.ClientWatch):
             if len(self._watches) < WATCHES_MAX:
                 return ""
             return f"one client may use {WATCHES_MAX} exchanges at a time: close some"
@@ -136,14 +131,14 @@ class Calls:
         """Take a call that is to be served."""
         self._open[number] = 0
 
-    def answer(self, answer: ClientAnswer) -> None:
+    def answer(self, answer: clients.ClientAnswer) -> None:
         """Answer and end a call."""
         self._open.pop(answer.number, None)
         self._watches.pop(answer.number, None)
         self._driver.waits.remove(self._key(answer.number))
         self._requester.send(answer)
 
-    def note_done(self, answer: ClientAnswer) -> None:
+    def note_done(self, answer: clients.ClientAnswer) -> None:
         """Report a partial outcome of a call that continues."""
         if self._note_done is not None:
             self._note_done(answer)
@@ -156,7 +151,11 @@ class Calls:
         )
 
     def wait_for(
-        self, number: int, look: Callable[[], ClientAnswer | None], *, on_catalog: bool = False
+        self,
+        number: int,
+        look: Callable[[], clients.ClientAnswer | None],
+        *,
+        on_catalog: bool = False,
     ) -> None:
         """Answer a call now, or as soon as `look` returns an answer.
 
@@ -183,7 +182,7 @@ class Calls:
         )
 
     def ask(
-        self, number: int, command: CatalogCommand, answered: Callable[[ClientAnswer], None]
+        self, number: int, command: CatalogCommand, answered: Callable[[clients.ClientAnswer], None]
     ) -> None:
         """Request a catalog command; `answered` is called with the outcome."""
         size = len(msgspec.msgpack.encode(command))
@@ -199,7 +198,7 @@ class Calls:
             is_told = self.is_own or answer.error != "ShutDown"
             if self._open.get(number) == token and is_told:
                 self._open[number] = 0
-                answered(ClientAnswer(number, answer.value, answer.error, answer.text, b""))
+                answered(clients.ClientAnswer(number, answer.value, answer.error, answer.text, b""))
 
         token = self._open[number] = self._driver.ask(command, if_awaited)
 

@@ -10,14 +10,7 @@ from mirrorq.cluster.catalog.records import QueueRecord, arguments_differing
 from mirrorq.cluster.catalog.sharding import ShardedRecord
 from mirrorq.errors import ConfigError, MirrorQError, PreconditionFailed, QueueNotFound
 from mirrorq.node.gateway.calls import Calls, refused
-from mirrorq.protocol.clients import (
-    ClientAnswer,
-    ClientDeclare,
-)
-from mirrorq.protocol.commands import (
-    DeclareQueue,
-    DeclareShards,
-)
+from mirrorq.protocol import clients, commands
 from mirrorq.protocol.policy import arguments_error
 from mirrorq.protocol.validation import declaration_error
 
@@ -43,7 +36,7 @@ class Declarations:
     def _catalog(self) -> Catalog:
         return self._driver.engine.catalog
 
-    def declare(self, calls: Calls, number: int, call: ClientDeclare) -> None:
+    def declare(self, calls: Calls, number: int, call: clients.ClientDeclare) -> None:
         """Serve one declaration."""
         shards = call.shards or None
         wrong = declaration_error(
@@ -65,14 +58,14 @@ class Declarations:
             return
         if calls.is_own and self._is_as_asked(known, call):
             # The node's own program relies on the local catalog: no other node is asked.
-            calls.answer(self._found(calls, ClientAnswer(number, known.id, "", "", b"")))
+            calls.answer(self._found(calls, clients.ClientAnswer(number, known.id, "", "", b"")))
             return
 
-        def answered(answer: ClientAnswer) -> None:
+        def answered(answer: clients.ClientAnswer) -> None:
             if not answer.error:
                 calls.note_done(self._found(calls, answer))
 
-            def look() -> ClientAnswer | None:
+            def look() -> clients.ClientAnswer | None:
                 is_new = known is None and not answer.error
                 if is_new and not self._overview.is_served(answer.value):
                     return None
@@ -83,7 +76,7 @@ class Declarations:
         calls.ask(number, self._command(calls, call), answered)
 
     def _is_as_asked(
-        self, known: QueueRecord | ShardedRecord | None, call: ClientDeclare
+        self, known: QueueRecord | ShardedRecord | None, call: clients.ClientDeclare
     ) -> TypeGuard[QueueRecord]:
         """Return true if the known queue certainly matches the call, and is neither exclusive nor
         being deleted."""
@@ -96,21 +89,23 @@ class Declarations:
             and self._overview.is_ready
         )
 
-    def _command(self, calls: Calls, call: ClientDeclare) -> DeclareQueue | DeclareShards:
+    def _command(
+        self, calls: Calls, call: clients.ClientDeclare
+    ) -> commands.DeclareQueue | commands.DeclareShards:
         me, arguments = self._driver.engine.me.node, call.arguments
         if call.shards:
-            return DeclareShards(call.name, call.shards, call.durable, me, (), arguments)
+            return commands.DeclareShards(call.name, call.shards, call.durable, me, (), arguments)
         owner = calls.owner(call.session) if call.exclusive else None
         flags = (call.durable, call.exclusive, call.auto_delete)
-        return DeclareQueue(call.name, *flags, me, owner, (), arguments)
+        return commands.DeclareQueue(call.name, *flags, me, owner, (), arguments)
 
     def _existing(
         self,
         calls: Calls,
         number: int,
         record: QueueRecord | ShardedRecord,
-        call: ClientDeclare,
-    ) -> ClientAnswer:
+        call: clients.ClientDeclare,
+    ) -> clients.ClientAnswer:
         """Return an existing queue for a client that may not declare queues."""
         asked = (call.durable, call.auto_delete, call.exclusive, call.shards)
         found: tuple[bool, bool, bool, int]
@@ -120,20 +115,20 @@ class Declarations:
             found = (record.durable, record.auto_delete, record.exclusive, 0)
         is_equal = not arguments_differing(record.arguments, call.arguments)
         if asked == found and is_equal and not call.exclusive:
-            return self._found(calls, ClientAnswer(number, record.id, "", "", b""))
+            return self._found(calls, clients.ClientAnswer(number, record.id, "", "", b""))
         text = f"queue {call.name!r} exists with other properties: declare it as it is, or passive"
         return refused(number, PreconditionFailed(text))
 
-    def _passive(self, calls: Calls, number: int, name: str) -> ClientAnswer | None:
+    def _passive(self, calls: Calls, number: int, name: str) -> clients.ClientAnswer | None:
         """Return the queue of a name; None while the node may not know the queue yet."""
         try:
             found = self._overview.found(name)
         except MirrorQError as error:
             is_unsure = isinstance(error, QueueNotFound) and not self._overview.is_ready
             return None if is_unsure else refused(number, error)
-        return self._found(calls, ClientAnswer(number, found.queue_id, "", "", b""))
+        return self._found(calls, clients.ClientAnswer(number, found.queue_id, "", "", b""))
 
-    def _found(self, calls: Calls, answer: ClientAnswer) -> ClientAnswer:
+    def _found(self, calls: Calls, answer: clients.ClientAnswer) -> clients.ClientAnswer:
         """Return the answer for a declared queue, with the rights that the client lacks."""
         if answer.error:
             return answer
@@ -142,4 +137,4 @@ class Declarations:
         if permits is not None:
             refusals = msgspec.json.encode(permits.refusals(answer.value))
         rings = () if sharded is None else sharded.rings
-        return ClientAnswer(answer.number, answer.value, "", "", refusals, rings=rings)
+        return clients.ClientAnswer(answer.number, answer.value, "", "", refusals, rings=rings)

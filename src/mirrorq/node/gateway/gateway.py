@@ -17,18 +17,7 @@ from mirrorq.node.gateway.idle_timeouts import IdleTimeouts
 from mirrorq.node.gateway.link import ClientLink, send
 from mirrorq.node.gateway.request_handler import RequestHandler
 from mirrorq.node.gateway.sessions import ClientSessions
-from mirrorq.protocol.clients import (
-    ClientBye,
-    ClientCall,
-    ClientClose,
-    ClientForget,
-    ClientHello,
-    ClientOpen,
-    ClientPing,
-    ClientRefused,
-    ClientUnknown,
-    ClientWelcome,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.identities import lineage
 from mirrorq.protocol.sessions import SessionRequest
 from mirrorq.protocol.validation import NAME_CHARS_MAX
@@ -113,13 +102,13 @@ class Gateway:
         except ProtocolError as error:
             self._warn("dropped a message of %s: %s", _label(identity, client), error)
             if client is None:
-                send(self._transport, identity, ClientRefused(str(error)))
+                send(self._transport, identity, clients.ClientRefused(str(error)))
             return
-        if isinstance(message, ClientHello):
+        if isinstance(message, clients.ClientHello):
             self._on_hello(inbound, message)
         elif client is None:
-            if not isinstance(message, ClientBye):
-                send(self._transport, identity, ClientUnknown())
+            if not isinstance(message, clients.ClientBye):
+                send(self._transport, identity, clients.ClientUnknown())
         elif not self._unplaced or self._is_ours(client):
             self._idle_timeouts.on_heard(identity)
             if inbound.channel == DATA:
@@ -127,7 +116,7 @@ class Gateway:
                 self._on_known(client, message)
                 if client.link.window.is_report_due and identity in self._clients:
                     self._pong(client)
-            elif isinstance(message, ClientPing):
+            elif isinstance(message, clients.ClientPing):
                 client.link.channel = CONTROL
                 self._on_ping(client, message)
             else:
@@ -138,24 +127,24 @@ class Gateway:
         match message:
             case SessionRequest():
                 client.sessions.on_request(message)
-            case ClientOpen():
+            case clients.ClientOpen():
                 client.sessions.open(message)
-            case ClientClose():
+            case clients.ClientClose():
                 client.sessions.close(message.session, goes_on=message.goes_on)
-            case ClientCall():
+            case clients.ClientCall():
                 if client.calls.admit(message):
                     self._handler.serve(client.calls, message)
-            case ClientForget():
+            case clients.ClientForget():
                 client.calls.forget(message.number)
-            case ClientPing():
+            case clients.ClientPing():
                 self._on_ping(client, message)
-            case ClientBye():
+            case clients.ClientBye():
                 self._end(client, "said goodbye")
             case _:
                 kind = type(message).__name__
                 self._warn("dropped a %s of client %s: not from clients", kind, client.name)
 
-    def _on_ping(self, client: ServedClient, ping: ClientPing) -> None:
+    def _on_ping(self, client: ServedClient, ping: clients.ClientPing) -> None:
         client.link.window.on_told(ping.received)
         self._pong(client)
         client.sessions.pass_credits()
@@ -182,7 +171,7 @@ class Gateway:
 
     # --- Coming and going ---------------------------------------------------------------
 
-    def _on_hello(self, inbound: ClientMessage, hello: ClientHello) -> None:
+    def _on_hello(self, inbound: ClientMessage, hello: clients.ClientHello) -> None:
         identity = inbound.identity
         known = self._clients.get(identity)
         if known is not None:
@@ -190,13 +179,13 @@ class Gateway:
         if len(self._clients) >= CLIENTS_MAX:
             why = f"node {self._engine.me.node} has {CLIENTS_MAX} clients already"
             self._warn("refused a client: %s", why)
-            send(self._transport, identity, ClientRefused(why))
+            send(self._transport, identity, clients.ClientRefused(why))
             return
         # The name stands in logs: it must not contain line breaks.
         name = "".join(c if c.isprintable() else "?" for c in hello.name[:NAME_CHARS_MAX])
         why = self._bans.why(name)
         if why:
-            send(self._transport, identity, ClientRefused(why, final=True))
+            send(self._transport, identity, clients.ClientRefused(why, final=True))
             return
         own = self._lineage
         if own and hello.lineage not in (0, own):
@@ -205,7 +194,7 @@ class Gateway:
             return
         own_ms = self._config.session_expiry_ms
         expiry_ms = max(own_ms, min(hello.expiry_ms, EXPIRY_MS_MAX))
-        welcome = ClientWelcome(hello.number, self._engine.me.node, expiry_ms, own)
+        welcome = clients.ClientWelcome(hello.number, self._engine.me.node, expiry_ms, own)
         send(self._transport, identity, welcome)
         self._clients[identity] = self._client(inbound, name)
         if hello.lineage and not own:
@@ -224,7 +213,7 @@ class Gateway:
             "client connected: that address is another cluster's now, or its stores were wiped. "
             "To use this one, connect again"
         )
-        send(self._transport, identity, ClientRefused(why))
+        send(self._transport, identity, clients.ClientRefused(why))
 
     def _is_ours(self, client: ServedClient) -> bool:
         """Return true if a client belongs to the node's cluster, once the cluster is known. The
@@ -273,7 +262,7 @@ class Gateway:
         for client in found:
             self._warn("client %s is %s", client.name, text)
             self._end(client, "an administrator disconnected it")
-            send(self._transport, client.link.identity, ClientRefused(text, final=True))
+            send(self._transport, client.link.identity, clients.ClientRefused(text, final=True))
         return len(found)
 
     # --- Keys ---------------------------------------------------------------------------
@@ -286,7 +275,7 @@ class Gateway:
             why = f"node {self._engine.me.node} does not list the key {inbound.key} any more"
             if client is not None:
                 self._end(client, why)
-            send(self._transport, inbound.identity, ClientRefused(why))
+            send(self._transport, inbound.identity, clients.ClientRefused(why))
             return False
         return client is None or client.link.key == inbound.key
 
@@ -297,7 +286,7 @@ class Gateway:
             link = client.link
             if authority.key(link.key) is None:
                 self._end(client, "its key is no longer listed")
-                refusal = ClientRefused("its key is no longer listed")
+                refusal = clients.ClientRefused("its key is no longer listed")
                 send(self._transport, link.identity, refusal)
             else:
                 client.sessions.permit(authority.permits(link.key, self._engine.catalog))

@@ -20,26 +20,7 @@ from mirrorq.node.copy_reader import seek_copy
 from mirrorq.node.gateway.calls import Calls, refused
 from mirrorq.node.gateway.declarations import Declarations
 from mirrorq.node.status import node_statuses, policy_statuses
-from mirrorq.protocol.clients import (
-    AnyCall,
-    ClientAdminister,
-    ClientAnswer,
-    ClientCall,
-    ClientDeclare,
-    ClientDelete,
-    ClientDisconnect,
-    ClientLook,
-    ClientRead,
-    ClientSeek,
-    ClientWatch,
-    Seen,
-)
-from mirrorq.protocol.commands import (
-    Administrative,
-    DeclareExchange,
-    DeleteQueue,
-    SetPolicy,
-)
+from mirrorq.protocol import clients, commands
 from mirrorq.protocol.copy_page import pack_pieces
 from mirrorq.protocol.printable import unprintable
 from mirrorq.protocol.routing import exchange_error
@@ -63,7 +44,7 @@ class RequestHandler:
         self._overview = overview
         self._declarations = Declarations(driver, overview)
 
-    def serve(self, calls: Calls, message: ClientCall) -> None:
+    def serve(self, calls: Calls, message: clients.ClientCall) -> None:
         """Begin an admitted call, if its requester's key allows the call.
 
         A starting node does not know every queue yet. A call that would be refused waits until the
@@ -81,43 +62,45 @@ class RequestHandler:
         else:
             calls.answer(refused(number, AuthenticationError(why)))
 
-    def _serve(self, calls: Calls, number: int, call: AnyCall) -> None:
+    def _serve(self, calls: Calls, number: int, call: clients.AnyCall) -> None:
         engine = self._driver.engine
         match call:
-            case ClientDeclare():
+            case clients.ClientDeclare():
                 self._declarations.declare(calls, number, call)
-            case ClientDelete():
+            case clients.ClientDelete():
                 self._delete(calls, number, call)
-            case ClientLook(what="attendance"):
+            case clients.ClientLook(what="attendance"):
                 self._look_for_attendance(calls, number)
-            case ClientLook(what="queues" | "shards" | "policies") if not engine.is_registered:
+            case clients.ClientLook(what="queues" | "shards" | "policies") if (
+                not engine.is_registered
+            ):
                 # A starting node would tell of none.
                 calls.wait_known(number, partial(self._serve, calls, number, call))
-            case ClientLook():
+            case clients.ClientLook():
                 calls.answer(self._look(calls, number, call))
-            case ClientAdminister() if wrong := command_error(call.command):
+            case clients.ClientAdminister() if wrong := command_error(call.command):
                 calls.answer(refused(number, ConfigError(wrong)))
-            case ClientAdminister():
+            case clients.ClientAdminister():
                 calls.ask(number, call.command, calls.answer)
-            case ClientWatch():
+            case clients.ClientWatch():
                 calls.wait_for(number, lambda: self._seen(number, call), on_catalog=True)
-            case ClientRead() | ClientSeek():
+            case clients.ClientRead() | clients.ClientSeek():
                 calls.wait_for(number, lambda: self._read(number, call))
-            case ClientDisconnect():
+            case clients.ClientDisconnect():
                 self._disconnect(calls, number, call)
 
-    def _delete(self, calls: Calls, number: int, call: ClientDelete) -> None:
+    def _delete(self, calls: Calls, number: int, call: clients.ClientDelete) -> None:
         objection = self._overview.objection(
             call.queue, if_empty=call.if_empty, connection=calls.connection
         )
         if objection:
             calls.answer(refused(number, PreconditionFailed(objection)))
         else:
-            calls.ask(number, DeleteQueue(call.queue), calls.answer)
+            calls.ask(number, commands.DeleteQueue(call.queue), calls.answer)
 
     # --- What this node knows -------------------------------------------------------------
 
-    def seen(self, look: ClientLook, permits: Permits | None = None) -> tuple[object, str]:
+    def seen(self, look: clients.ClientLook, permits: Permits | None = None) -> tuple[object, str]:
         """Return the node's current knowledge under the name of a look.
 
         Args:
@@ -140,14 +123,14 @@ class RequestHandler:
                 return policy_statuses(self._driver.engine), ""
         raise ProtocolError(f"nothing to look at is called {look.what!r}")
 
-    def _look(self, calls: Calls, number: int, call: ClientLook) -> ClientAnswer:
+    def _look(self, calls: Calls, number: int, call: clients.ClientLook) -> clients.ClientAnswer:
         try:
             found, following = self.seen(call, calls.permits)
             return _data(number, found, following)
         except ProtocolError as error:
             return refused(number, error)
 
-    def _seen(self, number: int, watch: ClientWatch) -> ClientAnswer | None:
+    def _seen(self, number: int, watch: clients.ClientWatch) -> clients.ClientAnswer | None:
         """Return an exchange, if it differs from the client's version."""
         catalog = self._driver.engine.catalog
         record = catalog.exchange(watch.exchange)
@@ -163,14 +146,16 @@ class RequestHandler:
                 names[queue.id] = queue.name
             if sharded is not None:
                 rings[sharded.id] = sharded.rings
-        return _data(number, Seen(version, catalog.applied_index, record, names, rings))
+        return _data(number, clients.Seen(version, catalog.applied_index, record, names, rings))
 
-    def _read(self, number: int, call: ClientRead | ClientSeek) -> ClientAnswer | None:
+    def _read(
+        self, number: int, call: clients.ClientRead | clients.ClientSeek
+    ) -> clients.ClientAnswer | None:
         """Read from the local copy; None while the copy has not applied enough ops."""
         try:
-            if isinstance(call, ClientSeek):
+            if isinstance(call, clients.ClientSeek):
                 found = seek_copy(self._driver.engine, call.queue, call.stamp_ms, call.applied)
-                return None if found is None else ClientAnswer(number, found, "", "", b"")
+                return None if found is None else clients.ClientAnswer(number, found, "", "", b"")
             span = (call.first, call.last)
             page = self._driver.read_copy(call.queue, span, call.bytes_max, call.applied)
         except MirrorQError as error:
@@ -178,7 +163,7 @@ class RequestHandler:
         if page is None:
             return None
         data = pack_pieces(page.pieces)
-        return ClientAnswer(number, page.next, "", "", data, page.frames)
+        return clients.ClientAnswer(number, page.next, "", "", data, page.frames)
 
     # --- What all nodes are asked ---------------------------------------------------------
 
@@ -186,36 +171,36 @@ class RequestHandler:
         queries = self._driver.queries
         asked = queries.ask_attendance()
 
-        def look() -> ClientAnswer | None:
+        def look() -> clients.ClientAnswer | None:
             found = queries.attendance(asked)
             return None if found is None else _data(number, found)
 
         calls.wait_for(number, look)
 
-    def _disconnect(self, calls: Calls, number: int, call: ClientDisconnect) -> None:
+    def _disconnect(self, calls: Calls, number: int, call: clients.ClientDisconnect) -> None:
         queries = self._driver.queries
         asked = queries.ask_disconnect(call.name, call.why)
 
-        def look() -> ClientAnswer | None:
+        def look() -> clients.ClientAnswer | None:
             found = queries.disconnected(asked)
             if found is None:
                 return None
             error, text = outcome_of(call.name, *found)
-            return ClientAnswer(number, found[0], error, text, b"")
+            return clients.ClientAnswer(number, found[0], error, text, b"")
 
         calls.wait_for(number, look)
 
 
-def _data(number: int, seen: object, text: str = "") -> ClientAnswer:
-    return ClientAnswer(number, 0, "", text, msgspec.json.encode(seen))
+def _data(number: int, seen: object, text: str = "") -> clients.ClientAnswer:
+    return clients.ClientAnswer(number, 0, "", text, msgspec.json.encode(seen))
 
 
-def command_error(command: Administrative) -> str:
+def command_error(command: commands.Administrative) -> str:
     """Return why a catalog command is refused to everyone, "" when allowed: a client may have left
     its own check out."""
     match command:
-        case DeclareExchange():
+        case commands.DeclareExchange():
             return exchange_error(command.name, command.kind, command.alternate)
-        case SetPolicy():
+        case commands.SetPolicy():
             return unprintable("a policy's name", command.name)
     return ""

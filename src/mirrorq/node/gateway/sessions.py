@@ -13,13 +13,7 @@ from mirrorq.cluster.catalog.records import exclusive_text
 from mirrorq.engine.events import FromSession, SessionClosed
 from mirrorq.node.gateway.credit import ClientSubscription
 from mirrorq.node.permissions import READING, Permits, lost_right
-from mirrorq.protocol.clients import (
-    ClientClosed,
-    ClientLinkLost,
-    ClientMaster,
-    ClientOpen,
-    ClientRightLost,
-)
+from mirrorq.protocol import clients
 from mirrorq.protocol.commands import DeleteQueue
 from mirrorq.protocol.identities import SessionId, client_handle
 from mirrorq.protocol.sessions import (
@@ -131,7 +125,7 @@ class ClientSessions:
 
     # --- Coming and going -----------------------------------------------------------------
 
-    def open(self, message: ClientOpen) -> None:
+    def open(self, message: clients.ClientOpen) -> None:
         """Open a session for a new handle of the client."""
         number, queue_id = message.session, message.queue
         if number in self._open or number in self._early:
@@ -139,7 +133,7 @@ class ClientSessions:
             return
         if len(self._open) + len(self._early) >= SESSIONS_MAX:
             reason = f"a client has at most {SESSIONS_MAX} handles: close some"
-            self._link.send(ClientClosed(number, reason))
+            self._link.send(clients.ClientClosed(number, reason))
             return
         if self._may_judge(queue_id):
             self._open_known(number, queue_id)
@@ -176,11 +170,11 @@ class ClientSessions:
     def _open_known(self, number: int, queue_id: int) -> None:
         catalog, permits = self._driver.engine.catalog, self._link.permits
         if catalog.is_deleted(queue_id):
-            self._link.send(ClientClosed(number, "the queue was deleted"))
+            self._link.send(clients.ClientClosed(number, "the queue was deleted"))
             return
         if permits is not None and not permits.sees(queue_id):
             why = permits.refusal(Right.READ, queue_id)
-            self._link.send(ClientClosed(number, why, refused=True))
+            self._link.send(clients.ClientClosed(number, why, refused=True))
             return
         session_id = self._owners.get(number) or self._driver.new_session()
         record = self._foreign(queue_id, session_id)
@@ -199,7 +193,7 @@ class ClientSessions:
             f"the connection to node {record.view.members[0].id.node} ended, and with it the "
             "exclusive queue: declare it again"
         )
-        self._link.send(ClientClosed(number, reason))
+        self._link.send(clients.ClientClosed(number, reason))
 
     def _foreign(self, queue_id: int, session: SessionId) -> QueueRecord | None:
         """Return the queue if another handle owns it exclusively: the session may only publish."""
@@ -263,7 +257,7 @@ class ClientSessions:
             return
         self._warn("ended a session of client %s: %s", self._link.name, why)
         self.close(session.number)
-        self._link.send(ClientClosed(session.number, why, refused=True))
+        self._link.send(clients.ClientClosed(session.number, why, refused=True))
 
     def _withdraw(self, session: ClientSession, right: Right, why: str) -> None:
         """Take one right from a session, which keeps the other right."""
@@ -274,7 +268,7 @@ class ClientSessions:
             if session.attachment:
                 # Held messages are released at once; the client attaches again to publish.
                 self._driver.post(FromSession(session.in_own_name(Detach(is_lost=True))))
-        self._link.send(ClientRightLost(session.number, right.value, why))
+        self._link.send(clients.ClientRightLost(session.number, right.value, why))
 
     def _end(self, session: ClientSession, *, is_lost: bool = False) -> None:
         if session.attachment:
@@ -332,7 +326,7 @@ class ClientSessions:
             record = self._foreign(session.queue_id, session.session)
             if record is not None:
                 self.close(session.number)
-                self._link.send(ClientClosed(session.number, exclusive_text(record)))
+                self._link.send(clients.ClientClosed(session.number, exclusive_text(record)))
                 return
         if isinstance(body, Attach):
             body = replace(body, owner=self._link.key, connection=self._link.connection)
@@ -388,9 +382,11 @@ class ClientSessions:
                 self._pass_reply(session, event.reply)
             case MasterChanged():
                 straight = self._straight(session.queue_id) if event.available else ""
-                self._link.send(ClientMaster(number, event.epoch, event.available, straight))
+                self._link.send(
+                    clients.ClientMaster(number, event.epoch, event.available, straight)
+                )
             case LinkLost():
-                self._link.send(ClientLinkLost(number))
+                self._link.send(clients.ClientLinkLost(number))
             case Closed():
                 # A closing node sends the same; its clients go on at another node.
                 if self._driver.engine.catalog.is_deleted(session.queue_id):
@@ -426,7 +422,7 @@ class ClientSessions:
     def _on_deleted(self, session: ClientSession, reason: str) -> None:
         if self._open.pop(session.number, None) is not None:
             self._driver.close_port(session.session)
-        self._link.send(ClientClosed(session.number, reason))
+        self._link.send(clients.ClientClosed(session.number, reason))
 
     def _warn(self, text: str, *values: object) -> None:
         """Log a fault of the client, rate-limited."""

@@ -31,15 +31,7 @@ from mirrorq.protocol.sessions import SessionReply, SessionRequest
 from mirrorq.protocol.staged import DONE, AbortOp, AskOp, CommitOp, CrossQueueTask
 from mirrorq.replication.state.outbox import TASK, TargetOutbox, producer_of
 from mirrorq.replication.state.queue_state import QueueState
-from mirrorq.session.calls import (
-    Failed,
-    LinkLost,
-    MasterChanged,
-    Put,
-    ReplyArrived,
-    SessionEvent,
-    Stored,
-)
+from mirrorq.session import calls
 from mirrorq.session.machine import Session
 
 LOAD_COUNT = 1000
@@ -127,7 +119,7 @@ class Courier:
     again_ms: int = 0
     used_ms: int = 0
     """Time of the last entry for the target."""
-    events: list[SessionEvent] = field(factory=list)
+    events: list[calls.SessionEvent] = field(factory=list)
 
     @property
     def is_busy(self) -> bool:
@@ -186,14 +178,14 @@ class Couriers:
     def on_reply(self, reply: SessionReply) -> None:
         courier = self._couriers.get(reply.queue_id)
         if courier is not None and courier.session.session == reply.session:
-            courier.events.append(ReplyArrived(reply))
+            courier.events.append(calls.ReplyArrived(reply))
             self._stirred[reply.queue_id] = None
 
     def on_target_link_lost(self, target: int) -> None:
         """Note that messages to or from the target's master may be lost."""
         courier = self._couriers.get(target)
         if courier is not None:
-            courier.events.append(LinkLost())
+            courier.events.append(calls.LinkLost())
             self._stirred[target] = None
 
     def on_targets_changed(self, changed: Iterable[int] | None) -> None:
@@ -225,7 +217,7 @@ class Couriers:
             courier.is_unsure = False
             courier.session.go_on_from(courier.sent + 1)
             frame = loaded.frame
-            courier.session.put(Put(None, loaded.count, len(frame), lambda *_: frame, False))
+            courier.session.put(calls.Put(None, loaded.count, len(frame), lambda *_: frame, False))
         elif not loaded.cycled:
             courier.again_ms = now_ms + AGAIN_MS
 
@@ -295,7 +287,7 @@ class Couriers:
             courier = self._couriers[target] = self._new_courier(target)
         if courier.known != serving and serving[0]:
             courier.known = serving
-            courier.events.append(MasterChanged(*serving))
+            courier.events.append(calls.MasterChanged(*serving))
         self._step(now_ms, target, courier)
         again_ms = None
         if not courier.is_busy:
@@ -359,14 +351,14 @@ class Couriers:
         courier.refused = 0
         courier.is_unsure = False
         courier.session.go_on_from(number)
-        courier.session.put(Put(None, 1, 0, pack, True))
+        courier.session.put(calls.Put(None, 1, 0, pack, True))
 
     def _step(self, now_ms: int, target: int, courier: Courier) -> None:
         events, courier.events = courier.events, []
         for output in courier.session.step(now_ms, events):
-            if isinstance(output, Stored):
+            if isinstance(output, calls.Stored):
                 courier.open_count -= output.count
-            elif isinstance(output, Failed):
+            elif isinstance(output, calls.Failed):
                 courier.open_count -= output.count
                 if output.unknown:
                     courier.is_unsure = True

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from mirrorq.containers.ranges import Range, RangeSet
 from mirrorq.containers.timers import FOREVER_MS
+from mirrorq.protocol import sessions
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.sessions import (
-    ALL_SEEN,
-    ConsumerRefused,
-    Deliver,
-    Delivery,
-    Extend,
-    Recall,
-    Settled,
-    Subscribe,
-)
 from mirrorq.replication.master.consumers import Subscription
 from mirrorq.replication.master.open_deliveries import ConsumerKey
 from mirrorq.replication.master.settling import WENT_BACK, Settling, pieces_without
@@ -44,7 +35,7 @@ class Deliveries:
 
     # --- Consumers ------------------------------------------------------------------------
 
-    def subscribe(self, session: SessionId, body: Subscribe) -> None:
+    def subscribe(self, session: SessionId, body: sessions.Subscribe) -> None:
         """Seat a consumer, or refuse with a reason."""
         key = (session, body.number)
         subscription = Subscription(
@@ -57,7 +48,7 @@ class Deliveries:
         )
         why = self._crowd_text(key) or self._term.dispatch.subscribe(subscription)
         if why:
-            self._term.reply(session, ConsumerRefused(body.number, why))
+            self._term.reply(session, sessions.ConsumerRefused(body.number, why))
 
     def _crowd_text(self, key: ConsumerKey) -> str:
         """Why there is no room for another consumer, "" when there is."""
@@ -70,7 +61,7 @@ class Deliveries:
             return ""
         return f"the queue has {count} consumers, its policy says max-consumers {most}"
 
-    def attach(self, session: SessionId, held: tuple[Delivery, ...]) -> None:
+    def attach(self, session: SessionId, held: tuple[sessions.Delivery, ...]) -> None:
         """Attach a session again with the messages that its handle has seen. Messages that the
         handle has not seen go back uncounted."""
         dispatch, epoch = self._term.dispatch, self._term.epoch
@@ -84,7 +75,7 @@ class Deliveries:
             for first, last in keep.get(number, ()):
                 unseen.remove(first, last)
             for first, last in list(unseen):
-                piece = Delivery(epoch, number, first, last, delivery.count)
+                piece = sessions.Delivery(epoch, number, first, last, delivery.count)
                 dispatch.ready.give_back(dispatch.take_back(session, piece))
 
     def succeed(self, former: SessionId, session: SessionId) -> None:
@@ -93,13 +84,13 @@ class Deliveries:
         dispatch.consumers.remove_session(former)
         dispatch.rename(former, session)
 
-    def drop(self, session: SessionId, seen: int = ALL_SEEN) -> None:
+    def drop(self, session: SessionId, seen: int = sessions.ALL_SEEN) -> None:
         """End a session that is gone: held messages go back, counted. Deliveries beyond the number
         `seen` have not reached the session: they go back uncounted."""
         dispatch, epoch = self._term.dispatch, self._term.epoch
         for number, delivery in dispatch.open.holdings(session):
             for first, last in list(delivery.left) if number > seen else ():
-                piece = Delivery(epoch, number, first, last, delivery.count)
+                piece = sessions.Delivery(epoch, number, first, last, delivery.count)
                 dispatch.ready.give_back(dispatch.take_back(session, piece))
         dispatch.consumers.remove_session(session)
         dispatch.leave(session)
@@ -167,19 +158,21 @@ class Deliveries:
         next_ms = FOREVER_MS if oldest_ms is None else oldest_ms + timeout_ms + 1
         self.overdue.set(min(next_ms, dispatch.open.extended_ms))
 
-    def extend(self, now_ms: int, session: SessionId, body: Extend) -> None:
+    def extend(self, now_ms: int, session: SessionId, body: sessions.Extend) -> None:
         """Extend the time of held messages, as a handle asks."""
         until_ms = now_ms + body.duration_ms if body.duration_ms else FOREVER_MS
-        refused: tuple[Delivery, ...] = ()
+        refused: tuple[sessions.Delivery, ...] = ()
         for piece in body.deliveries:
             found = self._term.dispatch.extend(session, piece, until_ms)
             refused += pieces_without(piece, found)
         self.overdue.set_by(until_ms)
-        self._term.reply(session, Settled(body.request, refused, WENT_BACK if refused else ""))
+        self._term.reply(
+            session, sessions.Settled(body.request, refused, WENT_BACK if refused else "")
+        )
 
     def _cancel(self, key: ConsumerKey, why: str) -> None:
         self._term.dispatch.consumers.remove(key)
-        self._term.reply(key[0], ConsumerRefused(key[1], why))
+        self._term.reply(key[0], sessions.ConsumerRefused(key[1], why))
 
     # --- Deliveries -----------------------------------------------------------------------
 
@@ -217,7 +210,7 @@ class Deliveries:
             # One recall is enough: the handle gives back all unseen messages that it has fetched.
             if dispatch.consumers.has_waiting_beside(holder):
                 del dispatch.open.fetching[holder]
-                self._term.reply(holder[0], Recall(holder[1]))
+                self._term.reply(holder[0], sessions.Recall(holder[1]))
 
     def move_horizon(self) -> None:
         """Move the horizons ahead of demand, so that no delivery waits for a round trip."""
@@ -235,7 +228,7 @@ class Deliveries:
         if due is not None:
             self._term.log.propose(due)
 
-    def on_undelivered(self, session: SessionId, deliver: Deliver) -> None:
+    def on_undelivered(self, session: SessionId, deliver: sessions.Deliver) -> None:
         """Take back deliveries that were too late or too large to send: nobody has seen them."""
         for piece in deliver.deliveries:
             self._term.dispatch.unhand((session, deliver.consumer), piece)

@@ -7,15 +7,8 @@ from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.run_length import sizes_of
 from mirrorq.containers.timers import FOREVER_MS
 from mirrorq.errors import ProtocolError
+from mirrorq.protocol import ops
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import (
-    FLAG_PRIORITY,
-    FLAG_STEP,
-    FLAG_UNIQUE,
-    NOT_TAKEN,
-    Header,
-    Step,
-)
 from mirrorq.protocol.policy import Definition
 from mirrorq.protocol.sessions import Publish
 from mirrorq.replication.disk_budget import SMALL_BYTES
@@ -36,7 +29,7 @@ HELD_COUNT = 64
 HELD_MS = 50
 """Time after which publishes that wait for room are looked at again."""
 
-Item = tuple[SessionId, int, Publish, Header]
+Item = tuple[SessionId, int, Publish, ops.Header]
 """(session, number of its attachment, publish, header of the publish's frame)."""
 
 
@@ -111,7 +104,7 @@ class Intake:
                     sizes = sizes_of(self._term.codec.offsets(body.frame), header.count)
                     attachment.told.size_since += sum(sizes[known : self._next_of(header)])
 
-    def _next_of(self, header: Header) -> int:
+    def _next_of(self, header: ops.Header) -> int:
         """Index of the first message of a frame whose number is not in the log."""
         return max((self._term.log.highest.get(header.producer) or 0) + 1 - header.first_number, 0)
 
@@ -186,11 +179,11 @@ class Intake:
         if self._is_impossible(session, body):
             self._producers.refuse(header, self._term.room.impossible_text(len(body.frame)))
             return
-        if header.flags & FLAG_STEP:
+        if header.flags & ops.FLAG_STEP:
             self._take_step(item)
             return
         frame = self._term.codec.cut(body.frame, first - header.first_number, header.count)
-        if header.flags & FLAG_UNIQUE:
+        if header.flags & ops.FLAG_UNIQUE:
             why = self._keys_error(frame, is_bounded=not is_courier(session))
             if why:
                 self._producers.refuse(self._term.codec.header(frame), why)
@@ -221,12 +214,12 @@ class Intake:
             f"{count_max} of its policy: raise it, or have keys remembered for a shorter time"
         )
 
-    def _only_repeats(self, header: Header, frame: bytes) -> bool:
+    def _only_repeats(self, header: ops.Header, frame: bytes) -> bool:
         """Return true if all messages of a frame repeat stored messages, by their unique keys."""
-        if not header.flags & FLAG_UNIQUE:
+        if not header.flags & ops.FLAG_UNIQUE:
             return False
         known, time_us = self._term.state.producers, self._term.log.time_us
-        keys = self._term.codec.keys(frame)[1 if header.flags & FLAG_STEP else 0 :]
+        keys = self._term.codec.keys(frame)[1 if header.flags & ops.FLAG_STEP else 0 :]
         return all(key is not None and holder_of(known, key, time_us) for key in keys)
 
     def _take_in(self, session: SessionId, number: int, body: Publish, limit: Limit) -> None:
@@ -276,10 +269,10 @@ class Intake:
         entry = term.log.publish(frame)
         if self._pace is not None:
             # The first body of a step is no message.
-            first = 1 if entry.header.flags & FLAG_STEP else 0
+            first = 1 if entry.header.flags & ops.FLAG_STEP else 0
             sizes = sizes_of(entry.offsets, entry.header.count)[first:]
             self._pace.count_messages(len(sizes), sum(sizes))
-        if entry.header.flags & FLAG_PRIORITY:
+        if entry.header.flags & ops.FLAG_PRIORITY:
             term.horizons.announce(entry.header.priority)
 
     # --- Steps ----------------------------------------------------------------------------
@@ -289,7 +282,7 @@ class Intake:
         session, _, body, header = item
         step = self._step_of(body)
         why = self._step_error(session, body, step)
-        if not why and header.flags & FLAG_UNIQUE:
+        if not why and header.flags & ops.FLAG_UNIQUE:
             why = self._keys_error(body.frame, is_bounded=step is not None and not step.target)
         if step is None or why:
             self._producers.refuse(header, why)
@@ -304,12 +297,12 @@ class Intake:
                 self._term.dispatch.close_piece(session, piece)
             self.store(body.frame)
 
-    def _step_of(self, body: Publish) -> Step | None:
+    def _step_of(self, body: Publish) -> ops.Step | None:
         try:
             step = self._term.codec.read_step(body.frame)
         except ProtocolError:
             return None
-        return step if isinstance(step, Step) else None
+        return step if isinstance(step, ops.Step) else None
 
     def _has_room(self, item: Item) -> bool:
         """Return true if a step's messages go in now. Otherwise the step is held or refused."""
@@ -332,7 +325,7 @@ class Intake:
             length_limit.make_room(depth, verdict)
         return verdict.action == "store"
 
-    def _step_error(self, session: SessionId, body: Publish, step: Step | None) -> str:
+    def _step_error(self, session: SessionId, body: Publish, step: ops.Step | None) -> str:
         """Why no part of a step can be done, "" when all parts can."""
         if step is None or not body.whole or is_courier(session):
             return "it is no step"
@@ -340,11 +333,11 @@ class Intake:
         if acked != RangeSet(step.ranges):
             return "the deliveries that it acks are not those of its op"
         if sum(piece.last - piece.first + 1 for piece in body.deliveries) != acked.count:
-            return f"{NOT_TAKEN}: one was to be acked twice"
+            return f"{ops.NOT_TAKEN}: one was to be acked twice"
         for piece in body.deliveries:
             if not self._term.dispatch.may_take(session, piece):
                 return (
-                    f"{NOT_TAKEN}: message {piece.first} had gone back to the queue, and comes "
+                    f"{ops.NOT_TAKEN}: message {piece.first} had gone back to the queue, and comes "
                     "again, or somebody else has it"
                 )
         if step.target and not self._departures.may_go_to(step.target):

@@ -7,18 +7,9 @@ An op in the log comes before every op that is appended later.
 from __future__ import annotations
 
 from mirrorq.containers.run_length import SizedPiece, Sizes
+from mirrorq.protocol import ops
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.identities import OUTBOX_BIT, SPOOL_BIT
-from mirrorq.protocol.ops import (
-    DueOp,
-    Entry,
-    OpKind,
-    OutboxOp,
-    Payload,
-    ProducerOp,
-    PromotedOp,
-    Step,
-)
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, Stage
 from mirrorq.replication.master.limits import InLog
 from mirrorq.replication.ring import Ring
@@ -27,12 +18,12 @@ from mirrorq.replication.state.outbox import is_outbox
 from mirrorq.replication.state.queue_state import QueueState
 
 _NUMBERED = (
-    OpKind.PUBLISH,
-    OpKind.REFUSAL,
-    OpKind.SEAL,
-    OpKind.COMMIT,
-    OpKind.ABORT,
-    OpKind.ASK,
+    ops.OpKind.PUBLISH,
+    ops.OpKind.REFUSAL,
+    ops.OpKind.SEAL,
+    ops.OpKind.COMMIT,
+    ops.OpKind.ABORT,
+    ops.OpKind.ASK,
 )
 """Kinds of ops that use numbers of a producer."""
 
@@ -109,9 +100,9 @@ class LogTail:
             assert entry is not None, "an unapplied op is always in memory"
             self._inherit(entry)
 
-    def _inherit(self, entry: Entry) -> None:
+    def _inherit(self, entry: ops.Entry) -> None:
         self.add_op(entry)
-        if isinstance(entry.payload, ProducerOp):
+        if isinstance(entry.payload, ops.ProducerOp):
             for number in entry.payload.expired:
                 self.highest.end_producer(number)
 
@@ -129,7 +120,7 @@ class LogTail:
 
     def propose(
         self,
-        payload: Payload,
+        payload: ops.Payload,
         *,
         count: int = 1,
         producer: int = 0,
@@ -151,7 +142,7 @@ class LogTail:
         )
         self.append(entry)
 
-    def publish(self, frame: bytes) -> Entry:
+    def publish(self, frame: bytes) -> ops.Entry:
         """Stamp a producer's frame and append it; return the resulting op."""
         ring = self._ring
         entry = self._codec.publish(
@@ -165,37 +156,37 @@ class LogTail:
         self.append(entry)
         return entry
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: ops.Entry) -> None:
         """Put an op at the end of the log."""
         self.add_op(entry)
         self._ring.append(entry)
 
     # --- Effects of unapplied ops ---------------------------------------------------------
 
-    def add_op(self, entry: Entry) -> None:
+    def add_op(self, entry: ops.Entry) -> None:
         """Note the effects of an op on later ops."""
         header = entry.header
         if header.kind in _NUMBERED and header.producer:
             number = header.producer
             self.highest.raise_to(number, header.last_number)
-        if header.kind == OpKind.PUBLISH:
+        if header.kind == ops.OpKind.PUBLISH:
             self._note_publish(entry)
         else:
             self._note_op(header.lsn, entry.payload)
 
-    def _note_publish(self, entry: Entry) -> None:
+    def _note_publish(self, entry: ops.Entry) -> None:
         self.next_sequence = entry.header.last_sequence + 1
         if not isinstance(entry.step, Stage):
             self.coming.add_publish(entry)
-        if isinstance(entry.step, Step) and entry.step.target:
+        if isinstance(entry.step, ops.Step) and entry.step.target:
             self.outbox_lsn = entry.header.lsn
 
-    def _note_op(self, lsn: int, payload: Payload) -> None:
+    def _note_op(self, lsn: int, payload: ops.Payload) -> None:
         match payload:
-            case PromotedOp():
+            case ops.PromotedOp():
                 least = payload.generation << GENERATION_BITS
                 self.next_sequence = max(self.next_sequence, least)
-            case DueOp():
+            case ops.DueOp():
                 self.next_sequence = payload.next_place
             case CommitOp():
                 self.next_sequence = payload.sequence + payload.count + 1
@@ -203,7 +194,7 @@ class LogTail:
             case _:
                 pass
         is_told = isinstance(payload, CommitOp | AbortOp) and bool(payload.others)
-        if is_told or isinstance(payload, OutboxOp | AskOp):
+        if is_told or isinstance(payload, ops.OutboxOp | AskOp):
             self.outbox_lsn = lsn
 
     def _sizes_of(self, op: CommitOp) -> list[SizedPiece]:

@@ -11,53 +11,11 @@ from mirrorq.config import Config
 from mirrorq.containers.fifo import Fifo
 from mirrorq.containers.ranges import RangeSet
 from mirrorq.containers.timers import FOREVER_MS, Timers, earliest
+from mirrorq.protocol import ops, sessions
 from mirrorq.protocol.codec import OpCodec
 from mirrorq.protocol.commands import CatalogCommand
 from mirrorq.protocol.identities import SessionId
-from mirrorq.protocol.ops import (
-    FLAG_PRIORITY,
-    FLAG_STAGED,
-    DueOp,
-    Entry,
-    HorizonOp,
-    HorizonsOp,
-    PauseOp,
-    Payload,
-    ProducerOp,
-    PromotedOp,
-    RefusalOp,
-    ReturnLaterOp,
-    ReturnOp,
-    Step,
-    UniqueWindowOp,
-)
 from mirrorq.protocol.policy import Definition
-from mirrorq.protocol.sessions import (
-    ALL_SEEN,
-    AckRange,
-    Attach,
-    Attached,
-    Browse,
-    ConsumerRefused,
-    Credit,
-    Detach,
-    Extend,
-    Inquire,
-    OpenProducer,
-    Pause,
-    Ping,
-    Pong,
-    Publish,
-    Purge,
-    Purged,
-    Recall,
-    Recalled,
-    Request,
-    SessionRequest,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.disk_budget import Room
 from mirrorq.replication.events import Declared
@@ -142,7 +100,7 @@ class Master:
             self.length_limit,
             self.departures,
         )
-        self.waiting: Fifo[SessionRequest] = Fifo()
+        self.waiting: Fifo[sessions.SessionRequest] = Fifo()
         """Requests that came before `promoted` was applied."""
         self._waiting_max = WAITING_COUNT
         self.is_beginning = False
@@ -198,7 +156,7 @@ class Master:
 
     # --- The term ------------------------------------------------------------------------
 
-    def propose_first(self, now_ms: int, promoted: PromotedOp) -> None:
+    def propose_first(self, now_ms: int, promoted: ops.PromotedOp) -> None:
         """Propose the first op of the term."""
         # Messages returned by the promotion may exceed a limit, as any return may.
         self.length_limit.is_enforcing = False
@@ -240,7 +198,7 @@ class Master:
         policies reach nodes at different times."""
         window_ms = self._term.definition.unique_window
         if window_ms != known_ms:
-            self.log.propose(UniqueWindowOp(window_ms))
+            self.log.propose(ops.UniqueWindowOp(window_ms))
 
     def begin_portion(self, now_ms: int) -> None:
         """Sort in a portion of the messages at the begin of a term. No request is served before the
@@ -279,7 +237,7 @@ class Master:
 
     # --- Requests -------------------------------------------------------------------------
 
-    def on_request(self, now_ms: int, request: SessionRequest) -> None:
+    def on_request(self, now_ms: int, request: sessions.SessionRequest) -> None:
         """Take a request of a handle."""
         if request.epoch != self.master_epoch:
             return
@@ -287,10 +245,10 @@ class Master:
             self._wait(request)
             return
         session, body = request.session, request.request
-        if isinstance(body, Attach):
+        if isinstance(body, sessions.Attach):
             self._attach(now_ms, request, body)
             return
-        if isinstance(body, Detach) and session in self.attachments:
+        if isinstance(body, sessions.Detach) and session in self.attachments:
             # Requests before it may be lost: the handle is closed, and all held messages go back.
             if request.attachment >= self.attachments.number_of(session):
                 if body.is_lost:
@@ -301,7 +259,7 @@ class Master:
         if attachment is not None:
             self._serve(now_ms, session, attachment, body)
 
-    def _wait(self, request: SessionRequest) -> None:
+    def _wait(self, request: sessions.SessionRequest) -> None:
         """Keep a request until the term is active. Handles without answers attach again and repeat
         their requests, so requests of older attachments are dropped to save memory."""
         self.waiting.append(request)
@@ -313,7 +271,7 @@ class Master:
             self.waiting = Fifo.of(kept)
             self._waiting_max = 2 * len(self.waiting) + WAITING_COUNT
 
-    def _attach(self, now_ms: int, request: SessionRequest, body: Attach) -> None:
+    def _attach(self, now_ms: int, request: sessions.SessionRequest, body: sessions.Attach) -> None:
         session = request.session
         former = self.attachments.former(session, body)
         attachment = self.attachments.attach(request, body)
@@ -332,7 +290,7 @@ class Master:
         if body.producer:
             self.producers.attach(session, attachment, body.producer)
         self.length_limit.tell(session, attachment)
-        self._term.reply(session, Attached())
+        self._term.reply(session, sessions.Attached())
 
     def _succeed(self, former: SessionId, session: SessionId) -> None:
         """Give the former session's holdings to the client's session at another entry node.
@@ -347,51 +305,51 @@ class Master:
         self.deliveries.succeed(former, session)
 
     def _serve(
-        self, now_ms: int, session: SessionId, attachment: Attachment, body: Request
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: sessions.Request
     ) -> None:
         match body:
-            case Publish():
+            case sessions.Publish():
                 self._publish(now_ms, session, attachment, body)
-            case Settle():
+            case sessions.Settle():
                 self.settling.on_settle(session, body)
-            case Subscribe() if self._is_foreign(attachment):
-                self._term.reply(session, ConsumerRefused(body.number, self._owner_text))
-            case Purge() if self._is_foreign(attachment):
-                self._term.reply(session, Purged(body.request, 0, self._owner_text))
-            case Credit():
+            case sessions.Subscribe() if self._is_foreign(attachment):
+                self._term.reply(session, sessions.ConsumerRefused(body.number, self._owner_text))
+            case sessions.Purge() if self._is_foreign(attachment):
+                self._term.reply(session, sessions.Purged(body.request, 0, self._owner_text))
+            case sessions.Credit():
                 self.idle_expiry.use(self.log.time_us)
                 self._term.dispatch.consumers.credit((session, body.number), body.total, body.size)
-            case Subscribe():
+            case sessions.Subscribe():
                 if not self._is_ending:
                     self.deliveries.subscribe(session, body)
-            case Unsubscribe():
+            case sessions.Unsubscribe():
                 self._term.dispatch.consumers.remove((session, body.number))
-            case OpenProducer():
+            case sessions.OpenProducer():
                 self.producers.open(session)
-            case Browse():
+            case sessions.Browse():
                 self.browses.on_browse(now_ms, session, body)
-            case Purge():
+            case sessions.Purge():
                 self.purging.on_purge(now_ms, session, body)
-            case Pause() if self._is_foreign(attachment):
-                self._term.reply(session, Purged(body.request, 0, self._owner_text))
-            case Pause():
+            case sessions.Pause() if self._is_foreign(attachment):
+                self._term.reply(session, sessions.Purged(body.request, 0, self._owner_text))
+            case sessions.Pause():
                 self._pause(session, body)
-            case Extend():
+            case sessions.Extend():
                 self.deliveries.extend(now_ms, session, body)
-            case Recalled():
+            case sessions.Recalled():
                 self.purging.on_recalled(session, body.number)
-            case AckRange():
+            case sessions.AckRange():
                 self.purging.on_ack_range(session, body)
-            case Inquire():
+            case sessions.Inquire():
                 self._term.reply(session, counts(self._term, session, body, self.delayed_count))
-            case Ping():
-                self._term.reply(session, Pong())
+            case sessions.Ping():
+                self._term.reply(session, sessions.Pong())
             case _:
                 pass
 
-    def _pause(self, session: SessionId, body: Pause) -> None:
+    def _pause(self, session: SessionId, body: sessions.Pause) -> None:
         """Pause or resume deliveries. The answer follows when the op is stable."""
-        self.log.propose(PauseOp(body.is_paused))
+        self.log.propose(ops.PauseOp(body.is_paused))
         self.settling.answer_purge(session, body.request, 0)
 
     @property
@@ -408,10 +366,10 @@ class Master:
         return bool(self.connection) and attachment.connection != self.connection
 
     def _publish(
-        self, now_ms: int, session: SessionId, attachment: Attachment, body: Publish
+        self, now_ms: int, session: SessionId, attachment: Attachment, body: sessions.Publish
     ) -> None:
         header = self._term.codec.header(body.frame)
-        if header.flags & FLAG_STAGED:
+        if header.flags & ops.FLAG_STAGED:
             self.stages.on_publish(session, attachment.number, body)
         else:
             self.intake.on_publish(now_ms, (session, attachment.number, body, header))
@@ -434,7 +392,7 @@ class Master:
             wait_ms = self._config.consumer_return_ms
             self.ownership.lose(attachment.handle(session), now_ms, wait_ms)
 
-    def on_session_gone(self, session: SessionId, seen: int = ALL_SEEN) -> None:
+    def on_session_gone(self, session: SessionId, seen: int = sessions.ALL_SEEN) -> None:
         """End a closed or dead handle: held messages go back, as in `Deliveries.drop`."""
         self.waiting = Fifo.of(r for r in self.waiting if r.session != session)
         attachment = self.attachments.detach(session)
@@ -457,8 +415,8 @@ class Master:
         """Return true if handles are on the node, or consumers of a former term may be."""
         if self.auto_delete.was_consumed or self.ownership.was_consumed:
             return True
-        sessions = chain(self.attachments, (request.session for request in self.waiting))
-        return any(session.node == node for session in sessions)
+        holders = chain(self.attachments, (request.session for request in self.waiting))
+        return any(holder.node == node for holder in holders)
 
     def on_node_gone(self, now_ms: int, node: str, incarnation: int | None) -> None:
         """End the handles of a node that is gone; with an incarnation, only handles of older
@@ -503,7 +461,7 @@ class Master:
 
     # --- Applied ops ----------------------------------------------------------------------
 
-    def on_applied(self, now_ms: int, entry: Entry) -> None:
+    def on_applied(self, now_ms: int, entry: ops.Entry) -> None:
         """Answer the requests that wait for this stable and applied op."""
         if isinstance(entry.step, Stage) or isinstance(entry.payload, _STAGED):
             self._on_staged(entry)
@@ -513,17 +471,17 @@ class Master:
             self._on_op(now_ms, entry, entry.payload)
         self.settling.discharge(entry.header.lsn)
 
-    def _on_published(self, now_ms: int, entry: Entry) -> None:
+    def _on_published(self, now_ms: int, entry: ops.Entry) -> None:
         header = entry.header
         first, last = self.log.coming.on_applied(header.first_sequence, header.last_sequence)
-        if isinstance(entry.step, Step):
+        if isinstance(entry.step, ops.Step):
             first = max(first, header.first_sequence + 1)
             last = 0 if entry.step.target else last
         if header.delay_ms:
             for low, high, due_us in self._state.delayed.within(first, last):
                 self._term.delays.wait(low, high, due_us)
         elif first <= last:
-            priority = header.priority if header.flags & FLAG_PRIORITY else 0
+            priority = header.priority if header.flags & ops.FLAG_PRIORITY else 0
             ready = self._state.live.within(first, last) if entry.keys else [(first, last)]
             for piece in ready:
                 self._term.dispatch.ready.add(*piece, priority)
@@ -535,34 +493,34 @@ class Master:
             run = (header.first_number, header.count, header.first_sequence)
             self.confirms.record_numbers(header.producer, run)
 
-    def _on_op(self, now_ms: int, entry: Entry, payload: Payload) -> None:
+    def _on_op(self, now_ms: int, entry: ops.Entry, payload: ops.Payload) -> None:
         match payload:
-            case ReturnOp():
+            case ops.ReturnOp():
                 self._term.dispatch.ready.give_back(list(payload.ranges))
-            case ReturnLaterOp():
+            case ops.ReturnLaterOp():
                 for first, last in payload.ranges:
                     self._term.delays.wait(first, last, payload.due_us)
-            case DueOp():
+            case ops.DueOp():
                 self._term.dispatch.ready.give_back(self._term.delays.on_entered(payload))
-            case PromotedOp():
+            case ops.PromotedOp():
                 # The epoch is later when this node learned of the term from a snapshot.
                 if entry.header.epoch >= self.master_epoch:
                     self._term.start_from_state()
                     self.is_beginning = True
-            case ProducerOp():
+            case ops.ProducerOp():
                 self.producers.on_applied(entry.header.lsn, payload)
-            case RefusalOp():
+            case ops.RefusalOp():
                 self.confirms.refuse(entry.header, payload.reason)
-            case PauseOp(is_paused=True):
+            case ops.PauseOp(is_paused=True):
                 for fetcher, _ in self._term.dispatch.open.fetchers():
                     # Handles give back messages that no call has returned.
-                    self._term.reply(fetcher, Recall(0, 0))
-            case HorizonOp() | HorizonsOp():
+                    self._term.reply(fetcher, sessions.Recall(0, 0))
+            case ops.HorizonOp() | ops.HorizonsOp():
                 self._term.horizons.on_applied()
             case _:
                 pass
 
-    def _on_staged(self, entry: Entry) -> None:
+    def _on_staged(self, entry: ops.Entry) -> None:
         op = entry.payload
         if isinstance(op, CommitOp):
             first, last = self.log.coming.on_applied(op.sequence + 1, op.sequence + op.count)

@@ -28,22 +28,8 @@ from typing import Any, Protocol
 import msgspec
 
 from mirrorq.containers.ranges import Range
+from mirrorq.protocol import ops
 from mirrorq.protocol.effects import COLUMNS, MESSAGES, PRODUCERS, Page, PageReader
-from mirrorq.protocol.ops import (
-    AckOp,
-    DiscardOp,
-    DropHeadOp,
-    DueOp,
-    Entry,
-    ExpiryOp,
-    OutboxOp,
-    ProducerOp,
-    PromotedOp,
-    PurgeOp,
-    ReturnLaterOp,
-    ReturnOp,
-    Step,
-)
 from mirrorq.protocol.staged import CommitOp
 
 __all__ = [
@@ -89,7 +75,7 @@ Stretch = tuple[int, int, int]
 """(kind, first, last)."""
 
 
-def changed_by(entry: Entry) -> list[Stretch]:
+def changed_by(entry: ops.Entry) -> list[Stretch]:
     """Stretches that an op may change. The id that the op gives to a producer is not included."""
     header = entry.header
     op = entry.step if entry.payload is None else entry.payload
@@ -98,15 +84,23 @@ def changed_by(entry: Entry) -> list[Stretch]:
     if entry.payload is None or isinstance(op, CommitOp):
         found.append((MESSAGES, END, END))  # published messages are in the last page
     match op:
-        case ProducerOp():
+        case ops.ProducerOp():
             found += [(PRODUCERS, number, number) for number in op.expired]
-        case PromotedOp() if op.how != "clean":
+        case ops.PromotedOp() if op.how != "clean":
             found += [(MESSAGES, 0, END), (PRODUCERS, 0, END)]
-        case DueOp():
+        case ops.DueOp():
             found += [(MESSAGES, *one) for one in (*op.entering, *op.returning)]
-        case AckOp() | PurgeOp() | DropHeadOp() | ExpiryOp() | DiscardOp() | OutboxOp() | Step():
+        case (
+            ops.AckOp()
+            | ops.PurgeOp()
+            | ops.DropHeadOp()
+            | ops.ExpiryOp()
+            | ops.DiscardOp()
+            | ops.OutboxOp()
+            | ops.Step()
+        ):
             found += [(MESSAGES, *one) for one in op.ranges]
-        case ReturnOp() | ReturnLaterOp():
+        case ops.ReturnOp() | ops.ReturnLaterOp():
             found += [(MESSAGES, *one) for one in op.ranges]
         case _:
             pass

@@ -5,32 +5,8 @@ from __future__ import annotations
 from attrs import define, field
 
 from mirrorq.containers.ranges import Range, RangeSet
+from mirrorq.protocol import ops
 from mirrorq.protocol.identities import is_key
-from mirrorq.protocol.ops import (
-    FLAG_PRIORITY,
-    FLAG_TRANSIENT,
-    AckOp,
-    DiscardOp,
-    DropHeadOp,
-    DueOp,
-    Entry,
-    ExpiryOp,
-    Header,
-    HorizonOp,
-    HorizonsOp,
-    IdleOp,
-    OpKind,
-    OutboxDoneOp,
-    OutboxOp,
-    PauseOp,
-    ProducerOp,
-    PromotedOp,
-    PurgeOp,
-    ReturnLaterOp,
-    ReturnOp,
-    Step,
-    UniqueWindowOp,
-)
 from mirrorq.protocol.staged import AbortOp, AskOp, CommitOp, SealOp, Stage
 from mirrorq.replication.history import extend_history
 from mirrorq.replication.state.contents import GENERATION_BITS
@@ -55,7 +31,7 @@ class Search:
     """Search for the producers whose stored messages an unclean promotion loses. The search reads
     the state before the op."""
 
-    op: PromotedOp
+    op: ops.PromotedOp
     lsn: int
     """Lsn of the op."""
     lost: RangeSet
@@ -77,12 +53,12 @@ class QueueState(PagedContents):
     _search: Search | None = None
     """Search that the next op needs, if any."""
 
-    def is_ready_for(self, entry: Entry) -> bool:
+    def is_ready_for(self, entry: ops.Entry) -> bool:
         """Return true if an op can be applied: its search is over, and snapshots have the pages
         that the op changes. Each call searches a few pages, or makes a few for snapshots. After
         false, call again in a later step."""
         payload = entry.payload
-        if type(payload) is PromotedOp and payload.how == "unclean":
+        if type(payload) is ops.PromotedOp and payload.how == "unclean":
             search = self._search_for(payload, entry.header.lsn)
             if not search.is_over:
                 search.look_further(self.producers)
@@ -91,7 +67,7 @@ class QueueState(PagedContents):
         if not self.snapshots:
             return True
         changes, tail = changed_by(entry), self.tables[COLUMNS].firsts[-1]
-        if type(payload) is ProducerOp and not payload.expired:
+        if type(payload) is ops.ProducerOp and not payload.expired:
             given = self.producer_id(entry.header.lsn)
             changes.append((PRODUCERS, given, given))
         if any(kind == MESSAGES and last >= tail for kind, _, last in changes):
@@ -103,11 +79,11 @@ class QueueState(PagedContents):
         """Return true if a snapshot has no room for pages until the disk has taken some."""
         return any(one.is_full for one in self.snapshots)
 
-    def apply(self, entry: Entry) -> tuple[Range, ...]:
+    def apply(self, entry: ops.Entry) -> tuple[Range, ...]:
         """Apply the next op; return the ranges with bodies that are not needed any more."""
         return self.staging.freed(self._apply(entry))
 
-    def _apply(self, entry: Entry) -> tuple[Range, ...]:
+    def _apply(self, entry: ops.Entry) -> tuple[Range, ...]:
         header = entry.header
         self.applied = header.lsn
         self.time_us = max(self.time_us, header.timestamp_us)
@@ -121,43 +97,45 @@ class QueueState(PagedContents):
             if entry.step is not None:
                 return (*repeated, *self._take_step(entry, entry.step))
             return repeated
-        if isinstance(payload, DropHeadOp) and self.outbox.kept:
+        if isinstance(payload, ops.DropHeadOp) and self.outbox.kept:
             # The op was judged on the whole log: messages may have moved to the outbox since.
             live = (piece for one in payload.ranges for piece in self.live.within(*one))
             return self._end(tuple(live))
-        if isinstance(payload, AckOp | PurgeOp | DropHeadOp | ExpiryOp | DiscardOp):
+        if isinstance(
+            payload, ops.AckOp | ops.PurgeOp | ops.DropHeadOp | ops.ExpiryOp | ops.DiscardOp
+        ):
             return self._end(payload.ranges)
         if isinstance(payload, SealOp | CommitOp | AbortOp | AskOp):
             return self._decide(entry, payload)
-        if isinstance(payload, OutboxOp):
+        if isinstance(payload, ops.OutboxOp):
             self._send_off(payload, header.timestamp_us)
-        elif isinstance(payload, OutboxDoneOp):
+        elif isinstance(payload, ops.OutboxDoneOp):
             return self._outbox_done(payload)
-        elif isinstance(payload, ReturnOp):
+        elif isinstance(payload, ops.ReturnOp):
             self._return(payload.ranges, header.lsn)
-        elif isinstance(payload, HorizonOp):
+        elif isinstance(payload, ops.HorizonOp):
             self.horizon = max(self.horizon, payload.sequence)
-        elif isinstance(payload, DueOp):
+        elif isinstance(payload, ops.DueOp):
             self._enter(payload)
-        elif isinstance(payload, ReturnLaterOp):
+        elif isinstance(payload, ops.ReturnLaterOp):
             self._return_later(payload, header.lsn)
-        elif isinstance(payload, HorizonsOp):
+        elif isinstance(payload, ops.HorizonsOp):
             self._move_horizons(payload)
-        elif isinstance(payload, IdleOp):
+        elif isinstance(payload, ops.IdleOp):
             self.idle_since_us = payload.since_us
-        elif isinstance(payload, UniqueWindowOp):
+        elif isinstance(payload, ops.UniqueWindowOp):
             self.unique_window_ms = payload.window_ms
-        elif isinstance(payload, PauseOp):
+        elif isinstance(payload, ops.PauseOp):
             self.is_paused = payload.is_paused
-        elif isinstance(payload, PromotedOp):
+        elif isinstance(payload, ops.PromotedOp):
             return self._promote(payload, header.lsn)
-        elif isinstance(payload, ProducerOp):
+        elif isinstance(payload, ops.ProducerOp):
             self._producer(payload, header.lsn, header.timestamp_us)
-        elif header.kind == OpKind.REFUSAL:
+        elif header.kind == ops.OpKind.REFUSAL:
             self._refuse(entry)
         return ()
 
-    def _publish(self, entry: Entry) -> None:
+    def _publish(self, entry: ops.Entry) -> None:
         header = entry.header
         first, last = header.first_sequence, header.first_sequence + header.count - 1
         self.touch(MESSAGES, first, last)
@@ -165,9 +143,9 @@ class QueueState(PagedContents):
         stamp_ms = max(header.timestamp_us, 0) // 1000
         self.columns.publish(first, entry.offsets, header.count, stamp_ms, header.ttl_ms)
         self.next_sequence = last + 1
-        if header.flags & FLAG_TRANSIENT:
+        if header.flags & ops.FLAG_TRANSIENT:
             self.transient.add(first, last)
-        if header.flags & FLAG_PRIORITY:
+        if header.flags & ops.FLAG_PRIORITY:
             self._level(header.priority).members.add(first, last)
         if header.delay_ms:
             due_us = min(header.timestamp_us + header.delay_ms * 1000, NUMBER_MAX)
@@ -185,10 +163,10 @@ class QueueState(PagedContents):
                     header.first_number, header.count, first, "", header.settled
                 )
 
-    def _hold_keys(self, entry: Entry) -> None:
+    def _hold_keys(self, entry: ops.Entry) -> None:
         """Remember the unique keys of a publish. Note repeated messages in `repeats`."""
         header, self.repeats = entry.header, {}
-        if isinstance(entry.step, Step) and entry.step.target:
+        if isinstance(entry.step, ops.Step) and entry.step.target:
             return  # The target queue checks the keys of its messages.
         for sequence, key in enumerate(entry.keys, header.first_sequence):
             if key is None:
@@ -201,7 +179,7 @@ class QueueState(PagedContents):
                 until_us = header.timestamp_us + window_ms * 1000
                 hold_key(self.producers, key, sequence, until_us)
 
-    def _note_each(self, producer: Producer, header: Header) -> None:
+    def _note_each(self, producer: Producer, header: ops.Header) -> None:
         for index in range(header.count):
             sequence = header.first_sequence + index
             holder = self.repeats.get(sequence)
@@ -212,7 +190,7 @@ class QueueState(PagedContents):
         """End repeated messages: they are never live."""
         return self._end(tuple((sequence, sequence) for sequence in self.repeats))
 
-    def _note(self, header: Header, sequence: int, why: str) -> None:
+    def _note(self, header: ops.Header, sequence: int, why: str) -> None:
         """Note the outcome of an op about staged messages for its producer."""
         self.verdict = why
         producer = self._producer_of(header.producer)
@@ -221,7 +199,7 @@ class QueueState(PagedContents):
             outcome = REFUSED if why else sequence
             producer.record_outcome(header.first_number, header.count, outcome, why, header.settled)
 
-    def _stage(self, entry: Entry, stage: Stage) -> tuple[Range, ...]:
+    def _stage(self, entry: ops.Entry, stage: Stage) -> tuple[Range, ...]:
         """Stage the bodies of a chunk. Its first body is no message."""
         header = entry.header
         first, last = header.first_sequence, header.last_sequence
@@ -232,7 +210,7 @@ class QueueState(PagedContents):
         return ((first, last if why else first),)
 
     def _decide(
-        self, entry: Entry, payload: SealOp | CommitOp | AbortOp | AskOp
+        self, entry: ops.Entry, payload: SealOp | CommitOp | AbortOp | AskOp
     ) -> tuple[Range, ...]:
         header = entry.header
         sequence = header.lsn
@@ -273,7 +251,7 @@ class QueueState(PagedContents):
             known = self.producers.add(number, Producer())
         return known
 
-    def _take_step(self, entry: Entry, step: Step) -> tuple[Range, ...]:
+    def _take_step(self, entry: ops.Entry, step: ops.Step) -> tuple[Range, ...]:
         """Apply the acks and the puts of one op. Its first body is no message."""
         header = entry.header
         first, last = header.first_sequence, header.last_sequence
@@ -285,12 +263,12 @@ class QueueState(PagedContents):
             return (*acked, (first, first))
         return self._end((*acked, (first, first)))
 
-    def _send_off(self, payload: OutboxOp, stamp_us: int) -> None:
+    def _send_off(self, payload: ops.OutboxOp, stamp_us: int) -> None:
         ending = [piece for one in payload.ranges for piece in self.live.within(*one)]
         self._end(tuple(ending))
         self.outbox.add(payload.target, ending, payload.reason, stamp_us)
 
-    def _outbox_done(self, payload: OutboxDoneOp) -> tuple[Range, ...]:
+    def _outbox_done(self, payload: ops.OutboxDoneOp) -> tuple[Range, ...]:
         ended = self.outbox.done(payload.target, payload.number)
         self.staging.forget_tasks(payload.target, payload.number)
         if payload.outcome == "deleted":
@@ -305,7 +283,7 @@ class QueueState(PagedContents):
             self._is_mixed = True
         return level
 
-    def _move_horizons(self, payload: HorizonsOp) -> None:
+    def _move_horizons(self, payload: ops.HorizonsOp) -> None:
         for priority, place in payload.horizons:
             if priority:
                 level = self._level(priority)
@@ -313,7 +291,7 @@ class QueueState(PagedContents):
             else:
                 self.horizon = max(self.horizon, place)
 
-    def _refuse(self, entry: Entry) -> None:
+    def _refuse(self, entry: ops.Entry) -> None:
         header = entry.header
         producer = self._producer_of(header.producer)
         if producer is not None:
@@ -347,7 +325,7 @@ class QueueState(PagedContents):
         self.resting.remove(first, last)
         self._is_mixed = bool(self.levels or self.delayed or self.places or self.resting)
 
-    def _enter(self, payload: DueOp) -> None:
+    def _enter(self, payload: ops.DueOp) -> None:
         """Apply the end of delays."""
         place = payload.place
         for first, last in payload.entering:
@@ -361,7 +339,7 @@ class QueueState(PagedContents):
             self.touch(MESSAGES, first, last)
             self.resting.remove(first, last)
 
-    def _return_later(self, payload: ReturnLaterOp, lsn: int) -> None:
+    def _return_later(self, payload: ops.ReturnLaterOp, lsn: int) -> None:
         self._return(payload.ranges, lsn)
         for first, last in payload.ranges:
             for low, high in self.live.within(first, last):
@@ -394,7 +372,7 @@ class QueueState(PagedContents):
         if first <= last:
             self.returned.put(first, last, 1, lsn)
 
-    def _promote(self, payload: PromotedOp, lsn: int) -> tuple[Range, ...]:
+    def _promote(self, payload: ops.PromotedOp, lsn: int) -> tuple[Range, ...]:
         ended: tuple[Range, ...] = ()
         if payload.how != "clean" and self.transient:
             ended = self._end(tuple(self.transient))
@@ -417,7 +395,7 @@ class QueueState(PagedContents):
     def _skip_to(self, sequence: int) -> None:
         self.next_sequence = max(self.next_sequence, sequence)
 
-    def _begin_anew(self, payload: PromotedOp) -> tuple[Range, ...]:
+    def _begin_anew(self, payload: ops.PromotedOp) -> tuple[Range, ...]:
         """Apply an unclean promotion: messages that the new master lacks are lost."""
         self.generation = max(self.generation, payload.generation)
         self.fence = max(self.fence, payload.master_epoch)
@@ -439,7 +417,7 @@ class QueueState(PagedContents):
         self.staging.renumber(self.outbox.begin_anew(lost))
         return (*self._end(tuple(lost)), *dropped)
 
-    def _search_for(self, op: PromotedOp, lsn: int) -> Search:
+    def _search_for(self, op: ops.PromotedOp, lsn: int) -> Search:
         """Return the search for this op. A search for another op is discarded."""
         search = self._search
         if search is None or search.op is not op or search.lsn != lsn:
@@ -447,7 +425,7 @@ class QueueState(PagedContents):
             search = self._search = Search(op, lsn, lost, is_over=not lost)
         return search
 
-    def _producer(self, payload: ProducerOp, lsn: int, timestamp_us: int) -> None:
+    def _producer(self, payload: ops.ProducerOp, lsn: int, timestamp_us: int) -> None:
         for number in payload.expired:
             if not is_key(number) or self._is_over(number, timestamp_us):
                 self.producers.remove(number)
