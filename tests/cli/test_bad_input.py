@@ -202,3 +202,13 @@ def test_progress_is_drawn_on_a_terminal(endpoint: str, tmp_path: Path) -> None:
             os.close(ours)
         assert drawn in seen
     assert (tmp_path / "out").read_bytes() == lines.read_bytes()
+
+
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """Also where the command has done its work before."""
+    command = [*COMMAND, "key", "new", "web", "--keys", str(tmp_path)]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=COMMAND_S)
+    assert ended.returncode == 1
+    assert ended.stderr == b"mirrorq: [Errno 28] No space left on device\n"
+    assert "web" in (tmp_path / "keys.toml").read_text()

@@ -59,9 +59,13 @@ def test_a_pickled_handle_connects_where_it_is_loaded(client: Client) -> None:
 def test_what_a_process_does_with_a_handle_is_not_picklable(client: Client) -> None:
     queue = client.queue("orders")
     with queue.consume(lambda _: None) as consumer:
-        for one in (consumer, queue.transaction()):
-            with pytest.raises(TypeError, match="belongs to this process and cannot be pickled"):
+        for one, said in (
+            (consumer, "<Consumer of 'orders'> belongs"),
+            (queue.transaction(), "<Transaction on 'orders'> belongs"),
+        ):
+            with pytest.raises(TypeError, match=f"{said} to this process and cannot be pickled"):
                 pickle.dumps(one)
+    assert repr(client) == f"<Client {client.name} of {client.endpoints[0]}>"
 
 
 def test_a_handle_of_a_node_is_not_picklable(tmp_path: Path) -> None:

@@ -323,6 +323,10 @@ class Consumer:
 
     __reduce__ = of_this_process
 
+    def __repr__(self) -> str:
+        state = "" if self.is_active else ", ended"
+        return f"<{type(self).__name__} of {self._channel.name!r}{state}>"
+
     def __enter__(self) -> Self:
         return self
 

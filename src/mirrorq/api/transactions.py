@@ -233,6 +233,9 @@ class Transaction:
 
     __reduce__ = of_this_process
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._whole.name!r}>"
+
     def __enter__(self) -> Transaction:
         self._begin()
         return self

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from mirrorq.cli.connecting import Misused
+from mirrorq.cli.connecting import Misused, failing
 
 
 class Main(click.Group):
@@ -26,6 +26,11 @@ class Main(click.Group):
             command.name = verb
             group.add_command(command)
         self.add_command(group)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. Its output may fail too, as on a full disk."""
+        with failing():
+            return super().invoke(ctx)
 
     def resolve_command(
         self, context: click.Context, words: list[str]

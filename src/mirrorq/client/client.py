@@ -271,6 +271,9 @@ class Client(Access):
     def _open_driver(self) -> ClientDriver:
         return ClientDriver(self.name, self.endpoints, self.config, self._security)
 
+    def __repr__(self) -> str:
+        return f"<Client {self.name} of {', '.join(self.endpoints)}>"
+
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.endpoints, self.config, self._insecure, self._timeout, self._security)
         return _reconnect, given

@@ -386,6 +386,9 @@ class Node(Access):
             "one of mirrorq.connect(), or open the queue where it is used"
         )
 
+    def __repr__(self) -> str:
+        return f"<Node {self.name} in {self.path}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError(
             f"node {self.name} runs in this process and cannot be pickled: pickle a client of "
