@@ -722,7 +722,8 @@ class SimulatedCluster:
         for text in asleep(engine, clock_ms):
             self.onlooker.wrong.append(f"asleep: {node.name}: {text}")
         wants_more = effects.wake_at_ms is not None and effects.wake_at_ms <= clock_ms
-        self._count_idle(node, engine, wants_more and not events)
+        # A starved node meets a repeated request in each step: it was due meanwhile.
+        self._count_idle(node, engine, wants_more and not events and node.late_ms == (0, 0))
         if effects.contacts is not None:
             self._change_contacts(node, effects.contacts)
         if effects.send_first:
