@@ -13,7 +13,6 @@ the places after one another, so that nothing else runs beside. Printed are medi
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import threading
@@ -28,7 +27,7 @@ import mirrorq
 from compare.measure import one_at_a_time
 from compare.mirrorq_peers import Batches, Singly, ready
 from compare.peer import OUTCOME_S, START_S, Session
-from compare.results import Results, write_into
+from compare.results import Results, middle, write_into
 from mirrorq.client.client import Client
 from scale.cluster import QUEUE, Remote, addresses
 
@@ -192,13 +191,11 @@ def table(results: Results[Found]) -> str:
 
 
 def row(place: str, beside: str, of: Sequence[Found], rest: Sequence[Found]) -> str:
-    def middle(name: str, samples: Sequence[Found] = of) -> float:
-        return statistics.median(getattr(each, name) for each in samples)
-
-    times = middle("p50_ms") / middle("p50_ms", rest)
+    names = ("p50_ms", "p99_ms", "after_silence_ms", "put_many", "put")
+    p50, p99, first, put_many, put = (middle(of, name) for name in names)
     return (
-        f"| {place} | {beside} | {middle('p50_ms'):.2f} / {middle('p99_ms'):.2f} | {times:.1f} "
-        f"| {middle('after_silence_ms'):.2f} | {middle('put_many'):,.0f} | {middle('put'):,.0f} |"
+        f"| {place} | {beside} | {p50:.2f} / {p99:.2f} | {p50 / middle(rest, 'p50_ms'):.1f} "
+        f"| {first:.2f} | {put_many:,.0f} | {put:,.0f} |"
     )
 
 

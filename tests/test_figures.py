@@ -60,6 +60,11 @@ def brokers() -> str:
     return str(module.table(results("brokers.jsonl", "brokers.__main__", "Tasks")))
 
 
+def hosts() -> str:
+    module = importlib.import_module("hosts")
+    return str(module.table(results("hosts.jsonl", "hosts", "Found")))
+
+
 @pytest.mark.parametrize(
     ("page", "name", "made"),
     [
@@ -68,6 +73,7 @@ def brokers() -> str:
         (PERFORMANCE, "steady", steady),
         (PERFORMANCE, "tail", tail),
         (PERFORMANCE, "brokers", brokers),
+        (PERFORMANCE, "hosts", hosts),
         ("benches/RESULTS.md", "compare", all_sizes),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import msgspec
 from brokers import loss
 from brokers.servers import BROKERS, Broker, environment
 from compare.peer import Absent, end_servers_on_sigterm, server
-from compare.results import Results, write_into
+from compare.results import Results, middle, write_into
 
 POOLS = ("prefork", "threads")
 MEASURE_S = 600
@@ -120,10 +119,8 @@ def table(results: Results[Tasks]) -> str:
         for pool in POOLS:
             own = [e for e in results.samples if (e.broker, e.pool) == (broker.name, pool)]
             if own:
-                tasks, sent, p50, p99 = (
-                    statistics.median(getattr(each, name) for each in own)
-                    for name in ("tasks", "sent", "p50_ms", "p99_ms")
-                )
+                names = ("tasks", "sent", "p50_ms", "p99_ms")
+                tasks, sent, p50, p99 = (middle(own, name) for name in names)
                 lines.append(
                     f"| {broker.name} | {broker.told} | {pool} | {tasks:,.0f} | {sent:,.0f} "
                     f"| {p50:.1f} / {p99:.1f} |"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compare.measure import Sample
 from compare.peer import Peer, in_flight_of
-from compare.results import Results
+from compare.results import Results, middle
 
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
 """The long tables go there."""
@@ -61,8 +61,7 @@ def summary(
         own = [each for each in samples if (each.peer, each.size) == (peer.name, size)]
         if own:
             put, took, p50, p99 = (
-                statistics.median(getattr(each, field) for each in own)
-                for field in ("publish", "take", "p50_ms", "p99_ms")
+                middle(own, field) for field in ("publish", "take", "p50_ms", "p99_ms")
             )
             rates = f"{put:,.0f} | {took:,.0f}" if took else f"{put:,.0f} | "
             lines.append(f"| {peer.name} | {peer.durability} | {rates} | {p50:.2f} / {p99:.2f} |")
@@ -73,8 +72,8 @@ def ratios(samples: Sequence[Sample], size: int) -> list[str]:
     """A sentence on mirrorq's rows beside RabbitMQ's quorum queue; none without both."""
 
     def median(peer: str, field: str) -> float:
-        own = [getattr(s, field) for s in samples if (s.peer, s.size) == (peer, size)]
-        return statistics.median(own) if own else 0.0
+        own = [each for each in samples if (each.peer, each.size) == (peer, size)]
+        return middle(own, field) if own else 0.0
 
     parts: list[str] = []
     for name in ("mirrorq client, without waiting", "mirrorq, batches"):
@@ -99,13 +98,12 @@ def _row(peer: Peer, samples: Sequence[Sample], size: int) -> str:
         values = [field(each) for each in own]
         if not any(values):
             return " | "
-        middle = statistics.median(values)
-        times = middle / statistics.median(map(field, beside)) if beside else None
-        shown = f"{middle:,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+        median = statistics.median(values)
+        times = median / statistics.median(map(field, beside)) if beside else None
+        shown = f"{median:,.0f} ({min(values):,.0f} to {max(values):,.0f})"
         return f"{shown} | {_times(times)}"
 
-    p50 = statistics.median(each.p50_ms for each in own)
-    p99 = statistics.median(each.p99_ms for each in own)
+    p50, p99 = middle(own, "p50_ms"), middle(own, "p99_ms")
     put, took = rate(lambda each: each.publish), rate(lambda each: each.take)
     return f"| {peer.name} | {peer.durability} | {put} | {took} | {p50:,.3f} / {p99:,.3f} |"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import re
+import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -100,6 +101,11 @@ def _versions() -> Iterator[str]:
     kafka = sorted(Path(__file__).parents[2].glob("build/kafka/kafka_2.13-*"))
     if kafka:
         yield f"Kafka {kafka[-1].name.rpartition('-')[2]}"
+
+
+def middle(samples: Sequence[msgspec.Struct], name: str) -> float:
+    """Return the median of a field."""
+    return float(statistics.median(getattr(each, name) for each in samples))
 
 
 def write_into(page: Path, text: str, name: str) -> None:
