@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, acted, as_json, echo, failing
+from mirrorq.cli.connecting import Failed, acted, as_json, echo
 from mirrorq.cli.stores import verified
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def force_boot(path: Path, yes: bool, is_json: bool) -> None:
     Only when so many nodes are lost for good that no majority can come back. What only they
     had is lost; they come back with empty stores. Says what that means, and asks.
     """
-    with failing():
-        boot(path, None, is_agreed=yes, is_json=is_json)
+    boot(path, None, is_agreed=yes, is_json=is_json)
 
 
 def boot(path: Path, forgotten: str | None, *, is_agreed: bool, is_json: bool) -> None:

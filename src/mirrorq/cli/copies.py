@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, acted, as_json, failing
+from mirrorq.cli.connecting import Failed, acted, as_json
 from mirrorq.cli.progress import progress_bar
 from mirrorq.cli.stores import said_of, verified
 
@@ -26,13 +26,12 @@ def backup(path: Path, target: Path, no_verify: bool, is_json: bool) -> None:
     The copy is the store as of the moment at which this begins, without free pages, checked
     at the end (`mirrorq store verify`). To be run on the node's machine.
     """
-    with failing():
-        from mirrorq.store.copies import back_up, copied_to
+    from mirrorq.store.copies import back_up, copied_to
 
-        with copied_to(target) as part:
-            with progress_bar(f"copying {path}") as on_progress:
-                back_up(path, part, on_progress)
-            said = "not checked" if no_verify else _good(part)
+    with copied_to(target) as part:
+        with progress_bar(f"copying {path}") as on_progress:
+            back_up(path, part, on_progress)
+        said = "not checked" if no_verify else _good(part)
     acted(is_json, f"backup: {target}: {said}", backup=target, is_checked=not no_verify)
 
 
@@ -62,22 +61,21 @@ def restore(source: Path, path: Path, alone: bool, is_json: bool) -> None:
     as a store that joins that cluster anew under its name and takes its queues from the nodes
     that run, for these know more; with --alone: as the only node, with all that the backup holds.
     """
-    with failing():
-        from mirrorq.cluster.force_boot import recovered_state
-        from mirrorq.store.copies import copied_to
-        from mirrorq.store.offline import OfflineStore
-        from mirrorq.store.renewal import taken_of
+    from mirrorq.cluster.force_boot import recovered_state
+    from mirrorq.store.copies import copied_to
+    from mirrorq.store.offline import OfflineStore
+    from mirrorq.store.renewal import taken_of
 
-        with copied_to(path) as part:
-            with OfflineStore(source) as opened:
-                inventory = taken_of(opened)
-            recovered = recovered_state(inventory.node, inventory.store, inventory.raft)
-            if recovered is None:
-                raise Failed(f"{source} belongs to no cluster yet: start the node without it")
-            if alone or not recovered.others:
-                text = _put_back(source, part, inventory.node)
-            else:
-                text = _make_joiner(source, part, recovered)
+    with copied_to(path) as part:
+        with OfflineStore(source) as opened:
+            inventory = taken_of(opened)
+        recovered = recovered_state(inventory.node, inventory.store, inventory.raft)
+        if recovered is None:
+            raise Failed(f"{source} belongs to no cluster yet: start the node without it")
+        if alone or not recovered.others:
+            text = _put_back(source, part, inventory.node)
+        else:
+            text = _make_joiner(source, part, recovered)
     acted(is_json, f"restored: {path}: {text}", restored=path, next=text)
 
 

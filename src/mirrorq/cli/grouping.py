@@ -28,7 +28,8 @@ class Main(click.Group):
         self.add_command(group)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Its output may fail too, as on a full disk."""
+        """Run a command. Its errors become one line, those of its output too. A command that
+        connects does so by itself: it knows where its endpoints are from."""
         with failing():
             return super().invoke(ctx)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import KEYS, acted, as_json, failing
+from mirrorq.cli.connecting import KEYS, acted, as_json
 
 if TYPE_CHECKING:
     from mirrorq.security.roles import Key
@@ -57,18 +57,17 @@ def keygen(
     from mirrorq.system import make_private_directory
     from mirrorq.transport.curve import new_key_pair
 
-    with failing():
-        public_key, secret_key = new_key_pair()
-        patterns = {"write": write, "read": read, "configure": configure}
-        key = Key(name, public_key, Role(role), **patterns, queues=queues)
-        make_private_directory(keys)
-        secret = secret_path(keys, name)
-        write_secret(secret, secret_key)
-        try:
-            add_key(keys / KEYS_NAME, key)
-        except BaseException:
-            secret.unlink()
-            raise
+    public_key, secret_key = new_key_pair()
+    patterns = {"write": write, "read": read, "configure": configure}
+    key = Key(name, public_key, Role(role), **patterns, queues=queues)
+    make_private_directory(keys)
+    secret = secret_path(keys, name)
+    write_secret(secret, secret_key)
+    try:
+        add_key(keys / KEYS_NAME, key)
+    except BaseException:
+        secret.unlink()
+        raise
     listed = keys / KEYS_NAME
     made = {"name": name, "role": role, "public_key": public_key}
     acted(is_json, _next_steps(key, secret, listed), **made, secret=secret, listed=listed)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mirrorq.cli.connecting import Failed, Number, as_json, echo, failing
+from mirrorq.cli.connecting import Failed, Number, as_json, echo
 
 if TYPE_CHECKING:
     from mirrorq.node.local import LocalFolder
@@ -41,15 +41,14 @@ def local(path: Path, stop: bool, linger: float | None, is_json: bool) -> None:
     from mirrorq.node.local import LocalFolder
 
     place = LocalFolder.of(path)
-    with failing():
-        pid = place.pid()
-        if pid is None:
-            raise Failed(f"no local node runs in {place.path}{_ended(place.record())}")
-        if linger is not None:
-            place.write_linger(linger)
-        if stop:
-            os.kill(pid, signal.SIGTERM)
-            _wait_ended(place, pid)
+    pid = place.pid()
+    if pid is None:
+        raise Failed(f"no local node runs in {place.path}{_ended(place.record())}")
+    if linger is not None:
+        place.write_linger(linger)
+    if stop:
+        os.kill(pid, signal.SIGTERM)
+        _wait_ended(place, pid)
     linger_s = place.linger_s()
     said = {
         "state": "stopped" if stop else "runs",

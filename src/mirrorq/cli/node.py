@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mirrorq.cli.connecting import Failed, echo, failing, is_from_environment, loaded, with_keys
+from mirrorq.cli.connecting import Failed, echo, is_from_environment, loaded, with_keys
 from mirrorq.cli.ending import ENDING
 from mirrorq.cli.node_file import NodeFile
 from mirrorq.security.settings import is_host_loopback
@@ -89,9 +89,8 @@ def node(file: Path | None, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value not in (False, {})}
     # The environment's keys are a default, which any setting of the file replaces.
     default = NodeFile(keys=given.pop("keys") if is_from_environment("keys") else None)
-    with failing():
-        found = NodeFile() if file is None else NodeFile.read(file)
-        settings = default.over(found).over(NodeFile(**given))
+    found = NodeFile() if file is None else NodeFile.read(file)
+    settings = default.over(found).over(NodeFile(**given))
     if settings.name is None or settings.path is None:
         where = "" if file is None else f", or in {file} name = and path ="
         raise click.UsageError(f"a node needs NAME and --path{where}")
@@ -100,8 +99,7 @@ def node(file: Path | None, **options: Any) -> None:
     blocked_before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        with failing():
-            _run(settings, settings.name, settings.path)
+        _run(settings, settings.name, settings.path)
     except BaseException:
         # Nothing runs: this process, if it goes on, and its children can be ended again.
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked_before)
@@ -236,8 +234,7 @@ def demo(nodes: int, kill: str, source: Path | None, flights: bool, limit: int |
 
     if flights and source is not None:
         raise click.UsageError("--flights and --input exclude each other: give one of them")
-    with failing():
-        plan = Plan(nodes=nodes, kill=kill, input=source, limit=limit, flights=flights)
-        is_good = run(plan, Console())
+    plan = Plan(nodes=nodes, kill=kill, input=source, limit=limit, flights=flights)
+    is_good = run(plan, Console())
     if not is_good:
         raise Failed("the check failed: see the table")
