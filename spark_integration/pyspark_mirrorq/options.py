@@ -122,9 +122,10 @@ def check_batch(options: Options) -> None:
     Raises:
         ConfigError: they are to take messages, or say twice which ones are read.
     """
-    if options.sequences is not None and (bound := _bound_of(options)):
+    bounds = _bounds(options)
+    if "sequences" in bounds and len(bounds) > 1:
         raise ConfigError(
-            f"options sequences and {bound} exclude each other: sequences alone says which "
+            f"options sequences and {bounds[1]} exclude each other: sequences alone says which "
             "messages are read"
         )
     if options.mode == "drain":
@@ -140,23 +141,23 @@ def check_drain(options: Options) -> None:
     Raises:
         ConfigError: they bound what is read, and a drain takes what is ready.
     """
-    bound = "sequences" if options.sequences is not None else _bound_of(options)
-    if bound:
+    for name in _bounds(options):
         raise ConfigError(
-            f"option {bound} is of batch reads, which take nothing. A drain takes what is ready, "
+            f"option {name} is of batch reads, which take nothing. A drain takes what is ready, "
             "in the order of the queue, and limit says how many: leave the option out"
         )
 
 
-def _bound_of(options: Options) -> str:
-    """The name of an option that bounds what is read; "" for none."""
+def _bounds(options: Options) -> list[str]:
+    """The names of the given options that bound what is read; sequences first."""
     bounds = {
+        "sequences": options.sequences is not None,
         "startingOffsets": options.starting != EARLIEST,
         "startingTimestamp": options.starting_ms is not None,
         "endingOffsets": options.ending != LATEST,
         "endingTimestamp": options.ending_ms is not None,
     }
-    return next((name for name, is_given in bounds.items() if is_given), "")
+    return [name for name, is_given in bounds.items() if is_given]
 
 
 def check_stream(options: Options) -> None:
@@ -165,13 +166,9 @@ def check_stream(options: Options) -> None:
     Raises:
         ConfigError: they bound what is read, or there is no mode.
     """
-    bounds = {
-        "endingOffsets": options.ending != LATEST,
-        "endingTimestamp": options.ending_ms is not None,
-        "sequences": options.sequences is not None,
-    }
-    for name, is_given in bounds.items():
-        if is_given:
+    bounds = _bounds(options)
+    for name in ("endingOffsets", "endingTimestamp", "sequences"):
+        if name in bounds:
             raise ConfigError(
                 f"option {name} is of batch reads: a stream has no end. Leave it out; "
                 ".trigger(availableNow=True) ends a query with what is there when it begins"

@@ -234,12 +234,7 @@ class StreamDriver:
         if queue is None:
             return
         try:
-            extent = bulk.extent(queue)
-
-            def live(reader: Reader) -> list[Range]:
-                return reader.live_ranges(first, end - 1, extent)
-
-            if first < end and at_a_copy(self._options, self.client, queue, live):
+            if first < end and self._lives(queue, first, end):
                 self.ack(held or self._hold(queue), first, end)
         except PreconditionFailed as error:
             log.warning("what was read of queue %s, named no more, comes again: %s", name, error)
@@ -248,6 +243,15 @@ class StreamDriver:
                 raise
         finally:
             queue.close()
+
+    def _lives(self, queue: MirroredQueue, first: int, end: int) -> bool:
+        """Whether anything lives from one sequence up to another."""
+        extent = bulk.extent(queue)
+
+        def live(reader: Reader) -> list[Range]:
+            return reader.live_ranges(first, end - 1, extent)
+
+        return bool(at_a_copy(self._options, self.client, queue, live))
 
     def ack(self, held: Held, first: int, end: int) -> None:
         """Be done with what Spark has committed; asked again it changes nothing."""

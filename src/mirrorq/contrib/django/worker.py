@@ -60,12 +60,8 @@ class Worker:
         """A thread that has ended puts an item here."""
         self._handles: dict[str, mirrorq.MirroredQueue] = {}
         self._failure: BaseException | None = None
-        self._is_stopping = False
-
-    @property
-    def is_stopping(self) -> bool:
+        self.is_stopping = False
         """Whether `stop` was called."""
-        return self._is_stopping
 
     def begin(self) -> None:
         """Connect, and consume from the queues."""
@@ -86,7 +82,7 @@ class Worker:
     def stop(self) -> None:
         """Let running tasks end, and give back all other tasks. May be called by a signal
         handler."""
-        self._is_stopping = True
+        self.is_stopping = True
         for _ in range(self._count):
             self._inbox.put(None)
 
@@ -109,7 +105,7 @@ class Worker:
         try:
             while True:
                 item = self._inbox.get()
-                if item is None or self._is_stopping:
+                if item is None or self.is_stopping:
                     return
                 if isinstance(item, str):
                     log.warning("queue %r has ended its consumer: another one is started", item)
